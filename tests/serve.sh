@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# A responder, and a mount of what it exports, in a directory of their own, `base`. Sourced by the
-# runners of tests/e2e, tests/external and tests/bench. `bin` is where the programs are; everything
-# is gone when the shell that sourced this ends.
+# Runs a responder, and mounts its export, in their own directory `base`. Sourced by the runners of tests/e2e,
+# tests/external and tests/bench. `bin` is the directory of the programs. Everything is removed when the shell that sourced
+# this ends.
 
 base=$(realpath "$(mktemp -d "${TMPDIR:-/tmp}/nfsrdma-$(basename "$(dirname "$0")").XXXXXX")")
 chmod 755 "$base"
@@ -27,11 +27,11 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# serve EXPORT ARGUMENT...: starts a responder, by the command in the array `on` if there is one. Its
-# process is $server, its ports are $rdma and $nfs. If it does not start, says why and is false.
+# serve EXPORT ARGUMENT...: starts a responder, by the command in the array `on` if there is one. Its process is $server,
+# its ports are $rdma and $nfs. If it does not start, prints why and returns false.
 serve() {
     mkdir -p "$base/state"
-    # Not what the last one said, if this one is slow to open the file.
+    # Not the output of the last one, in case this one opens the file late.
     : >"$base/ports"
     "${on[@]}" "$bin/nfsrdma-responder" "$@" --rdma-port 0 --nfs-port 0 --state-dir "$base/state" \
         --print-ports >"$base/ports" 2>"$base/server.log" &

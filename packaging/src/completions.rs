@@ -1,17 +1,17 @@
-//! Shell completions: those of clap, and what clap knows nothing of: the names that `-o` takes, and
-//! the directories where something is mounted.
+//! Makes shell completions: those of clap, extended by the names that `-o` takes and by the
+//! directories on which something is mounted.
 
 use clap::{ArgAction, Command, ValueHint};
 use clap_complete::{Shell, generate};
 
-/// A shell and the file its completions are looked for by.
+/// A shell, and the name of the file in which it looks for completions.
 pub(crate) const SHELLS: [(Shell, &str); 3] = [
     (Shell::Bash, "nfsrdma"),
     (Shell::Zsh, "_nfsrdma"),
     (Shell::Fish, "nfsrdma.fish"),
 ];
 
-/// The script for `shell`; `words` are what `-o` takes.
+/// The script for `shell`. `words` are the values of `-o`.
 pub(crate) fn script(shell: Shell, command: &Command, words: &[String]) -> Result<String, String> {
     let mut command = with_hints(command.clone());
     let takers = mount_takers(&command);
@@ -27,11 +27,11 @@ pub(crate) fn script(shell: Shell, command: &Command, words: &[String]) -> Resul
     }
 }
 
-/// Stands for "a mount of ours", which clap has no hint for. No argument is a user.
+/// A hint that stands for "a mount of this program", which clap lacks. No argument is a user.
 const MOUNT: ValueHint = ValueHint::Username;
 
-/// What an argument is, told by the name of its value. The directory of `mount` may be any; those
-/// of other commands are mounts.
+/// Adds hints by the names of values. The directory of `mount` may be any one; those of other
+/// commands are mounts.
 fn with_hints(command: Command) -> Command {
     command.mut_subcommands(|sub| {
         let dir = match sub.get_name() {
@@ -51,12 +51,12 @@ fn with_hints(command: Command) -> Command {
     })
 }
 
-/// A command with an argument that is a mount.
+/// A command that has a mount as its argument.
 struct MountTaker {
     name: String,
-    /// Any number of them; otherwise it is the first argument alone.
+    /// Whether it takes any number of mounts; otherwise only the first argument is one.
     many: bool,
-    /// Options whose value is a word of its own.
+    /// The options whose value is a separate word.
     valued: Vec<String>,
 }
 
@@ -67,7 +67,7 @@ fn mount_takers(command: &Command) -> Vec<MountTaker> {
             .find(|arg| arg.get_value_hint() == MOUNT)?;
         let mut valued = Vec::new();
         for arg in sub.get_arguments().filter(|arg| !arg.is_positional()) {
-            // One that may be given without a value has it in the same word.
+            // The value of an option that may be given without one is part of the same word.
             let min = arg.get_num_args().map_or(1, |number| number.min_values());
             if arg.get_action().takes_values() && min > 0 {
                 valued.extend(arg.get_long().map(|long| format!("--{long}")));
@@ -83,7 +83,7 @@ fn mount_takers(command: &Command) -> Vec<MountTaker> {
     command.get_subcommands().filter_map(taker).collect()
 }
 
-/// Before clap's function: the last of the words that commas join, and mounts.
+/// Precedes clap's function: completes the last of words joined by commas, and mounts.
 fn bash(words: &[String], takers: &[MountTaker]) -> String {
     let mut cases = String::new();
     for taker in takers {
@@ -165,7 +165,7 @@ complete -F _nfsrdma_options -o bashdefault -o default nfsrdma
     )
 }
 
-/// In the place of "any text" for the value of `-o`, and of the hint that stands for a mount.
+/// Replaces "any text" as the value of `-o`, and the hint that stands for a mount.
 fn zsh(script: &str, words: &[String]) -> Result<String, String> {
     const ANY: &str = ":OPTIONS:_default";
     const MOUNTS: &str = ":_users'";
@@ -202,7 +202,7 @@ _nfsrdma_mounts() {{
 }
 
 fn fish(words: &[String], takers: &[MountTaker]) -> String {
-    // Another argument than a mount may be a file.
+    // An argument other than a mount may be a file.
     let (only, with_files): (Vec<_>, Vec<_>) = takers
         .iter()
         .map(|taker| taker.name.as_str())

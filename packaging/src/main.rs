@@ -1,5 +1,5 @@
-//! `nfsrdma-pages DIR`: writes the man pages and the shell completions into DIR, made from
-//! the texts in `man/`, the program's own command line and docs/CONFIGURATION.md.
+//! `nfsrdma-pages DIR`: writes the manual pages and the shell completions into DIR. They are made
+//! from the texts in `man/`, the program's own command line and docs/CONFIGURATION.md.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -11,7 +11,7 @@ mod roff;
 #[cfg(test)]
 mod tests;
 
-/// Pages by their file names.
+/// The pages, with their file names.
 const PAGES: [(&str, &str); 3] = [
     ("nfsrdma.5", include_str!("../man/nfsrdma.5")),
     ("nfsrdma.8", include_str!("../man/nfsrdma.8")),
@@ -25,7 +25,7 @@ const LINKS: [&str; 3] = [
 ];
 const CONFIGURATION: &str = include_str!("../../docs/CONFIGURATION.md");
 
-/// Every file: its name and text.
+/// All files, with their names and texts.
 fn files() -> Result<Vec<(String, String)>, String> {
     let command = nfsrdma::cli::command();
     let sections = reference::sections(CONFIGURATION)?;

@@ -1,9 +1,9 @@
-//! The man pages: written text in `man/`, with what the program defines filled in.
+//! The manual pages: texts in `man/`, into which the program's own definitions are inserted.
 
 use crate::roff::{entry, escape, prose, subsection};
 use clap::{Arg, Command};
 
-/// Fills a page. Lines of the form `.\" @NAME` are replaced; an unknown one is an error.
+/// Completes a page. Lines of the form `.\" @NAME` are replaced; an unknown name is an error.
 pub(crate) fn fill(page: &str, command: &Command) -> Result<String, String> {
     let mut out = String::new();
     for line in page.lines() {
@@ -53,7 +53,7 @@ fn commands(command: &Command) -> String {
     out
 }
 
-/// The commands people may use.
+/// The commands that the help shows.
 pub(crate) fn visible(command: &Command) -> impl Iterator<Item = &Command> {
     command
         .get_subcommands()

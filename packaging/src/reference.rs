@@ -4,17 +4,16 @@
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Section {
     pub(crate) title: String,
-    /// The first column of each row, still with its backquotes: options, or forms of what to
-    /// mount.
+    /// The first column of each row, still with its backquotes: options, or forms of mount sources.
     pub(crate) rows: Vec<String>,
 }
 
-/// How the section of options that are refused begins.
+/// The beginning of the title of the section with refused options.
 pub(crate) const REFUSED: &str = "Refused";
-/// The section whose first column is no option.
+/// The section whose first column does not have options.
 pub(crate) const FORMS: &str = "What to mount";
 
-/// Reads the sections that hold tables. An error names the line it cannot read.
+/// Reads the sections that have tables. An error names the line that cannot be read.
 pub(crate) fn sections(text: &str) -> Result<Vec<Section>, String> {
     let mut sections: Vec<Section> = Vec::new();
     let mut title = None;
@@ -53,7 +52,7 @@ pub(crate) fn sections(text: &str) -> Result<Vec<Section>, String> {
     Ok(sections)
 }
 
-/// Cuts at bars that no backslash escapes.
+/// Splits at bars that are not escaped by a backslash.
 fn cells(row: &str) -> Vec<String> {
     let mut cells = vec![String::new()];
     let mut chars = row.chars().peekable();
@@ -73,7 +72,7 @@ pub(crate) fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// What `-o` takes, for completion: `name`, `name=` before a free value, `name=word` for each
+/// The values of `-o` for completion: `name`, `name=` before a free value, and `name=word` for each
 /// word of a choice.
 pub(crate) fn words(sections: &[Section]) -> Vec<String> {
     let mut words = Vec::new();
@@ -91,12 +90,12 @@ pub(crate) fn words(sections: &[Section]) -> Vec<String> {
             }
         }
     }
-    // One option with two forms of value is one word.
+    // An option with two forms of value results in one word.
     words.dedup();
     words
 }
 
-/// Values in capitals stand for something.
+/// Whether a value is a placeholder, which is written in capitals.
 fn is_free(value: &str) -> bool {
     value.chars().all(|c| c.is_ascii_uppercase() || c == ':')
 }

@@ -1,12 +1,12 @@
-//! Text as man(7) source.
+//! Formats text as man(7) source.
 
-/// Text without markup, safe anywhere in a line.
+/// Escapes text without markup, for any position in a line.
 pub(crate) fn escape(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
         match c {
             '\\' => out.push_str("\\e"),
-            // groff_char(7): a plain '-' is a hyphen, a plain '\'' a quotation mark.
+            // A plain '-' is a hyphen, and a plain '\'' a quotation mark (groff_char(7)).
             '-' => out.push_str("\\-"),
             '\'' => out.push_str("\\(aq"),
             '`' => out.push_str("\\(ga"),
@@ -18,7 +18,7 @@ pub(crate) fn escape(text: &str) -> String {
     out
 }
 
-/// A line of its own: a dot at its beginning is no request.
+/// A separate line. A dot at its beginning must not be taken for a request.
 fn line(text: String) -> String {
     match text.chars().next() {
         Some('.') => format!("\\&{text}\n"),
@@ -31,7 +31,7 @@ pub(crate) fn prose(text: &str) -> String {
     let mut out = String::new();
     for (index, part) in text.split('`').enumerate() {
         match index % 2 {
-            // In prose a hyphen is a hyphen.
+            // A hyphen in prose stays a hyphen.
             0 => out.push_str(&escape(part).replace("\\-", "-")),
             _ => out.push_str(&format!("\\fB{}\\fR", escape(part))),
         }
@@ -39,7 +39,7 @@ pub(crate) fn prose(text: &str) -> String {
     line(out)
 }
 
-/// An entry of a list: its tag, already with markup, and its text.
+/// An entry of a list: its tag, which already has markup, and its text.
 pub(crate) fn entry(tag: &str, text: &str) -> String {
     format!(".TP\n{}{text}", line(tag.into()))
 }

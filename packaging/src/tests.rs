@@ -1,4 +1,4 @@
-//! That nothing the program knows is missing from what is made here.
+//! Tests that the generated files include everything that the program defines.
 
 use super::*;
 use nfsrdma::cli::command;
@@ -14,7 +14,7 @@ fn has_word(text: &str, word: &str) -> bool {
     let plain = |c: Option<char>| c.is_none_or(|c| !c.is_ascii_alphanumeric() && c != '_');
     text.match_indices(word).any(|(at, _)| {
         let after = text[at + word.len()..].chars().next();
-        // The B of a font escape is no letter of the word.
+        // The B of a font escape is not a letter of the word.
         let before = text[..at].trim_end_matches("\\fB").chars().next_back();
         plain(before) && plain(after)
     })
@@ -32,11 +32,11 @@ fn tags(page: &str) -> Vec<&str> {
     tags
 }
 
-/// An option as nfsrdma(5) describes it.
+/// An option in nfsrdma(5).
 struct Described {
-    /// `name` or `name=value`; without what only stands for a value.
+    /// `name` or `name=value`, without placeholders.
     option: String,
-    /// Something stands for the value, or for a part of it.
+    /// Whether the value, or a part of it, is a placeholder.
     is_pattern: bool,
 }
 
@@ -45,7 +45,7 @@ fn described(from: &str, to: &str) -> Vec<Described> {
     let page = file("nfsrdma.5");
     let at = |title: &str| page.find(&format!(".SH {title}\n")).expect(title);
     let tags = tags(&page[at(from)..at(to)]);
-    // A comma and a blank separate options; \fI begins what stands for a value.
+    // A comma and a blank separate options; \fI begins a placeholder.
     let options = tags.iter().flat_map(|tag| tag.split(", "));
     let read = |option: &str| {
         let option = option.replace("\\fB", "").replace("\\fR", "");
@@ -73,13 +73,13 @@ fn every_option_and_no_other_is_in_nfsrdma_5() {
     }
     for option in &described {
         let name = option.split('=').next().unwrap();
-        // fstab(5): what begins with x- belongs to other programs.
+        // Names that begin with x- belong to other programs (fstab(5)).
         assert!(
             names.contains(&name) || name == "x-",
             "nfsrdma(5) has {option}, and the program does not"
         );
     }
-    // So are all the values of a choice.
+    // All values of a choice are described as well.
     let sections = reference::sections(CONFIGURATION).unwrap();
     for word in reference::words(&sections) {
         let is_pattern = word.contains(char::is_uppercase);
@@ -145,7 +145,7 @@ fn every_shell_completes_every_command_and_option() {
                 "{name}: {word}"
             );
         }
-        // What is refused is not offered.
+        // Refused options are not offered.
         assert!(!script.contains("sec=krb5"), "{name}");
     }
 }
@@ -161,8 +161,8 @@ fn what_is_completed_is_accepted() {
     }
 }
 
-/// The packages are how this is handed out: nothing is meant for the registry of crates, where
-/// crates without a home page and a repository would be of little use.
+/// The crates are not meant for the registry, only for packages, and have no home page or
+/// repository that would be useful there.
 #[test]
 fn no_crate_is_published() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -182,8 +182,8 @@ fn no_crate_is_published() {
     }
 }
 
-/// What docs/INSTALL.md says is needed on Debian is what the tests install there, and the version
-/// of Rust is the one that the crates ask for.
+/// The packages in docs/INSTALL.md for Debian are those that the tests install, and the version of
+/// Rust is the one that the crates demand.
 #[test]
 fn the_packages_to_build_with_are_named() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -214,8 +214,8 @@ fn the_packages_to_build_with_are_named() {
     assert!(install.contains(&format!("rustup toolchain install {version}.0 ")));
 }
 
-/// What needs a host or an address names none that does not exist: `.invalid` and `.example` say
-/// so themselves.
+/// Hosts and addresses that must be present are placeholders that cannot exist: `.invalid` and
+/// `.example` names.
 #[test]
 fn no_address_is_invented() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Boots systemd in the clean root with the deb installed: mounts by fstab, by the example unit
+# Boots systemd in the clean root with the deb installed. Tests mounts by fstab, by the example unit
 # and on demand, and whether a shutdown writes everything back. $1 is the deb. Run by ./run.
 set -uo pipefail
 . "$(dirname "$0")/lib.sh"
@@ -47,7 +47,7 @@ echo "fstab: $(cat /srv/data/hello)"
 echo "unit: $(cat /srv/unit/hello) $(systemctl is-active srv-unit.mount)"
 echo "after: $(systemctl show -p After --value srv-data.mount | tr ' ' '\n' | grep -c '^network-online.target$')"
 systemctl stop srv-unit.mount && echo "stopped: $(ls -A /srv/unit | wc -l)"
-# Nothing flushes this but the unmounting at shutdown.
+# Only the unmounting at shutdown flushes this.
 head -c 20000000 /dev/urandom | tee /srv/data/late | sha256sum >/sum
 systemctl --no-block exit 0
 TRY
@@ -62,8 +62,8 @@ if [ -z "$unified" ]; then
 fi
 group=$unified/$(basename "$work")
 mkdir "$group"
-# As engines start systemd: namespaces of its own, the kernel's settings read-only, no power
-# over clock and modules.
+# As container engines start systemd: in namespaces, with read-only kernel settings, and without the
+# capabilities to change clock and modules.
 boot='
 mount -t proc proc "$root/proc"
 mount --bind "$root/proc/sys" "$root/proc/sys"
@@ -86,8 +86,8 @@ journal() {
 boots() {
     local status=0
     boot_once || status=$?
-    # Seen at times: systemd itself stays before its first unit, the journal. That is before anything of ours, so
-    # it is tried once more.
+    # Sometimes systemd hangs before its first unit, the journal. That is before any of our units,
+    # so try once more.
     if [ $status != 0 ] && [ ! -e "$root/result" ] && [ -z "$(journal)" ]; then
         echo "         | systemd started no unit in $((SECONDS - begun)) s: once more" >&2
         rm -rf "$root/run/systemd"

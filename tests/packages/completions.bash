@@ -23,7 +23,7 @@ completes() {
     fi
 }
 
-# What is offered for LINE, whatever it is.
+# The completions that are offered for LINE, whatever they are.
 completes_all() {
     local status=0
     completes "$1" | sed "s/^'.*' gives '//; s/', not ''$//"

@@ -6,7 +6,7 @@ zmodload zsh/zpty || exit 1
 dir=${1:A:h}
 out=$(mktemp) || exit 1
 status_=0
-# Shown by a key of its own: what the line is after the completion.
+# A separate key shows the line after the completion.
 setup="PS1= PS2= ; fpath=($dir \$fpath); autoload -Uz compinit; compinit -u -D; LISTMAX=0; unsetopt beep automenu
 _tell() { print -r -- \"\$BUFFER\" >$out; BUFFER=; }; zle -N _tell; bindkey '^X' _tell; bindkey '^I' expand-or-complete; print ready"
 zpty shell zsh -f -i

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The rules of docs/CONTAINERS.md with namespaces and no engine, in the root that the
+# Tests the rules of docs/CONTAINERS.md with namespaces and without an engine, in the root that the
 # Containerfile describes. Run by ./run.
 set -uo pipefail
 . "$(dirname "$0")/lib.sh"
@@ -26,7 +26,7 @@ rootless() {
         env -i PATH=/usr/sbin:/usr/bin HOME=/root chroot "$root" \
         setpriv --bounding-set "-all$caps" --inh-caps "-all$caps" -- "$@"
 }
-# Mounts with the entry point, looks, ends it by SIGTERM as an engine does.
+# Mounts with the entry point, checks the mount, and ends it by SIGTERM, as an engine does.
 life='
 set -e
 nfsrdma mount --foreground server:/export /mnt/nfs -o "$0" >/run/log 2>&1 &
@@ -63,7 +63,7 @@ check "without --device /dev/fuse" \
     refuses "give the container --device /dev/fuse" rootful ,+sys_admin nfsrdma mount server:/export /mnt/nfs
 mv "$root/dev/fuse.away" "$root/dev/fuse"
 
-# Propagation: what one container mounts in a shared directory, another sees.
+# Propagation: a mount that one container makes in a shared directory is visible in another.
 mkdir -p "$root/shared/data"
 mount -t tmpfs shared "$root/shared"
 mount --make-shared "$root/shared"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The deb in a clean Debian root: installed, used as a new user would, purged. $work is a
-# directory of this run; $1 the deb, $2 that of the responder. Run by ./run.
+# The deb in a clean Debian root: it is installed, used as a new user would, and purged. $work is a
+# directory of this run; $1 is the deb, $2 that of the responder. Run by ./run.
 set -uo pipefail
 . "$(dirname "$0")/lib.sh"
 root=$work/root
@@ -32,7 +32,7 @@ check "the program starts" inside nfsrdma --version
 check "mount(8) finds its helpers" inside test -x /sbin/mount.nfsrdma -a -x /sbin/mount.fuse.nfsrdma
 check "umount(8) finds its helper" inside test -x /sbin/umount.fuse.nfsrdma
 
-# minbase leaves documents out, so these are looked for in the package itself.
+# minbase leaves documents out, so look for these in the package itself.
 for page in nfsrdma.5 nfsrdma.8 mount.nfsrdma.8 mount.fuse.nfsrdma.8 umount.nfsrdma.8 umount.fuse.nfsrdma.8; do
     path=$work/content/usr/share/man/man${page##*.}/$page.gz
     check "man page $page" gzip -tq "$path"
@@ -48,7 +48,7 @@ for file in changelog.Debian.gz copyright CONFIGURATION.md TROUBLESHOOTING.md SE
 done
 links="$(dirname "$0")/../docs"
 check "what its documents link to is there" "$links" "$work/content/usr/share/doc/nfsrdma"
-# Everybody can read what is installed; only programs and scripts are executable.
+# Everybody can read installed files; only programs and scripts are executable.
 check "modes are those of a package" gives "" find "$work/content" ! -type l ! -perm -444
 doc=usr/share/doc
 check "the licences of others and the bill of materials are the program's" python3 "$(dirname "$0")/sbom" \
@@ -58,7 +58,7 @@ check "both stay in a root that leaves documents out" \
 check "whom to write to is left to who makes the package" \
     gives "nfsrdma authors <authors@nfsrdma.invalid>" dpkg-deb -f "$deb" Maintainer
 
-# The server is a package of its own.
+# The server has a package of its own.
 mkdir "$work/server"
 dpkg-deb -x "$responder" "$work/server"
 check "the server's licences and bill of materials" python3 "$(dirname "$0")/sbom" \
@@ -99,7 +99,7 @@ check "mount -t fuse.nfsrdma" inside mount -t fuse.nfsrdma -o ro,nosuid server:/
 check "its options are in /proc/mounts" inside grep -Eq ' /mnt fuse.nfsrdma ro,nosuid,' /proc/mounts
 check "umount, as mounted" inside umount /mnt
 
-# Completions offer what is mounted.
+# Completions offer existing mounts.
 mkdir "$root/srv/two words"
 check "mount on a path with a blank" inside mount -t nfsrdma server:/export "/srv/two words"
 check "completions of bash" bash "$(dirname "$0")/completions.bash" "$work/content/usr/share/bash-completion/completions/nfsrdma" "$root/srv/two words"
@@ -148,7 +148,7 @@ if grep -qw autofs /proc/filesystems; then
     cp "$work/content/usr/share/doc/nfsrdma/examples/auto.nfsrdma" "$root/etc/"
     mkdir -p "$root/etc/auto.master.d"
     echo "/nfsrdma /etc/auto.nfsrdma --timeout=600" >"$root/etc/auto.master.d/nfsrdma.autofs"
-    # In a process group of its own: the kernel must know it in this PID namespace.
+    # In a process group of its own, because the kernel must know the group in this PID namespace.
     check "automount starts" inside setsid -w automount
     check "a look mounts" inside cat /nfsrdma/data/from-server
     check "by the map" gives server:/export inside findmnt -t fuse.nfsrdma -no SOURCE /nfsrdma/data
@@ -165,7 +165,7 @@ fi
 examples=$(dirname "$0")/../../packaging/examples
 if command -v systemd-analyze >/dev/null; then
     check "the example units are right" systemd-analyze verify --man=no "$examples"/srv-data.mount "$examples"/srv-data.automount
-    # Where the program is not installed on this host, another one stands for it.
+    # If the program is not installed on this host, use another one in its place.
     sed 's#/usr/bin/nfsrdma#/bin/true#' "$examples"/../prometheus/nfsrdma-metrics.service >"$work/nfsrdma-metrics.service"
     check "and that of the metrics" systemd-analyze verify --man=no "$work/nfsrdma-metrics.service"
 else
@@ -185,12 +185,12 @@ else
     skip "fstab through systemd" "no systemd-fstab-generator"
 fi
 
-# What a killed mount has locked is known until the package is purged.
+# The record of locks of a killed mount is kept until the package is purged.
 check "a killed mount leaves its state" leave_state
 check "remove" inside apt-get -qq -y remove nfsrdma
 check "the state stays" state_is_left
 
-# Purged while mounted: the mount goes on, as for every program in use.
+# Purged while mounted: the mount goes on, like every running program.
 check "purge, and its dependencies go" purge nfsrdma nfsrdma-responder
 : >"$root/etc/fstab"
 rm -rf "$root/srv/data"

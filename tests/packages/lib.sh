@@ -1,5 +1,5 @@
-# For the suites of this directory, sourced by bash. They run in namespaces of their own
-# (mounts, processes, network), so that nothing of theirs can outlive them.
+# Functions for the suites of this directory, sourced by bash. Suites run in namespaces of their own
+# (mounts, processes, network), so that nothing of them outlives them.
 
 passed=0 failed=0 skipped=0
 
@@ -22,7 +22,7 @@ skip() {
     echo "skipped  $1: $2"
 }
 
-# refuses WORDS COMMAND...: the command fails and says WORDS.
+# refuses WORDS COMMAND...: the command fails and prints WORDS.
 refuses() {
     local words=$1 out
     shift
@@ -51,10 +51,10 @@ until_true() {
     done
 }
 
-# Makes $root usable as a container would have it: /proc, /sys, a small /dev with FUSE.
+# Prepares $root as for a container: /proc, /sys, a small /dev with FUSE.
 furnish() {
     local dir
-    # Copies of others' mounts would keep their file systems from ending.
+    # Copies of other mounts would prevent their file systems from ending.
     awk '$3 ~ /^fuse/ { print $2 }' /proc/mounts | while read -r dir; do
         umount -i -l "$(printf %b "$dir")"
     done
@@ -74,7 +74,7 @@ furnish() {
     ln -s pts/ptmx "$root/dev/ptmx"
     mount -t tmpfs -o mode=755 run "$root/run"
     printf '127.0.0.1 localhost server\n' >"$root/etc/hosts"
-    # Every installed system and every engine has it; fusermount3 needs it.
+    # Every installed system and every engine has this file, and fusermount3 needs it.
     ln -sf ../proc/self/mounts "$root/etc/mtab"
 }
 
@@ -89,13 +89,13 @@ as_user() {
     inside setpriv --reuid 1000 --regid 1000 --clear-groups "$@"
 }
 
-# The files of $root, without what dpkg and apt keep for themselves, and copies that groupadd makes.
+# The files of $root, without those of dpkg and apt, and without copies that groupadd makes.
 files() {
     find "$root" -xdev \( -path "$root/var/lib/dpkg" -o -path "$root/var/lib/apt" -o -path "$root/var/cache" \
         -o -path "$root/var/log" -o -path "$root/etc/ld.so.cache" -o -path "$root/etc/gshadow-" -o -path "$root/tmp/*" \) -prune -o -printf '%y %P %l\n' | sort
 }
 
-# purge PACKAGE...: and what was installed because of them.
+# purge PACKAGE...: purges packages, with those that were installed because of them.
 purge() {
     inside apt-get -qq -y purge "$@" && inside apt-get -qq -y -o APT::AutoRemove::RecommendsImportant=false \
         -o APT::AutoRemove::SuggestsImportant=false autoremove --purge
@@ -120,7 +120,7 @@ stop_serving() {
 }
 not_running() { [ ! -e "/proc/$1/exe" ]; }
 
-# By the program's file: its name is that of the link it was called by.
+# By the file of the program, because the process has the name of the link by which it was called.
 nobody_serves() {
     ! readlink /proc/[0-9]*/exe | grep -q '/usr/bin/\(nfsrdma\|emulator\)$'
 }
@@ -141,7 +141,7 @@ leave_state() {
 }
 state_is_left() { cat "$root"/var/lib/nfsrdma/*.locks | grep "^+ "; }
 
-# Mounted as asked, both ways of looking at the data agree.
+# The mount is as requested, and the data is the same by both ways of reading it.
 mounted_at() {
     local dir=$1 word
     gives "fuse.nfsrdma server:/export" inside findmnt -no FSTYPE,SOURCE "$dir" || return 1
@@ -155,7 +155,7 @@ mounted_at() {
     gives "$word" cat "$work/export/from-client"
 }
 
-# Prints the counts and gives the exit status.
+# Prints the counts, and sets the exit status.
 finish() {
     echo "$passed passed, $failed failed, $skipped skipped"
     [ "$failed" = 0 ]

@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# What a newcomer does with the deb in a clean Debian root: the first commands of the README that is
-# in the package, an outage of the server, and all of it removed again. $work is a directory of this
-# run; $1 the deb. Run by ./run.
+# A newcomer's first steps with the deb in a clean Debian root: the first commands of the README in
+# the package, an outage of the server, and removing everything. $work is a directory of this run;
+# $1 is the deb. Run by ./run.
 set -uo pipefail
 . "$(dirname "$0")/lib.sh"
 root=$work/root
 deb=$1
 furnish
 
-# newcomer COMMAND: as typed, in the directory with the deb.
+# newcomer COMMAND: runs the command as typed, in the directory with the deb.
 newcomer() { inside env APT_CONFIG=/tmp/apt.conf sh -c "cd /tmp && $1"; }
-# Whatever went wrong, no mount and no silent server is left for what follows.
+# Whatever went wrong, leave no mount and no silent server for later suites.
 recover() {
     ! not_running "$(<"$work/responder.pid")" || serve
     inside timeout -k 5 60 nfsrdma umount -f /mnt
 }
 no_mount() { ! grep fuse.nfsrdma /proc/mounts; }
-# The root has no syslog of its own: what programs tell it is in $work/syslog.
+# The root has no syslog daemon: messages to syslog go to $work/syslog.
 listen() {
     python3 -u -c '
 import socket, sys
@@ -29,7 +29,7 @@ while True:
 }
 logged() { grep -q "<[0-9]*>nfsrdma\[[0-9]*\]: server:/export on /mnt: $1" "$work/syslog"; }
 
-# The answers that a user would give, and no packages that are only recommended: those would have to be fetched.
+# Answer as a user would, and install no recommended packages, which would have to be fetched.
 printf '%s "%s";\n' APT::Get::Assume-Yes true APT::Install-Recommends false Dpkg::Use-Pty 0 >"$root/tmp/apt.conf"
 files >"$work/before"
 cp "$deb" "$root/tmp/"
@@ -54,7 +54,7 @@ check "it shows the mount's rates" grep -Eq '^/mnt +[0-9.]+ +[0-9.]+ +[0-9]+ ' "
 check "${lines[3]}" newcomer "${lines[3]}"
 check "no process is left" until_true 30 nobody_serves
 
-# An outage. By default the log speaks of it after six minutes (timeo, retrans).
+# An outage. By default the log reports it after six minutes (timeo, retrans).
 check "mount, to hear of an outage sooner" newcomer "mount -t nfsrdma -o timeo=10,retrans=1 server:/export /mnt"
 check "it is connected" eval "inside nfsrdma stats | grep '^server:/export on /mnt: up,'"
 kill -KILL "$(<"$work/responder.pid")"

@@ -1,17 +1,17 @@
-# podman in directories of $work alone, sourced by bash: nothing of the machine's own engine is
-# seen or changed. For namespaces of one's own (mounts at least).
+# Runs podman in directories of $work alone; sourced by bash. It does not see or change the
+# machine's own engine. Use it in namespaces of their own (mounts at least).
 
 engine=$work/engine
 plain_user=61234
 
-# Engines want one kind of cgroups; a machine may have both kinds mounted.
+# Engines need one version of cgroups; a machine may have both mounted.
 prepare_engine() {
     if [ "$(stat -f -c %T /sys/fs/cgroup)" != cgroup2fs ]; then
         umount -R /sys/fs/cgroup 2>/dev/null
         mount -t cgroup2 cgroup2 /sys/fs/cgroup
     fi
     mkdir -p "$engine"/{etc,storage,home}
-    # A plain user with subordinate ids, known in this mount namespace only.
+    # A plain user with subordinate ids, who exists in this mount namespace only.
     local file
     for file in passwd group subuid subgid; do
         cat "/etc/$file" >"$engine/etc/$file" 2>/dev/null
@@ -23,7 +23,7 @@ prepare_engine() {
         [ -e "/etc/$file" ] || : >"/etc/$file"
         mount --bind "$engine/etc/$file" "/etc/$file"
     done
-    # The engine's own configuration, whatever the machine has.
+    # A separate configuration of the engine, whatever the machine has.
     echo '{ "default": [{ "type": "insecureAcceptAnything" }] }' >"$engine/etc/policy.json"
     cat >"$engine/etc/containers.conf" <<CONF
 [engine]
@@ -31,11 +31,11 @@ runtime = "crun"
 cgroup_manager = "cgroupfs"
 events_logger = "file"
 CONF
-    # As udev makes it.
+    # The mode that udev sets.
     mknod -m 666 "$engine/fuse" c 10 229 2>/dev/null
     mount --bind "$engine/fuse" /dev/fuse
     export CONTAINERS_CONF=$engine/etc/containers.conf
-    # What engines keep for all users. The resolver's file may be there, too.
+    # Directories that engines share between users. The resolver's file may be there, too.
     local resolver
     resolver=$(cat /etc/resolv.conf 2>/dev/null)
     mount -t tmpfs run /run
@@ -43,7 +43,7 @@ CONF
         mkdir -p "$(dirname "$(readlink -m /etc/resolv.conf)")"
         echo "$resolver" >"$(readlink -m /etc/resolv.conf)"
     fi
-    # Here paths are short, as engines demand of them.
+    # Engines need short paths.
     mkdir -p /run/root-engine/tmp /run/plain-engine/tmp
     chmod 700 /run/plain-engine
     chown -R $plain_user:$plain_user "$engine/home" /run/plain-engine
@@ -65,7 +65,7 @@ rootless() {
     )
 }
 
-# Lets nothing run on, and lets go of what is mounted.
+# Ends everything, and unmounts.
 end_engine() {
     podman rm -fa >/dev/null 2>&1 || :
     rootless rm -fa >/dev/null 2>&1 || :

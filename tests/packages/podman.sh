@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The image of the Containerfile under podman, as docs/CONTAINERS.md runs it: rootful, rootless,
-# beside another container, killed and started again, stopped. ./podman-image has built the image
-# in $work/engine. Run by ./run.
+# Runs the image of the Containerfile under podman as docs/CONTAINERS.md does: rootful, rootless,
+# beside another container, killed and started again, stopped. ./podman-image has built the image in
+# $work/engine. Run by ./run.
 set -uo pipefail
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/podman-lib.sh"
@@ -55,7 +55,7 @@ check "a container beside it sees the data" gives world "${beside[@]}" cat $imag
 check "and writes" "${beside[@]}" sh $image -c 'echo beside >/shared/data/from-beside && sync -f /shared/data/from-beside'
 check "to the server" gives beside cat "$work/export/from-beside"
 
-# Killed, as when memory runs out: the mount stays and is dead.
+# Killed, as for lack of memory: the mount stays, but is dead.
 "${run[@]}" -d --name work -v "$shared:/shared:rslave" --entrypoint sleep $image 600 >/dev/null
 check "killed" podman kill -s KILL data
 dead() { ! cat "$shared_data/hello" 2>"$work/said" && grep -q "not connected" "$work/said"; }
@@ -69,7 +69,7 @@ check "it detached the dead one" eval 'podman logs data 2>&1 | grep "detaching t
 check "there is one mount" gives 1 sh -c "grep -c ' $shared_data ' /proc/self/mounts"
 check "healthy again" until_true 30 podman healthcheck run data
 
-# Killed with a lock, and removed: another container of the same volume gives the lock back.
+# Killed with a lock, and removed: another container with the same volume releases the lock.
 state=$(podman volume inspect --format '{{.Mountpoint}}' nfsrdma-state)
 exec 9<>"$shared_data/hello"
 check "a lock is taken" flock -n 9
@@ -82,7 +82,7 @@ check "another one starts" start_rootful
 check "it mounts in the same place" until_true 60 alive
 check "the lock is free" until_true 30 flock -n "$shared_data/hello" true
 
-# Stopped: everything is written first.
+# Stopped: all data is written before the end.
 late() { head -c 20000000 /dev/urandom | tee "$shared_data/late" | sha256sum >"$work/late.sum"; }
 check "a file is written and not synced" late
 podman kill -s KILL work >/dev/null

@@ -1,24 +1,25 @@
 #!/usr/bin/env bash
-# Whether the same source gives the same bytes in another directory, for another user's settings.
-# $1 is a directory with the packages built here, $2 "packed", "rebuilt" or "full". Run by ./run.
+# Checks whether the same source gives the same bytes in another directory and with other settings
+# of the user. $1 is a directory with the packages built here; $2 is "packed", "rebuilt" or "full".
+# Run by ./run.
 #
-# packed: the packages are packed a second time, of the same programs.
-# rebuilt: and a program of the debug profile, with all it says of source lines, is built a second time.
-# full: the packages are built a second time from their source, which takes as long as the first time.
+# packed: packs the packages a second time, from the same programs. rebuilt: also builds a program
+# with the debug profile, which has all source lines, a second time. full: builds the packages a
+# second time from their source, which takes as long as the first time.
 set -uo pipefail
 . "$(dirname "$0")/lib.sh"
 packages=$1 form=$2
 top=$(realpath "$(dirname "$0")/../..")
 cargo_home=${CARGO_HOME:-$HOME/.cargo}
 
-# Another place of the source, other places of cargo's sources and results.
+# Another directory for the source, for cargo's sources and for the results.
 elsewhere=$work/second/of/these
 mkdir -p "$elsewhere" "$work/home" "$work/programs"
 tar -C "$top" --exclude=./target --exclude=./.git -cf - . | tar -C "$elsewhere" -xf -
 if [ "$form" = packed ]; then
     ln -s "$cargo_home/registry" "$work/home/registry"
 elif ! cp -al "$cargo_home/registry" "$work/home/" 2>/dev/null; then
-    # No symbolic link: the compiler would name the place that it leads to, in which it works.
+    # Not a symbolic link: the compiler would name its target, which is its working directory.
     rm -rf "$work/home/registry"
     cp -a "$cargo_home/registry" "$work/home/"
 fi
@@ -30,7 +31,7 @@ there() {
     )
 }
 
-# The program, unstripped, and with nothing in it that cargo kept of an earlier build of other sources.
+# The unstripped program, without anything that cargo kept from an earlier build of other sources.
 target=$(uname -m)-unknown-linux-musl
 [ -d "$(rustc --print target-libdir --target "$target")" ] || target=$(rustc -vV | sed -n 's/^host: //p')
 program=$target/debug/nfsrdma
@@ -48,7 +49,7 @@ if [ "$form" = rebuilt ]; then
         same "${CARGO_TARGET_DIR:-$top/target}/$program" "$elsewhere/target/$program"
 fi
 if [ "$form" != full ]; then
-    # Pack what was packed here.
+    # Pack the programs that were built here.
     for dir in root responder; do
         cp "$packages/$dir"/usr/bin/* "$work/programs/"
     done
@@ -67,7 +68,7 @@ else
     skip "the rpms are the same" "rpmbuild is not installed"
 fi
 
-# What the packaged programs say of where they were built.
+# The paths of the build that the packaged programs contain.
 names_no_place() {
     local place
     for place in "$top/" "$cargo_home/" "$HOME/."; do

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The rpm in a root with an rpm database of its own: its dependencies are resolved against
-# what the root has, it is used and erased. Run by ./run.
+# The rpm in a root with its own rpm database: its dependencies are resolved against the root, then
+# it is used and erased. Run by ./run.
 set -uo pipefail
 . "$(dirname "$0")/lib.sh"
 root=$work/root
@@ -18,7 +18,7 @@ inside apt-get -qq -y --no-install-recommends install fuse3 libibverbs1 librdmac
     exit 1
 }
 
-# The root is Debian's: what it offers is told to rpm by an empty package that provides it.
+# The root is Debian's, so an empty package tells rpm what it provides.
 cat >"$work/system.spec" <<SPEC
 Name: system
 Version: 1
@@ -40,7 +40,7 @@ check "rpm learns what the root has" rpmbuild -bb --quiet --define "_topdir $wor
 check "checksums" rpm -K --nosignature "$package"
 check "names its licence" gives MIT rpm -qp --qf '%{LICENSE}' "$package"
 check "has a changelog" test -n "$(rpm -qp --changelog "$package")"
-# The package filesystem of rpm distributions has these.
+# On rpm distributions, the package filesystem has these.
 mkdir -p "$root/var/lib/rpm" "$root/usr/share/licenses"
 check "a database" in_root --initdb
 check "without its dependencies it is refused" refuses "fuse3 is needed" in_root -i --ignorearch --ignoreos "$package"
@@ -50,7 +50,7 @@ check "install" in_root -i "$package"
 check "every file is as packaged" in_root -V nfsrdma
 check "the program starts" inside nfsrdma --version
 check "documentation is marked as such" test -n "$(in_root -qd nfsrdma)"
-# A root without documents has the licences, not these.
+# A root without documentation has the licences, but not these files.
 documents=$(in_root -qd nfsrdma)
 for name in man5/nfsrdma.5.gz man8/nfsrdma.8.gz nfsrdma/TROUBLESHOOTING.md nfsrdma/SECURITY.md \
     examples/container/kubernetes/daemonset.yaml; do

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The static program in a root that holds nothing else: started, used, and gone. $work is a
-# directory of this run; $1 the program; $2 the emulator that it is run by, if it is of another
+# The static program in a root that contains nothing else: it is started, used, and removed. $work
+# is a directory of this run; $1 is the program; $2 is an emulator, if the program is for another
 # machine. Run by ./run.
 set -uo pipefail
 . "$(dirname "$0")/lib.sh"
@@ -13,7 +13,7 @@ furnish
 
 program() { inside ${emulator:+/usr/bin/emulator} /usr/bin/nfsrdma "$@"; }
 linked_with_nothing() { ! readelf -d "$1" | grep NEEDED; }
-# Nothing in the root could look at it.
+# The root has no program that could look at it.
 data_go_both_ways() {
     echo "from the server" >"$work/export/there"
     gives "from the server" cat "$root/mnt/there" || return 1

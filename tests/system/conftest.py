@@ -1,26 +1,26 @@
-"""For all suites: options, signals, and what is shown of each test."""
+"""Options, signals and output of all suites."""
 
 import signal
 import sys
 
 import pytest
 
-# Nothing is left in the tree.
+# Leave no files in the source tree.
 sys.dont_write_bytecode = True
-# What the tests share asserts, too.
+# Rewrite assertions in the shared modules, too.
 pytest.register_assert_rewrite("suites", "program", "reliability", "interop")
 
 FAILED = pytest.StashKey[bool]()
 status = None
-"""Of an interrupted run."""
+"""The exit status of an interrupted run."""
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM. As an interrupt it ends the run and unwinds it, so that mounts, guests and directories go."""
+    """SIGTERM. Like an interrupt, it ends the run and unwinds it, so that mounts, guests and directories are removed."""
 
 
 def terminated(*_):
-    # Once: what unwinds is not to be interrupted again.
+    # Only once, because the unwinding must not be interrupted.
     signal.signal(signal.SIGTERM, lambda *_: None)
     raise Terminated
 
@@ -37,20 +37,20 @@ def pytest_addoption(parser):
 
 def pytest_configure():
     signal.signal(signal.SIGTERM, terminated)
-    # A shell has its background jobs ignore these, and so would all that is started here.
+    # A shell makes its background jobs ignore these signals, and all programs started here would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 def pytest_keyboard_interrupt(excinfo):
     global status
-    # pytest ends a run over an error of collection by an interrupt, too.
+    # pytest also ends a run by an interrupt after an error of collection.
     number = {Terminated: signal.SIGTERM, KeyboardInterrupt: signal.SIGINT}.get(excinfo.type)
     status = number and 128 + number
 
 
 def pytest_sessionfinish(session):
-    # As a shell tells it; pytest's own would be 2.
+    # The status that a shell would report; pytest's own would be 2.
     session.exitstatus = status or session.exitstatus
 
 
@@ -62,7 +62,7 @@ def pytest_runtest_makereport(item, call):
 
 
 def pytest_report_teststatus(report):
-    """One line for each test: how long it took, and what it says of itself by `record_property("result", ...)`."""
+    """One line for each test: its time, and what it recorded by `record_property("result", ...)`."""
     if report.when == "call" and not report.skipped:
         word = f"{report.outcome.upper()} ({report.duration:.1f} s)"
         result = dict(report.user_properties).get("result")
@@ -75,11 +75,11 @@ def pytest_report_teststatus(report):
 def pytest_terminal_summary(config):
     writer = config.get_terminal_writer()
     if not writer.hasmarkup:
-        # In a log, what failed and was skipped is named with its whole reason.
+        # In a log, the reasons of failed and skipped tests are not cut.
         writer.fullwidth = 200
 
 
 @pytest.fixture
 def failed(request):
-    """A function that says, at the end of a fixture, whether the test failed."""
+    """A function that tells a fixture at its end whether the test failed."""
     return lambda: request.node.stash.get(FAILED, True)

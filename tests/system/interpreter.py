@@ -1,6 +1,7 @@
-"""Imported first by scripts that need pytest: goes on in the system's Python where this one has no pytest.
+"""Scripts that need pytest import this first. If this Python has no pytest, it restarts the script with the system's
+Python.
 
-That happens where another Python comes first in PATH than the one that the system's package is for.
+That is necessary where PATH has another Python before the one of the system's package.
 """
 
 import importlib.util
@@ -10,7 +11,7 @@ from pathlib import Path
 
 SYSTEM = "/usr/bin/python3"
 
-# Nothing is left in the tree, by this process or by those that it starts.
+# Leave no files in the source tree, neither from this process nor from those that it starts.
 sys.dont_write_bytecode = True
 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 

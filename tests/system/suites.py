@@ -1,4 +1,4 @@
-"""What the suites of this directory share: waiting, ports, a responder."""
+"""Functions that the suites of this directory share: waiting, ports, a responder."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
-#: Seconds after which something that has to happen is taken not to happen.
+#: The seconds after which an expected event counts as missing.
 LIMIT = 60
 
 
@@ -19,7 +19,7 @@ def until(condition, what, limit=LIMIT):
 
 
 def state(pid):
-    """The letter of a process's state; None when it is gone."""
+    """The letter of a process's state; None if it is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
@@ -27,7 +27,7 @@ def state(pid):
 
 
 def blocked(pid):
-    """Whether a process is in a system call that goes on for some time."""
+    """Whether a process is in a system call that takes some time."""
     call = Path(f"/proc/{pid}/syscall")
     first = call.read_text()
     for _ in range(20):
@@ -38,14 +38,14 @@ def blocked(pid):
 
 
 def free_port():
-    """A TCP port that nobody on the loopback uses at the moment."""
+    """A TCP port that is free on the loopback at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
 def stop(child, number=signal.SIGTERM, limit=10):
-    """Ends a process, by force if it does not hear."""
+    """Ends a process, by force if it does not react."""
     child.send_signal(number)
     try:
         child.wait(limit)
@@ -55,7 +55,7 @@ def stop(child, number=signal.SIGTERM, limit=10):
 
 
 def servers_of(path, below=False):
-    """Processes that mount on `path` (or below it), by their command lines."""
+    """The processes that mount on `path` (or below it), by their command lines."""
     found = []
 
     def meant(word):
@@ -73,9 +73,9 @@ def servers_of(path, below=False):
 
 
 def start_responder(command, folder, port=0, mountport=0):
-    """Starts `nfsrdma-responder` by `command`, and returns it with the ports of NFS over RDMA, and of MOUNT, over TCP.
+    """Starts `nfsrdma-responder` by `command`. Returns it with the ports of NFS over RDMA, and of MOUNT over TCP.
 
-    Ports of 0 are free ones. What it says and what it is to remember over a restart is in `folder`.
+    Ports of 0 are free ones. Its output, and its state for a restart, are in `folder`.
     """
     ports, log, state = folder / "ports", folder / "responder.log", folder / "state"
     state.mkdir(exist_ok=True)

@@ -1,5 +1,5 @@
-//! The command line: `nfsrdma COMMAND`, and the calls of mount(8) as `mount.nfsrdma` and
-//! `umount.nfsrdma`.
+//! The command line: parses `nfsrdma COMMAND` by clap, and the calls of mount(8) and umount(8) as
+//! `mount.nfsrdma` and `umount.nfsrdma`. [`wrong`] replaces clap's error texts.
 
 mod arguments;
 mod helper;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use wrong::number;
 
-/// What the command line asks for.
+/// The parsed command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
     Mount(MountArgs),
@@ -28,11 +28,11 @@ pub enum Command {
     Trace(TraceArgs),
     Capture(CaptureArgs),
     Fstab(FstabArgs),
-    /// The names that `-o` takes, a line for each, for tests and scripts. It is not in the help.
+    /// Print the names that `-o` accepts, one on each line, for tests and scripts. Not in the help.
     ListOptions,
 }
 
-/// A server and how to reach it.
+/// The arguments of `exports` and `ping`: a server and how to reach it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServerArgs {
     pub server: OsString,
@@ -40,13 +40,13 @@ pub struct ServerArgs {
     pub verbose: u8,
 }
 
-/// `stats`.
+/// The arguments of `stats`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StatsArgs {
-    /// `None`: all mounts.
+    /// One mount, or all mounts if `None`.
     pub dir: Option<PathBuf>,
     pub form: StatsForm,
-    /// Again and again, with this pause.
+    /// Repeat with this interval.
     pub watch: Option<Duration>,
 }
 
@@ -103,7 +103,7 @@ pub enum StatsForm {
     #[default]
     Text,
     Json,
-    /// As /proc/self/mountstats.
+    /// The format of /proc/self/mountstats.
     Mountstats,
     Prometheus,
 }
@@ -179,7 +179,7 @@ fn size(text: &str) -> Result<u64, String> {
     })
 }
 
-/// Less would cut transport headers.
+/// Parses `--snaplen`. Less than 64 bytes would cut transport headers.
 fn snapshot(text: &str) -> Result<u32, String> {
     crate::options::size::parse_size(text)
         .and_then(|size| u32::try_from(size).ok())
@@ -370,8 +370,8 @@ impl From<CliServer> for ServerArgs {
     }
 }
 
-/// A blank behind a comma makes the shell cut the options in two: what follows looks like a
-/// further argument, of which clap would only say that there is one too many.
+/// Reports a blank after a comma in the options. The shell then passes the rest of the options as
+/// one more argument, and clap would only report an unexpected argument.
 fn check_blanks(arguments: &[OsString]) -> Result<(), clap::Error> {
     for three in arguments.windows(3) {
         let [flag, options, next] = three else {
@@ -394,7 +394,7 @@ fn check_blanks(arguments: &[OsString]) -> Result<(), clap::Error> {
     Ok(())
 }
 
-/// The name the program was called by, for messages.
+/// The name by which the program was called, for messages.
 pub fn program_name(arguments: &[OsString]) -> String {
     arguments
         .first()
@@ -408,8 +408,8 @@ pub fn command() -> clap::Command {
     <Cli as clap::CommandFactory>::command()
 }
 
-/// Parses a whole command line, `argv[0]` included. An error prints itself and knows whether
-/// it is one (`--help` is not).
+/// Parses a whole command line, including `argv[0]`. The error prints itself and knows the exit
+/// status: `--help` also ends as an "error", with status 0.
 pub fn parse(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
     parse_as_clap(arguments).map_err(|error| wrong::explain(&command(), error))
 }
@@ -459,8 +459,8 @@ fn parse_as_clap(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
     })
 }
 
-/// mount.fuse(8) runs `nfsrdma SPEC DIR -o OPTIONS` for the type `fuse.nfsrdma`: put in the
-/// command it leaves out. No command's name holds a colon.
+/// For the type `fuse.nfsrdma`, mount.fuse(8) runs `nfsrdma SPEC DIR -o OPTIONS`, without a
+/// command. This inserts `mount`. A colon identifies SPEC, since no command has one in its name.
 fn with_command(mut arguments: Vec<OsString>) -> Vec<OsString> {
     let is_spec = |word: &OsStr| {
         let word = word.to_string_lossy();

@@ -1,4 +1,4 @@
-//! Failures as people and mount(8) see them: a sentence and an exit status.
+//! Failures, as users and mount(8) see them: a sentence and an exit status.
 
 use crate::options::OptionError;
 use crate::options::mount_source::MountSourceError;
@@ -21,18 +21,18 @@ pub enum Exit {
     Failed = 32,
 }
 
-/// Whether to try again what failed.
+/// Whether to repeat an attempt that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retry {
-    /// It would fail in the same way.
+    /// It would fail again in the same way.
     Never,
-    /// Where `bg` or `retry` say so: the server's machine is there, its service not.
+    /// Only if `bg` or `retry` asks for it: the server's host answers, but not its service.
     IfRequested,
-    /// Nobody answered, which may be over soon.
+    /// Nobody answered, which may change soon.
     Always,
 }
 
-/// One sentence that names the remedy, and the exit status.
+/// A failure of a command: one sentence that names the remedy, and the exit status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     pub exit: Exit,
@@ -54,7 +54,7 @@ impl Failure {
         Self::new(Exit::Usage, message)
     }
 
-    /// The mount, or what was asked of one, failed.
+    /// The mount, or a request to one, failed.
     pub fn failed(message: impl Into<String>) -> Self {
         Self::new(Exit::Failed, message)
     }
@@ -89,7 +89,7 @@ impl From<MountError> for Failure {
             },
             message: error.message,
             retry: match error.step {
-                // mount.nfs does not wait for a name, either.
+                // Like mount.nfs, this does not wait for a name that cannot be resolved.
                 Step::Resolve if error.transient => Retry::IfRequested,
                 _ if error.transient => Retry::Always,
                 Step::Rpcbind | Step::Mount | Step::Connect => Retry::IfRequested,

@@ -1,10 +1,10 @@
-//! The program: command line, mount options, and a mount from its command to its end.
+//! The program: its command line, its mount options, and a mount from its command to its end.
 //!
-//! [`cli`] makes arguments of words, and each command has a function that carries them out: in
-//! [`stats`], [`top`] and [`observe`] those that look at mounts, in [`commands`] the others. [`mount`]
-//! holds what a mount is made of, up to the process that serves it; [`ipc`] is how the commands talk
-//! to that process; [`mounts`] is the kernel's table, by which they find it. A command ends with a
-//! [`Failure`], which is a sentence for people and an exit status for mount(8).
+//! [`cli`] parses the words of the command line. Each command is a function: those that watch
+//! mounts are in [`stats`], [`top`] and [`observe`], the others in [`commands`]. [`mount`] has the
+//! parts of a mount, including the process that serves it; [`ipc`] is how commands talk to that
+//! process; [`mounts`] reads the kernel's table, in which they find the mount. A command fails with
+//! a [`Failure`]: a sentence for people and an exit status for mount(8).
 
 pub mod cli;
 mod commands;
@@ -29,20 +29,20 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-// What Cargo builds in one call has the features of all that it builds.
+// Cargo unifies the features of all packages that it builds in one call.
 const _: () = assert!(
     !nfsrdma_fs::UNDER_SHUTTLE,
     "the feature `shuttle` is for tests/models: build the package nfsrdma-models by itself"
 );
 
-/// The whole program: arguments (`argv[0]` included) in, exit status out.
+/// Runs the program: takes the arguments, including `argv[0]`, and returns the exit status.
 pub fn main(arguments: Vec<OsString>) -> u8 {
     let name = cli::program_name(&arguments);
     let command = match cli::parse(arguments) {
         Ok(command) => command,
         Err(error) => {
             let wrong = error.use_stderr();
-            // Nobody reads: nothing to do about it.
+            // If standard output or error is closed, there is nothing to be done about it.
             let _ = error.print();
             return if wrong { Exit::Usage as u8 } else { 0 };
         }
@@ -56,8 +56,8 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
     }
 }
 
-/// Goes into the mount namespace that mount(8) was told (`-N`). It hands the namespace over as a file and runs its helpers
-/// outside of it. No other thread runs yet.
+/// Enters the mount namespace that mount(8) was told (`-N`). mount(8) does not run its helper in
+/// that namespace, but passes it on as a file. Must be called while there is only one thread.
 fn enter(namespace: Option<&Path>) -> Result<(), Failure> {
     let Some(path) = namespace else {
         return Ok(());
@@ -76,8 +76,8 @@ fn enter(namespace: Option<&Path>) -> Result<(), Failure> {
         })
 }
 
-/// Names of servers would be looked up by what is in the namespace: its nsswitch.conf names libraries
-/// that would run here.
+/// Refuses a host name. Resolving it would use the namespace's nsswitch.conf, which names libraries
+/// that would then run in this process.
 fn needs_no_names(args: &MountArgs) -> Result<(), Failure> {
     let source = MountSource::parse(&args.spec)?.host;
     let words = options::split(&args.options);

@@ -1,4 +1,4 @@
-//! The table of mounts of this namespace, /proc/self/mountinfo (proc(5)).
+//! The table of mounts of this mount namespace, /proc/self/mountinfo (proc(5)).
 
 use crate::failure::Failure;
 use crate::output::without_number;
@@ -7,10 +7,9 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
-/// The type of our mounts.
+/// The file system type of this program's mounts.
 pub const FSTYPE: &str = "fuse.nfsrdma";
 
-/// One mount.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Mount {
     /// The mount's ID.
@@ -26,7 +25,7 @@ pub struct Mount {
     pub owner: Option<u32>,
 }
 
-/// A field as getmntent(3) reads it: blanks and backslashes are octal escapes.
+/// Encodes a field for getmntent(3): blanks and backslashes become octal escapes.
 pub fn escape(field: &[u8]) -> Vec<u8> {
     let mut escaped = Vec::with_capacity(field.len());
     for &byte in field {
@@ -40,7 +39,7 @@ pub fn escape(field: &[u8]) -> Vec<u8> {
     escaped
 }
 
-/// Undoes the octal escapes of a field.
+/// Decodes the octal escapes of a field.
 pub fn unescape(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -62,7 +61,7 @@ pub fn unescape(field: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// Parses the table. Lines that are not as proc(5) says are left out.
+/// Parses the table. Lines that do not have the format of proc(5) are left out.
 pub fn parse(table: &[u8]) -> Vec<Mount> {
     table
         .split(|&b| b == b'\n')
@@ -94,17 +93,17 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     })
 }
 
-/// The mounts of this process's namespace, the covering after the covered.
+/// The mounts of this process's namespace. A mount comes after those that it covers.
 pub fn all() -> io::Result<Vec<Mount>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
 }
 
-/// What is mounted on `dir` (absolute, without symlinks): the one on top.
+/// The topmost mount on `dir`, which must be absolute and without symbolic links.
 pub fn on_top_of(dir: &Path) -> io::Result<Option<Mount>> {
     Ok(all()?.into_iter().rev().find(|mount| mount.dir == dir))
 }
 
-/// `dir` without symlinks, without touching what is mounted there: it may not answer.
+/// Resolves symbolic links of `dir`, without touching a mount there, which may not answer.
 pub fn resolve(dir: &Path) -> io::Result<PathBuf> {
     match dir.components().next_back() {
         Some(Component::Normal(name)) => {
@@ -122,8 +121,8 @@ pub fn resolve(dir: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// The mount of ours on `dir`, and its path without symbolic links. The error says what is there
-/// instead, and where mounts of ours are.
+/// The mount of this program on `dir`, and its path without symbolic links. The error says what is
+/// there instead, and where this program has mounts.
 pub fn find(dir: &Path) -> Result<(PathBuf, Mount), Failure> {
     let shown = dir.display();
     let path = match resolve(dir) {
@@ -170,7 +169,7 @@ pub fn find(dir: &Path) -> Result<(PathBuf, Mount), Failure> {
     }
 }
 
-/// The mount of ours that holds `path`, which is no mount point.
+/// The mount of this program that contains `path`, which is not a mount point itself.
 fn inside(path: &Path) -> io::Result<Option<PathBuf>> {
     let all = all()?;
     for dir in path.ancestors().skip(1) {

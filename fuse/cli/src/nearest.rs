@@ -1,6 +1,6 @@
-//! What a misspelt name may have meant.
+//! Suggestions for misspelt names.
 
-/// The known name most like `name`, in any case, if one is near enough to be meant.
+/// The known name that is most similar to `name`, ignoring case, if one is similar enough.
 pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let name = name.to_ascii_lowercase();
     known

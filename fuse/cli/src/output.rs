@@ -1,19 +1,19 @@
 //! What the program writes to standard output and standard error.
 //!
-//! Both may be closed, a pipe that nobody reads, or a file on a full disk. Messages are then
-//! lost, and nothing else: `println!` and `eprintln!`, which panic, are not used. A command whose
-//! result is its output says that it could not be written.
+//! Both may be closed, a pipe that nobody reads, or a file on a full disk. Then messages are lost
+//! without further effect: `println!` and `eprintln!`, which panic, are not used. A command whose
+//! result is its output fails if the output cannot be written.
 
 use crate::failure::{Exit, Failure};
 use std::fmt::Display;
 use std::io::{self, Write};
 
-/// Writes a message to standard error, or loses it.
+/// Writes a message to standard error. Errors are ignored.
 pub fn message(text: impl Display) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
-/// Writes a line to standard output that the result does not depend on, or loses it.
+/// Writes a line to standard output that is not part of the result. Errors are ignored.
 pub fn notice(text: impl Display) {
     let mut out = io::stdout().lock();
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());
@@ -23,7 +23,7 @@ pub fn notice(text: impl Display) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reader {
     There,
-    /// It has seen enough (`| head`): no error, and reason to end.
+    /// The reader has closed the pipe (`| head`). This is no error, but a reason to end.
     Gone,
 }
 
@@ -43,7 +43,7 @@ pub fn result(bytes: &[u8]) -> Result<Reader, Failure> {
     }
 }
 
-/// The system's text of an error, without "(os error N)", which says nothing to people.
+/// The system's text of an error, without "(os error N)".
 pub fn without_number(error: &io::Error) -> String {
     let text = error.to_string();
     match text.rfind(" (os error ") {
@@ -52,7 +52,7 @@ pub fn without_number(error: &io::Error) -> String {
     }
 }
 
-/// What others wrote, without what a terminal would obey.
+/// Replaces the control characters of foreign text, which a terminal would obey.
 pub(crate) fn plain(text: &str) -> String {
     let safe = |c: char| if c.is_control() { '?' } else { c };
     text.chars().map(safe).collect()

@@ -1,4 +1,4 @@
-//! The crates linked into a program, and which of them depends on which.
+//! The crates that are linked into a program, and their dependencies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// A crate's name and version: unique, as all come from one registry or this workspace.
+/// A crate's name and version, which are unique within one registry and this workspace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Id {
     pub(crate) name: String,
@@ -20,9 +20,9 @@ pub(crate) struct Crate {
     pub(crate) licence: String,
     pub(crate) authors: Vec<String>,
     pub(crate) repository: Option<String>,
-    /// Where its sources are.
+    /// The directory of its sources.
     pub(crate) dir: PathBuf,
-    /// SHA-256 of the package of the registry; none for a crate of this workspace.
+    /// SHA-256 of the package in the registry; none for a crate of this workspace.
     pub(crate) checksum: Option<String>,
     pub(crate) depends_on: BTreeSet<Id>,
 }
@@ -40,7 +40,7 @@ pub(crate) struct Linked {
     pub(crate) crates: BTreeMap<Id, Crate>,
 }
 
-/// What `cargo` prints.
+/// Runs `cargo`, and returns its output.
 fn cargo(args: &[&str]) -> Result<String, String> {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(program)
@@ -125,7 +125,7 @@ fn strings(value: &Value) -> Vec<String> {
         .collect()
 }
 
-/// The licence of a manifest that names a file instead: by the title of the text.
+/// The licence of a manifest that names a licence file instead, found by the title of the text.
 fn named_by_file(manifest: &Path, file: &Value) -> Option<String> {
     let text = std::fs::read_to_string(manifest.with_file_name(file.as_str()?)).ok()?;
     match text.lines().next()?.trim() {
@@ -134,14 +134,14 @@ fn named_by_file(manifest: &Path, file: &Value) -> Option<String> {
     }
 }
 
-/// Older manifests separate alternatives by a slash, which SPDX does not know.
+/// Makes an SPDX expression: older manifests separate alternatives by a slash.
 pub(crate) fn expression(licence: &str) -> String {
     let parts: Vec<&str> = licence.split('/').map(str::trim).collect();
     parts.join(" OR ")
 }
 
-/// The first crate of a tree printed with `--prefix=depth --format=" {p}"`, and what each crate
-/// depends on. Where cargo has shown a crate's own tree before, it does not repeat it.
+/// The first crate of a tree printed with `--prefix=depth --format=" {p}"`, and the dependencies of
+/// each crate. cargo prints the tree of a crate only once.
 pub(crate) fn edges(tree: &str) -> Result<(Id, BTreeMap<Id, BTreeSet<Id>>), String> {
     let mut edges: BTreeMap<Id, BTreeSet<Id>> = BTreeMap::new();
     let mut path: Vec<Id> = Vec::new();
@@ -175,7 +175,7 @@ pub(crate) fn edges(tree: &str) -> Result<(Id, BTreeMap<Id, BTreeSet<Id>>), Stri
     Ok((root, edges))
 }
 
-/// The checksums in Cargo.lock, which is read by its lines: cargo writes it, always so.
+/// The checksums in Cargo.lock, read by lines, since cargo always writes it in this form.
 pub(crate) fn checksums(lock: &str) -> BTreeMap<Id, String> {
     let mut sums = BTreeMap::new();
     for package in lock.split("[[package]]") {

@@ -1,11 +1,11 @@
-//! The licence texts of crates, each text once.
+//! The licence texts of crates. Each text is included once.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::crates::{Crate, Linked};
 
-/// Software and the texts that go with it.
+/// A piece of software with its licence texts.
 #[derive(Debug)]
 pub(crate) struct Notice {
     /// Name and version.
@@ -15,7 +15,7 @@ pub(crate) struct Notice {
     pub(crate) texts: Vec<String>,
 }
 
-/// How the names of files with licences or notices begin.
+/// The first parts of the names of files with licences or notices.
 const NAMES: [&str; 7] = [
     "license",
     "licence",
@@ -26,7 +26,7 @@ const NAMES: [&str; 7] = [
     "patents",
 ];
 
-/// Bytes of the shortest licence that asks for its text to be handed on.
+/// Length of the shortest licence that demands its text in copies, in bytes.
 pub(crate) const SHORTEST: usize = 400;
 
 const MIT: &str = "\
@@ -43,7 +43,7 @@ WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEM
 COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR \
 OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.";
 
-/// Of every crate that is not this project's own.
+/// The notices of all crates that are not this project's own.
 pub(crate) fn of_crates(linked: &Linked) -> Result<Vec<Notice>, String> {
     let others = linked.crates.values().filter(|found| !found.is_ours());
     others.map(of_crate).collect()
@@ -53,7 +53,7 @@ fn of_crate(found: &Crate) -> Result<Notice, String> {
     let software = format!("{} {}", found.id.name, found.id.version);
     let mut texts = Vec::new();
     collect(&found.dir, 2, &mut texts)?;
-    // Some only name a licence in their file.
+    // The files of some crates only name a licence.
     if !texts.iter().any(|text| text.len() >= SHORTEST) {
         texts.push(standard_text(found)?);
     }
@@ -68,7 +68,7 @@ fn of_crate(found: &Crate) -> Result<Notice, String> {
     })
 }
 
-/// Texts of `dir` and of directories in it, which hold what a crate took from elsewhere.
+/// Collects the texts below `dir`, also those of code that a crate took from elsewhere.
 fn collect(dir: &Path, depth: usize, texts: &mut Vec<String>) -> Result<(), String> {
     let fault = |error| format!("{}: {error}", dir.display());
     let mut entries = Vec::new();
@@ -93,13 +93,13 @@ fn collect(dir: &Path, depth: usize, texts: &mut Vec<String>) -> Result<(), Stri
     Ok(())
 }
 
-/// By the name of a file in lower case. Sources of that name (`license.rs`) are none.
+/// Whether a file has a licence, by its lower-case name. Sources (`license.rs`) do not count.
 fn is_licence(name: &str) -> bool {
     let code = [".rs", ".toml", ".json", ".py", ".sh", ".yml", ".yaml"];
     NAMES.iter().any(|start| name.starts_with(start)) && !code.iter().any(|end| name.ends_with(end))
 }
 
-/// For a crate whose package has no licence text: the licence its manifest names, in full.
+/// The full text of the licence that the manifest names, for a crate without a text.
 pub(crate) fn standard_text(found: &Crate) -> Result<String, String> {
     let Crate { id, licence, .. } = found;
     if !licence.split(" OR ").any(|one| one == "MIT") {
@@ -120,19 +120,19 @@ pub(crate) fn standard_text(found: &Crate) -> Result<String, String> {
     )))
 }
 
-/// Lines without blanks at their ends, and no empty lines around the text.
+/// The text without blanks at the ends of lines, and without empty lines around it.
 fn plain(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
     lines.join("\n").trim_matches('\n').to_string()
 }
 
-/// Texts that differ in how lines are broken are one text.
+/// The key of a text. Texts that differ only in line breaks are the same.
 fn key(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     words.join(" ")
 }
 
-/// The whole file: who uses what, then each text by its number.
+/// The whole file: which software uses which text, then each text with its number.
 pub(crate) fn document(linked: &Linked, notices: &[Notice]) -> String {
     let mut numbers: BTreeMap<String, usize> = BTreeMap::new();
     let mut texts: Vec<&str> = Vec::new();

@@ -1,13 +1,13 @@
-//! `nfsrdma-notices PACKAGE FEATURES DIR`: what of others is linked into a program of this
-//! workspace, as two files in DIR.
+//! `nfsrdma-notices PACKAGE FEATURES DIR`: lists the code of others that is linked into a program
+//! of this workspace, in two files in DIR.
 //!
 //! * `THIRD-PARTY-LICENSES`: the licence texts of every crate and of the Rust standard library.
 //! * `sbom.cdx.json`: the same as a bill of materials (CycloneDX 1.5).
 //!
-//! The set of crates is cargo's own answer for the program (`cargo tree` with its features and
-//! target, without build dependencies and procedural macros, which leave none of their code in
-//! the program). The texts are those in the crates' sources, which a build has fetched already.
-//! A crate without a text is an error, unless its licence is one whose text is known here.
+//! The set of crates is cargo's answer for the program (`cargo tree` with its features and target,
+//! without build dependencies and procedural macros, whose code is not in the program). The texts
+//! are those in the sources of the crates, which a build has fetched already. A crate without a
+//! text is an error, unless the text of its licence is known here.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -1,11 +1,12 @@
-//! A bill of materials: CycloneDX 1.5, in JSON. The same for the same program: no random serial
-//! number, and the time is that of `SOURCE_DATE_EPOCH`, if it is set.
+//! The bill of materials: CycloneDX 1.5, in JSON. It is the same for the same program: it has no
+//! random serial number, and its time is `SOURCE_DATE_EPOCH`, if that is set.
 
 use serde_json::{Value, json};
 
 use crate::crates::{Crate, Id, Linked};
 
-/// Also the reference by which components name each other: package URLs are unique.
+/// The package URL of a crate. It is unique, and so also the reference by which components name
+/// each other.
 fn purl(id: &Id) -> String {
     format!("pkg:cargo/{}@{}", id.name, id.version)
 }
@@ -28,7 +29,7 @@ fn component(found: &Crate) -> Value {
     component
 }
 
-/// `rust`: the version of the standard library, which every program is linked with.
+/// `rust` is the version of the standard library, which is linked into every program.
 pub(crate) fn document(linked: &Linked, rust: &str) -> Result<String, String> {
     let root = linked
         .crates
@@ -80,7 +81,7 @@ pub(crate) fn document(linked: &Linked, rust: &str) -> Result<String, String> {
     Ok(text + "\n")
 }
 
-/// Seconds since 1970 as RFC 3339 has them, in UTC.
+/// Formats seconds since 1970 like RFC 3339, in UTC.
 pub(crate) fn timestamp(seconds: u64) -> String {
     let (mut days, second) = (seconds / 86400, seconds % 86400);
     let leap = |year: u64| {

@@ -1,5 +1,5 @@
-//! The Rust standard library, which is linked into every program: its version, and the notices
-//! that its toolchain comes with.
+//! The Rust standard library, which is linked into every program: its version, and the notices in
+//! its toolchain.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,8 +12,7 @@ pub(crate) struct Toolchain {
     sysroot: PathBuf,
 }
 
-/// Crates of the standard library on systems that no program of ours is built for: what their
-/// names begin with in the toolchain's list.
+/// Prefixes of the names of crates that the standard library has for other systems only.
 const OTHER_SYSTEMS: [&str; 9] = [
     "windows",
     "wasi",
@@ -45,8 +44,8 @@ impl Toolchain {
         })
     }
 
-    /// Its own and those of the crates in it. Toolchains of distributions come without the list;
-    /// then what is said of the library as a whole has to do.
+    /// The notices of the library and of the crates in it. Toolchains of distributions lack the
+    /// list of crates; then the notice of the library as a whole is used.
     pub(crate) fn notices(&self) -> Result<Vec<Notice>, String> {
         let path = self.sysroot.join("share/doc/rust/COPYRIGHT-library.html");
         let page = match std::fs::read_to_string(&path) {
@@ -80,7 +79,7 @@ impl Toolchain {
     }
 }
 
-/// The crates of the page with their texts. `None` if the page is not built as expected.
+/// The crates on the page, with their texts. `None` if the page has an unexpected structure.
 pub(crate) fn of_page(page: &str) -> Option<Vec<Notice>> {
     let (_, crates) = page.split_once("id=\"out-of-tree-dependencies\"")?;
     let mut notices = Vec::new();

@@ -1,4 +1,4 @@
-//! What is made of cargo's answers and of licence files.
+//! Parsing of cargo's output and of licence files.
 
 use crate::crates::{self, Crate, Id};
 use crate::{licences, sbom, standard_library};
@@ -23,7 +23,7 @@ fn the_tree_tells_who_depends_on_whom() {
             .collect()
     };
     assert_eq!(on("a", "1.0.0"), ["b", "c", "d"]);
-    // What is not repeated was seen where it came first.
+    // A repeated crate gets the dependencies from its first occurrence.
     assert_eq!(on("b", "0.2.0"), ["c"]);
     assert_eq!(on("c", "3.0.0+x"), [""; 0]);
     assert_eq!(on("d", "1.0.0"), ["b"]);
@@ -58,7 +58,7 @@ fn old_licence_expressions_become_spdx() {
     assert_eq!(crates::expression("Zlib"), "Zlib");
 }
 
-/// A crate under `licence` without a file.
+/// A crate with the licence `licence` and without a file.
 fn bare(licence: &str) -> Crate {
     Crate {
         id: id("bare", "1.0.0"),
@@ -105,7 +105,7 @@ fn the_standard_library_s_page_is_read() {
     assert!(standard_library::of_page("<html></html>").is_none());
 }
 
-/// This workspace's own program: every crate of others has texts, and every text is there.
+/// This workspace's own program: every crate of others has texts, and every text is in the file.
 #[test]
 fn the_program_s_crates_have_their_texts_and_components() {
     let linked = crates::linked("nfsrdma", "").unwrap();
@@ -125,7 +125,7 @@ fn the_program_s_crates_have_their_texts_and_components() {
     }
     let bom: serde_json::Value =
         serde_json::from_str(&sbom::document(&linked, "1.95.0").unwrap()).unwrap();
-    // Our own crates too, the program itself as the subject, and the standard library.
+    // It also has our own crates, the program itself as the subject, and the standard library.
     assert_eq!(
         bom["components"].as_array().unwrap().len(),
         linked.crates.len()

@@ -1,16 +1,16 @@
-//! The system calls of a run and their results, as lines of text: what `nfsrdma-clients serve`
-//! is asked for and answers. Paths are relative and hold neither white space nor `..`.
+//! The system calls of a run and their results, as lines of text, which are also the protocol of
+//! `nfsrdma-clients serve`. Paths are relative and contain neither white space nor `..`.
 
 use anyhow::{Context, Error, Result, bail, ensure};
 use std::fmt;
 use std::str::FromStr;
 
-/// No line is longer.
+/// The longest line.
 pub(crate) const LINE_MAX: usize = 1024;
-/// No call reads or writes more.
+/// Most bytes that a call reads or writes.
 pub(crate) const DATA_MAX: usize = 16 << 20;
 
-/// A file that was opened, by number.
+/// The number of an open file.
 pub(crate) type Handle = u32;
 
 /// A path below the directory of an executor, or `.`, the directory itself.
@@ -49,27 +49,27 @@ impl FromStr for Place {
 /// A system call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Call {
-    /// open(2) by these flags, new files with this mode, and fstat(2).
+    /// open(2) with these flags, and this mode for a new file; then fstat(2).
     Open(Place, i32, u32),
-    /// close(2), whose result counts.
+    /// close(2), whose result is checked.
     Close(Handle),
     /// fchown(2) of the group.
     Chown(Handle, u32),
-    /// pread(2) at an offset until so many bytes are there, or the end.
+    /// pread(2) at an offset, repeated until all bytes are read or the end is reached.
     Read(Handle, u64, usize),
-    /// pwrite(2) of so many equal bytes at an offset.
+    /// pwrite(2) of this many equal bytes at an offset.
     Write(Handle, u64, usize, u8),
-    /// write(2) of so many equal bytes.
+    /// write(2) of this many equal bytes.
     Append(Handle, usize, u8),
     Fsync(Handle),
     Truncate(Handle, u64),
     /// truncate(2), by path.
     TruncatePath(Place, u64),
-    /// Stores of so many equal bytes to a shared mapping of that range, and msync(2).
+    /// Stores of this many equal bytes to a shared mapping of that range, and msync(2).
     Map(Handle, u64, usize, u8),
-    /// The names in a directory, each with a line end, as the bytes of a read.
+    /// The names in a directory, one on each line, as the bytes of a read.
     List(Place),
-    /// futimens(2): both times, in seconds.
+    /// futimens(2), which sets both times, in seconds.
     SetTimes(Handle, i64),
     Fstat(Handle),
     Lstat(Place),
@@ -108,7 +108,7 @@ impl fmt::Display for Call {
     }
 }
 
-/// The words of a line, one after the other.
+/// The words of a line, in order.
 struct Words<'a>(std::str::SplitAsciiWhitespace<'a>);
 
 impl Words<'_> {
@@ -157,7 +157,7 @@ impl FromStr for Call {
     }
 }
 
-/// What is looked at of a file's attributes.
+/// The attributes of a file that are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Attributes {
     pub(crate) size: u64,
@@ -165,7 +165,7 @@ pub(crate) struct Attributes {
     pub(crate) group: u32,
 }
 
-/// What a call returns, but for the bytes of a read: they follow the line.
+/// The result of a call, without the bytes of a read, which follow the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
     Done,

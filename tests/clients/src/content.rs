@@ -1,13 +1,13 @@
-//! What the bytes of a file may be: for each position a set of values, one of them "behind
-//! the end of the file". Sizes follow from it: a file may have the size `n` if `n` may be
-//! behind its end and the byte before may not.
+//! The possible contents of a file: a set of values for each position, one of which is "behind the
+//! end of the file". Sizes follow from them: a file may have the size `n` if `n` may be behind its
+//! end and the byte before it may not.
 
 use std::fmt;
 
-/// No file of a run is larger, in bytes.
+/// The largest file of a run, in bytes.
 pub(crate) const FILE_MAX: u64 = 16 << 20;
 
-/// A set of bytes and of "behind the end".
+/// A set of bytes and "behind the end".
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Set([u64; 5]);
 
@@ -43,7 +43,7 @@ impl Set {
         self.0[4] & 1 != 0
     }
 
-    /// Whether it may be a byte of the file.
+    /// Whether a byte of the file is possible.
     fn has_byte(self) -> bool {
         self.without_end() != Set::default()
     }
@@ -53,7 +53,7 @@ impl Set {
         self
     }
 
-    /// As bytes of the file: what may be behind the end may be a zero, if it may be a byte at all.
+    /// The possible bytes: where the end is possible, too, a byte may also be a zero.
     pub(crate) fn bytes(self) -> Self {
         match self.has_byte() && self.has_end() {
             true => self.without_end().with(0),
@@ -61,7 +61,7 @@ impl Set {
         }
     }
 
-    /// What was behind the end is a zero: the file was extended.
+    /// After an extension of the file, positions behind the end are zeros.
     fn extended(self) -> Self {
         match self.has_end() {
             true => self.without_end().with(0),
@@ -84,7 +84,7 @@ impl fmt::Debug for Set {
 /// A value for each position of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ranges<T> {
-    /// Where each value begins, from 0 on; neighbours differ.
+    /// The beginning of each value, from position 0 on; neighbours differ.
     starts: Vec<(u64, T)>,
 }
 
@@ -103,7 +103,7 @@ impl<T: Copy + PartialEq> Ranges<T> {
         self.starts.partition_point(|(start, _)| *start <= at) - 1
     }
 
-    /// Ranges with one value: start, end, value.
+    /// The ranges with one value: start, end, value.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64, T)> {
         self.starts.iter().enumerate().map(|(n, (start, value))| {
             let end = self.starts.get(n + 1).map_or(FILE_MAX, |next| next.0);
@@ -121,7 +121,7 @@ impl<T: Copy + PartialEq> Ranges<T> {
         }
     }
 
-    /// Changes `from..to`, by position of each range and value.
+    /// Changes `from..to` by a function of the start of each range and its value.
     pub(crate) fn change(&mut self, from: u64, to: u64, mut with: impl FnMut(u64, T) -> T) {
         if from >= to {
             return;
@@ -136,7 +136,7 @@ impl<T: Copy + PartialEq> Ranges<T> {
         self.starts.dedup_by(|later, earlier| later.1 == earlier.1);
     }
 
-    /// Combines with another, range by range.
+    /// Combines this with another one, range by range.
     pub(crate) fn combine<U: Copy + PartialEq>(
         &mut self,
         other: &Ranges<U>,
@@ -148,7 +148,7 @@ impl<T: Copy + PartialEq> Ranges<T> {
     }
 }
 
-/// What a file may hold.
+/// The possible contents of a file.
 pub(crate) type Content = Ranges<Set>;
 
 impl Content {
@@ -168,12 +168,12 @@ impl Content {
         Ranges { starts }
     }
 
-    /// No value anywhere, to add to.
+    /// No possible value at all, to which others are added.
     pub(crate) fn nothing() -> Self {
         Ranges::new(Set::default())
     }
 
-    /// The bytes of `other` may have been written, or not, or some of them.
+    /// Any of the bytes of `other` may have been written.
     pub(crate) fn maybe_put(&mut self, other: &Content) {
         for (from, to, bytes) in other.iter().filter(|(.., set)| set.has_byte()) {
             self.change(0, to, |_, set| match set.has_end() {
@@ -184,14 +184,14 @@ impl Content {
         }
     }
 
-    /// What may be bytes of the file, without its end.
+    /// The possible bytes of the file, without its end.
     pub(crate) fn all_bytes(&self) -> Content {
         let mut bytes = self.clone();
         bytes.change(0, FILE_MAX, |_, set| set.without_end());
         bytes
     }
 
-    /// What may be a byte of the file from `start` on may be a zero as well.
+    /// From `start` on, each possible byte of the file may also be a zero.
     pub(crate) fn maybe_zero(&mut self, start: u64) {
         self.change(start, FILE_MAX, |_, set| match set.has_byte() {
             true => set.with(0),
@@ -199,7 +199,7 @@ impl Content {
         });
     }
 
-    /// What may be a byte of the file, or behind its end, may be a zero as well.
+    /// Each position that may be a byte, or behind the end, may also be a zero.
     pub(crate) fn maybe_zero_behind_end(&mut self) {
         self.change(0, FILE_MAX, |_, set| {
             match set.has_byte() && set.has_end() {
@@ -209,20 +209,20 @@ impl Content {
         });
     }
 
-    /// The bytes of `other` below `end` may be there as well.
+    /// The bytes of `other` below `end` are possible, too.
     pub(crate) fn uncover(&mut self, end: u64, other: &Content) {
         for (from, to, bytes) in other.iter().filter(|(.., set)| set.has_byte()) {
             self.change(from, to.min(end), |_, set| set.union(bytes));
         }
     }
 
-    /// `from..to` are `value` now; if the file was shorter, zeros lie between.
+    /// `from..to` are `value` now. If the file was shorter, zeros lie between.
     pub(crate) fn write(&mut self, from: u64, to: u64, value: u8) {
         self.change(0, from, |_, set| set.extended());
         self.change(from, to, |_, _| Set::byte(value));
     }
 
-    /// The write may have happened, or not, or parts of it, the last ones first.
+    /// The write may have happened, or not, or parts of it, its last ones first.
     pub(crate) fn maybe_write(&mut self, from: u64, to: u64, value: u8) {
         let mut written = self.clone();
         written.write(from, to, value);
@@ -246,7 +246,7 @@ impl Content {
         size < FILE_MAX && self.get(size).has_end() && (size == 0 || self.get(size - 1).has_byte())
     }
 
-    /// The size, if there is only one it may have.
+    /// The size, if only one is possible.
     pub(crate) fn size(&self) -> Option<u64> {
         let mut size = 0;
         for (_, end, set) in self.iter() {
@@ -259,7 +259,7 @@ impl Content {
         None
     }
 
-    /// Compares what was read at `offset` with a buffer for `wanted` bytes; what is wrong.
+    /// Compares bytes read at `offset` into a buffer of `wanted` bytes, and says what is wrong.
     pub(crate) fn check(&self, offset: u64, wanted: u64, data: &[u8]) -> Result<(), String> {
         let end = offset + data.len() as u64;
         for (start, stop, set) in self.iter() {
@@ -314,7 +314,7 @@ mod tests {
     }
 
     proptest! {
-        /// Certain changes are those of a plain vector.
+        /// Changes without alternatives match those of a plain vector.
         #[test]
         fn certain_changes_are_exact(
             steps in proptest::collection::vec((0u64..60, 0u64..20, 1u8..255, any::<bool>()), 1..40),

@@ -1,5 +1,5 @@
-//! Who makes the system calls of an actor: this process, in a directory, or another one, perhaps
-//! on another machine, over a TCP connection (`nfsrdma-clients serve`).
+//! Executes the system calls of an actor: in a directory, by this process, or over a TCP
+//! connection, by another one that may be on another machine (`nfsrdma-clients serve`).
 
 use crate::call::{Answer, Attributes, Call, DATA_MAX, Handle, LINE_MAX, Place};
 use crate::map;
@@ -18,9 +18,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Files that one connection may have open at a time.
+/// Most files that one connection may have open.
 const FILES_MAX: usize = 64;
-/// A connection is made within this, or never.
+/// The time limit for connecting.
 const CONNECT: Duration = Duration::from_secs(20);
 
 /// Makes system calls in a directory of this machine, from any thread.
@@ -88,7 +88,7 @@ impl Local {
         Ok(Answer::Opened(number, attributes))
     }
 
-    /// close(2), which takes a descriptor that no other call uses at this moment.
+    /// close(2) of a descriptor that no other call is using.
     fn close(&self, file: Handle) -> io::Result<()> {
         let found = self.files().open.remove(&file);
         let found = found.ok_or_else(|| os_error(libc::EBADF))?;
@@ -97,7 +97,7 @@ impl Local {
         Ok(())
     }
 
-    /// Makes a call. What is read is in `data`.
+    /// Executes a call. `data` gets the bytes of a read.
     pub(crate) fn call(&self, call: &Call, data: &mut Vec<u8>) -> io::Result<Answer> {
         match call {
             Call::Open(place, flags, mode) => return self.open(place, *flags, *mode),
@@ -162,17 +162,17 @@ impl Local {
     }
 }
 
-/// Has system calls made by `nfsrdma-clients serve`.
+/// Executes system calls by `nfsrdma-clients serve`.
 #[derive(Debug)]
 pub(crate) struct Remote(BufReader<TcpStream>);
 
-/// An error of the connection is none of the call: it has no number.
+/// An error of the connection, which has no errno, and so differs from errors of calls.
 fn connection(error: impl Display) -> io::Error {
     io::Error::other(format!("the executor's connection: {error}"))
 }
 
 impl Remote {
-    /// Connects to `HOST:PORT`; no call may take longer than `limit`.
+    /// Connects to `HOST:PORT`. `limit` is the longest time for a call.
     pub(crate) fn connect(address: &str, limit: Duration) -> Result<Self> {
         let mut last = anyhow::anyhow!("{address} has no address");
         for address in std::net::ToSocketAddrs::to_socket_addrs(address)? {
@@ -211,7 +211,7 @@ impl Remote {
     }
 }
 
-/// A line of bounded length without its end; `None` at the end of the stream.
+/// Reads a line of bounded length, without its end; `None` at the end of the stream.
 fn read_line(from: &mut impl BufRead) -> io::Result<Option<String>> {
     let mut line = String::new();
     let n = from.take(LINE_MAX as u64).read_line(&mut line)?;
@@ -222,11 +222,11 @@ fn read_line(from: &mut impl BufRead) -> io::Result<Option<String>> {
     }
 }
 
-/// Serves connections to `listener`, one after the other, for calls in `dir`; for ever.
+/// Serves calls in `dir` to connections to `listener`, one after the other, for ever.
 pub(crate) fn serve(listener: &TcpListener, dir: &Path) -> Result<()> {
     loop {
         let (stream, peer) = listener.accept().context("accept")?;
-        // Its files are closed when it ends.
+        // The files of a connection are closed when it ends.
         if let Err(error) = serve_one(stream, Local::new(dir)) {
             eprintln!("nfsrdma-clients: {peer}: {error:#}");
         }
@@ -251,7 +251,7 @@ fn serve_one(stream: TcpStream, local: Local) -> Result<()> {
     Ok(())
 }
 
-/// Either of the two.
+/// A local or a remote executor.
 #[derive(Debug)]
 pub(crate) enum Executor {
     Local(Arc<Local>),
@@ -271,7 +271,7 @@ impl Executor {
         }
     }
 
-    /// A call that returns nothing but its success.
+    /// Executes a call that returns nothing but its success.
     pub(crate) fn run(&mut self, call: &Call) -> io::Result<()> {
         self.call(call, &mut Vec::new()).map(|_| ())
     }
@@ -340,7 +340,7 @@ mod tests {
             assert_eq!(executor.read(file, 1, 100).unwrap(), [0, 7, 7, 7]);
             executor.run(&Call::Map(file, 3, 2, 8)).unwrap();
             assert_eq!(executor.read(file, 1, 100).unwrap(), [0, 7, 8, 8]);
-            // Behind the end a store is an error, and no signal.
+            // A store behind the end is an error, and causes no signal.
             let behind = executor.run(&Call::Map(file, 8192, 1, 8)).unwrap_err();
             assert!(matches!(
                 behind.raw_os_error(),
@@ -376,7 +376,7 @@ mod tests {
             let mut stream = TcpStream::connect(address).unwrap();
             stream.set_read_timeout(Some(CONNECT)).unwrap();
             stream.write_all(line.as_bytes()).unwrap();
-            // An end or a reset: bytes that were not read make it one.
+            // An end or a reset: unread bytes cause a reset.
             assert!(matches!(stream.read(&mut [0; 10]), Ok(0) | Err(_)));
         }
         let mut remote = Remote::connect(&address.to_string(), CONNECT).unwrap();

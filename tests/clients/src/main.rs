@@ -1,5 +1,5 @@
-//! Several mounts of one server and the server's own side, judged by close-to-open.
-//! See README.md.
+//! Compares calls on several mounts of one server, and on its own side, with what close-to-open
+//! permits. See README.md.
 
 mod call;
 mod content;
@@ -120,15 +120,15 @@ enum Other {
     },
 }
 
-/// A run that takes longer is worth a line.
+/// A run that takes longer gets a line of output.
 const SLOW: Duration = Duration::from_secs(20);
 
-/// Mount options that take turns.
+/// The mount options, which runs use alternately.
 const MOUNT_OPTIONS: &[&str] = &["", "actimeo=1", "noac", "cache=16M,dirty=1M"];
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    // A process that serves calls just ends.
+    // A process that serves calls needs no handler: signals just end it.
     if options.command.is_none()
         && let Err(error) = signals::catch()
     {
@@ -176,7 +176,7 @@ fn variants_of(options: &Options, given: &Given) -> Result<Vec<&'static Variant>
     Ok(variants)
 }
 
-/// How many calls of each kind each variant made.
+/// Prints the number of calls of each kind for each variant.
 fn print_totals(variants: &[(&Variant, bool)], totals: &[Vec<(&str, u64)>]) {
     for ((variant, overlapping), counts) in variants.iter().zip(totals) {
         let sum: u64 = counts.iter().map(|(_, count)| count).sum();

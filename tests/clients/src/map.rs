@@ -1,7 +1,7 @@
 //! Stores to a shared mapping of a file.
 //!
-//! They are made by way of /proc/self/mem: behind the end of the file, which another may have cut
-//! meanwhile, that is an error, where a store of the program's own would be a SIGBUS.
+//! They are made by way of /proc/self/mem. There, a store behind the end of the file, which another
+//! client may have cut, is an error, while an ordinary store would cause SIGBUS.
 
 use nix::libc;
 use std::fs::{File, OpenOptions};
@@ -9,10 +9,10 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
-/// No page of a supported machine is larger.
+/// At least the page size of all supported machines.
 const PAGE: u64 = 65536;
 
-/// A mapping, undone when dropped.
+/// A mapping, which is unmapped when dropped.
 struct Mapping {
     at: *mut libc::c_void,
     len: usize,
@@ -48,8 +48,8 @@ impl Drop for Mapping {
     }
 }
 
-/// Stores `data` at `offset` of the file, which must be open for reading and writing, and has
-/// it written by msync(2).
+/// Stores `data` at `offset` of the file, which must be open for reading and writing, and calls
+/// msync(2).
 pub(crate) fn write(file: &File, offset: u64, data: &[u8]) -> io::Result<()> {
     let start = offset / PAGE * PAGE;
     let within = (offset - start) as usize;

@@ -1,76 +1,74 @@
-//! What close-to-open promises of each file and name, and no more (RFC 1813 section 4.11).
+//! The oracle: exactly what close-to-open promises of each file and name (RFC 1813 section 4.11).
 //!
-//! **Data.** For each file the oracle keeps what the server may hold, and what each mount
-//! may show. A write is shown by its own mount from then on; it may reach the server, and so
-//! other mounts, at any time until fsync or close of that mount, and has by then. An open
-//! shows what the server holds at that moment, apart from what the mount has not yet
-//! written itself. A truncation reaches the server at once, and so does everything that is
-//! done on the server's side.
+//! **Data.** For each file the oracle keeps what the server may have, and what each mount may show.
+//! A write is visible on its own mount at once. It may reach the server, and so other mounts, at
+//! any time until fsync or close of that mount, and has reached it by then. An open shows what the
+//! server has at that moment, except for data that the mount itself has not written yet. A
+//! truncation reaches the server at once, and so does every operation on the server's side.
 //!
-//! **Names.** A change of a name is at the server at once, and known to the mount that made
-//! it. Others may know the old name for as long as they trust attributes of directories.
-//! What a name leads to is then the file it once led to, or an error, but never a file that
-//! it did not lead to.
+//! **Names.** A change of a name is at the server at once, and known to the mount that made it.
+//! Other mounts may know the old name as long as attributes of directories are valid. Then the name
+//! leads to a file to which it once led, or to an error, but never to another file.
 //!
-//! **Linux's own client** promises less when it caches data, and is judged by less
-//! ([`Oracle::page_cache`]): it keeps old data, also at open, as long as it has the file open
-//! for writing itself (and takes the server's change for its own then), it writes whole
-//! pages, with what it holds of the bytes around those that were written, and it writes data of
-//! before a truncation by O_CREAT and O_TRUNC after it ([`Oracle::created_empty`]).
+//! **Linux's own client** promises less when it caches data, so less is demanded of it
+//! ([`Oracle::page_cache`]). While it has a file open for writing, it keeps old data, also at open
+//! (and takes the server's change for its own). It writes whole pages, including its cached bytes
+//! around the written ones. And it writes data from before a truncation by O_CREAT and O_TRUNC
+//! after that ([`Oracle::created_empty`]).
 
 use crate::content::{Content, FILE_MAX, Ranges};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// A file, by number.
+/// The number of a file.
 pub(crate) type Id = usize;
 
-/// A last close is known to the mount, and the hidden name gone, within this. A file also counts
-/// as open for a while after an open of its name failed.
+/// Within this time a mount learns of a last close, and the hidden name is removed. A file also
+/// counts as open for a while after an open of its name has failed.
 const RELEASE: Duration = Duration::from_secs(2);
 
-/// The actor that works in the exported directory itself; the mounts follow.
+/// The actor that works in the exported directory itself. The mounts have the next numbers.
 pub(crate) const SERVER: usize = 0;
 
 /// A file of the run.
 #[derive(Debug, Clone)]
 pub(crate) struct Object {
     server: Content,
-    /// What each actor may see.
+    /// The contents that each actor may see.
     views: Vec<Content>,
-    /// What each actor has written and the server may not have, and from when on.
+    /// The bytes that each actor has written and that the server may not have, and since when.
     dirty: Vec<Ranges<Option<u8>>>,
     dirty_since: Vec<Instant>,
-    /// The time of modification that was set, while it holds.
+    /// The mtime that was set, as long as it must be shown.
     mtime: Option<i64>,
-    /// Who set it.
+    /// The actor that set it.
     mtime_by: usize,
-    /// Who must see it.
+    /// The actors that must see it.
     mtime_shown: Vec<bool>,
-    /// What each actor's pages may bring besides what it has written.
+    /// Bytes that each actor's pages may bring in addition to what it has written.
     pages: Vec<Content>,
-    /// Who had it open for writing in a page cache that keeps old data then.
+    /// The actors that had it open for writing with a page cache that keeps old data then.
     keeps_old: Vec<bool>,
-    /// What such a cache may hold behind the end that it knows.
+    /// Bytes that such a cache may have behind the end that it knows.
     behind: Vec<Content>,
-    /// Names it has.
+    /// The number of its names.
     names: usize,
-    /// Mounts that keep it under a hidden name, as it was removed while open.
+    /// The mounts that keep it under a hidden name, because it was removed while open.
     hidden: Vec<bool>,
-    /// When a mount took a name of it away or closed it last: a hidden name may be there for a
-    /// while after it.
+    /// When a mount last removed a name of it or closed it. There may be a hidden name for a while
+    /// after that.
     shown: Option<Instant>,
-    /// When each actor last had to do with it, and whether the last change by another may have
-    /// left the times as that actor knew them: then what it holds of before may stay, over every
-    /// open, until a change that it notices.
+    /// When each actor last had a call on it, and whether the last change by another actor may have
+    /// left the times that this actor knew. If so, the actor may keep its old data over every open,
+    /// until a change that it notices.
     touched: Vec<Instant>,
     unnoticed: Vec<bool>,
     pub(crate) history: Vec<String>,
 }
 
 impl Object {
-    /// What it may be if it is either of the two, which differ by the order of calls that
-    /// overlapped.
+    /// The file that may be either of the two, which result from different orders of overlapping
+    /// calls.
     pub(crate) fn merge(mut self, other: Object) -> Object {
         self.server.add(&other.server);
         for (mine, theirs) in [
@@ -80,8 +78,8 @@ impl Object {
         ] {
             mine.iter_mut().zip(theirs).for_each(|(m, t)| m.add(t));
         }
-        // No mount writes a byte twice in a round: what is dirty in one order only is clean in
-        // others, and values differ nowhere. Flushed, it is what the view has there.
+        // No mount writes a byte twice in a round. So a byte that is dirty in one order and clean
+        // in another has the same value in both, and flushing it results in what the view shows.
         for (mine, theirs) in self.dirty.iter_mut().zip(&other.dirty) {
             mine.combine(theirs, |mine, theirs| mine.or(theirs));
         }
@@ -106,29 +104,29 @@ impl Object {
 
 #[derive(Debug)]
 struct Name {
-    /// What it led to from when on.
+    /// The files to which it led, and since when.
     past: Vec<(Instant, Option<Id>)>,
-    /// When each actor knew the last for certain.
+    /// When each actor last knew for certain where it leads.
     known: Vec<Instant>,
 }
 
-/// Everything the run has done.
+/// The state of a run.
 #[derive(Debug)]
 pub(crate) struct Oracle {
     pub(crate) objects: Vec<Object>,
     names: BTreeMap<&'static str, Name>,
     actors: usize,
-    /// How long names may be old news.
+    /// How long old names may be used.
     names_trusted: Duration,
-    /// Changes within it may have the same time: the tick of the server's clock.
+    /// Changes within this time may have equal times: the tick of the server's clock.
     tick: Duration,
-    /// When the calls that are taken in now were made, at the earliest.
+    /// The earliest time at which the calls that are being applied were made.
     made: Instant,
-    /// The server shows mounts all times shifted, those set in the exported directory, too.
+    /// Whether mounts see all times shifted, also those that are set at the server.
     clock_is_off: bool,
-    /// Which actors cache as Linux's client does.
+    /// The actors whose cache behaves like that of Linux's client.
     page_caches: Vec<bool>,
-    /// Which actors hide an open file only if it is removed by the name it was opened by.
+    /// The actors that hide an open file only if it is removed by the name by which it was opened.
     hides_by_name: Vec<bool>,
 }
 
@@ -160,29 +158,28 @@ impl Oracle {
         }
     }
 
-    /// From now on calls are made: what they change has times from now on, however late the caller
-    /// comes to say so.
+    /// Calls begin now: their changes have times from now on, however late they are applied here.
     pub(crate) fn calls_begin(&mut self) {
         self.made = Instant::now();
     }
 
-    /// The server's clock is stepped.
+    /// The server's clock was stepped.
     pub(crate) fn clock_is_off(&mut self) {
         self.clock_is_off = true;
     }
 
-    /// `actor` caches as Linux's client does.
+    /// The cache of `actor` behaves like that of Linux's client.
     pub(crate) fn page_cache(&mut self, actor: usize) {
         self.page_caches[actor] = true;
     }
 
-    /// `actor` is Linux's client: it hides an open file only if it is removed by the name it was
-    /// opened by, which others may have changed meanwhile.
+    /// `actor` is Linux's client. It hides an open file only if it is removed by the name by which
+    /// it was opened, which others may have changed meanwhile.
     pub(crate) fn hides_by_name(&mut self, actor: usize) {
         self.hides_by_name[actor] = true;
     }
 
-    /// A new, empty file that `actor` made.
+    /// Adds a new, empty file.
     pub(crate) fn create(&mut self) -> Id {
         let content = Content::empty();
         self.objects.push(Object {
@@ -206,7 +203,7 @@ impl Oracle {
         self.objects.len() - 1
     }
 
-    /// What a name leads to.
+    /// The file to which a name leads.
     pub(crate) fn current(&self, name: &str) -> Option<Id> {
         self.names
             .get(name)
@@ -214,7 +211,7 @@ impl Oracle {
             .and_then(|(_, to)| *to)
     }
 
-    /// What `actor` may take a name to lead to.
+    /// The files to which a name may lead for `actor`.
     pub(crate) fn bindings(&self, actor: usize, name: &str) -> Vec<Option<Id>> {
         let mut all = vec![self.current(name)];
         let Some(name) = self.names.get(name) else {
@@ -229,7 +226,7 @@ impl Oracle {
             .map_or(name.known[actor], |t| t.max(name.known[actor]));
         for (n, (_, to)) in name.past.iter().enumerate() {
             let until = name.past.get(n + 1).map_or(now, |next| next.0);
-            // No caching at all: nothing of the past.
+            // Without any caching, only the current one.
             if until > since && !self.names_trusted.is_zero() && !all.contains(to) {
                 all.push(*to);
             }
@@ -237,7 +234,7 @@ impl Oracle {
         all
     }
 
-    /// `actor` makes a name lead elsewhere.
+    /// `actor` changes where a name leads.
     pub(crate) fn bind(&mut self, actor: usize, name: &str, to: Option<Id>) {
         let old = self.current(name);
         if let Some(old) = old {
@@ -256,14 +253,14 @@ impl Oracle {
         }
     }
 
-    /// `actor` found what the name leads to now.
+    /// `actor` found out where the name leads.
     pub(crate) fn confirm(&mut self, actor: usize, name: &str) {
         if let Some(name) = self.names.get_mut(name) {
             name.known[actor] = Instant::now();
         }
     }
 
-    /// `actor` keeps a file that it removed while open; or no longer.
+    /// `actor` keeps a file that it removed while open, or does not keep it any more.
     pub(crate) fn hide(&mut self, actor: usize, id: Id, hidden: bool) {
         if actor != SERVER {
             let object = &mut self.objects[id];
@@ -272,18 +269,18 @@ impl Oracle {
         }
     }
 
-    /// A server that serves files while its own side has them open has closed one: it may keep
-    /// it for a while, as after a mount's last close.
+    /// A file was closed on a server that serves files without names while its own side has them
+    /// open. It may keep the file for a while, as after a mount's last close.
     pub(crate) fn closed_at_server(&mut self, id: Id) {
         self.objects[id].shown = Some(Instant::now());
     }
 
-    /// Whether a name leads to it.
+    /// Whether the file has a name.
     pub(crate) fn has_name(&self, id: Id) -> bool {
         self.objects[id].names > 0
     }
 
-    /// Whether all that was written is at the server.
+    /// Whether all written data is at the server.
     pub(crate) fn is_at_rest(&self, id: Id) -> bool {
         let object = &self.objects[id];
         let written = object
@@ -293,19 +290,19 @@ impl Oracle {
         written && !object.dirty.iter().any(is_dirty)
     }
 
-    /// The server holds these bytes; nobody has anything to write.
+    /// The server has exactly these bytes, and nobody has dirty data.
     pub(crate) fn found(&mut self, id: Id, data: &[u8]) {
         self.objects[id].server = Content::of(data);
     }
 
-    /// Whether the server may have it no more.
+    /// Whether the server may have lost the file.
     pub(crate) fn is_gone(&self, id: Id) -> bool {
         let object = &self.objects[id];
         let mut hidden = object.hidden.iter().zip(&self.hides_by_name);
         object.names == 0 && !hidden.any(|(hidden, by_name)| *hidden && !by_name)
     }
 
-    /// Whether the server has it no more, beyond doubt.
+    /// Whether the server has certainly lost the file.
     pub(crate) fn is_surely_gone(&self, id: Id) -> bool {
         let object = &self.objects[id];
         object.names == 0
@@ -313,7 +310,7 @@ impl Oracle {
             && object.shown.is_none_or(|shown| shown.elapsed() > RELEASE)
     }
 
-    /// What `actor` may see of a file.
+    /// The contents of a file that `actor` may see.
     pub(crate) fn view(&self, actor: usize, id: Id) -> &Content {
         match actor {
             SERVER => &self.objects[id].server,
@@ -321,8 +318,8 @@ impl Oracle {
         }
     }
 
-    /// What `actor` may see of a file when it reads. Of one that is gone at the server it may have
-    /// dropped what it wrote and the server refused.
+    /// The contents of a file that `actor` may see when it reads. If the file is gone at the
+    /// server, the actor may have dropped data that the server refused.
     pub(crate) fn seen(&self, actor: usize, id: Id) -> Content {
         let mut seen = self.view(actor, id).clone();
         if actor != SERVER && self.is_gone(id) {
@@ -331,15 +328,15 @@ impl Oracle {
         seen
     }
 
-    /// `actor` changed the file, at once or, what a mount writes, later.
+    /// `actor` changed the file, at once or (a write by a mount) later.
     fn changed(&mut self, actor: usize, id: Id, later: bool) {
         self.objects[id].mtime = None;
         self.unnoticed_since(self.made, actor, id, later);
         self.touch(actor, id);
     }
 
-    /// `actor` changed the file at the server, or `may` have, at some time after `since`: who had to do
-    /// with it within a tick of that, or later, may take it for unchanged.
+    /// `actor` changed the file at the server (with `may`: perhaps) after `since`. Actors with a
+    /// call on it within a tick of that, or later, may not notice.
     fn unnoticed_since(&mut self, since: Instant, actor: usize, id: Id, may: bool) {
         let tick = self.tick;
         if tick.is_zero() {
@@ -347,7 +344,7 @@ impl Oracle {
         }
         let object = &mut self.objects[id];
         for other in (0..self.actors).filter(|other| *other != actor) {
-            // What is dirty is written at any time, and its reply shows the times.
+            // Dirty data may be written at any time, and the reply then shows the times.
             let unnoticed = is_dirty(&object.dirty[other]) || object.touched[other] + tick > since;
             object.unnoticed[other] = unnoticed || may && object.unnoticed[other];
         }
@@ -388,7 +385,7 @@ impl Oracle {
         }
     }
 
-    /// The same by way of a mapping: the kernel writes whole pages, with what they hold.
+    /// The same by a mapping: the kernel writes whole pages, including their cached bytes.
     pub(crate) fn write_mapped(&mut self, actor: usize, id: Id, from: u64, to: u64, value: u8) {
         self.write(actor, id, from, to, value);
         if actor != SERVER {
@@ -396,7 +393,7 @@ impl Oracle {
         }
     }
 
-    /// What `actor` holds of the pages around `from..to` may come with what it wrote there.
+    /// Cached bytes of `actor` in the pages around `from..to` may be written together with these.
     fn write_pages(&mut self, actor: usize, id: Id, from: u64, to: u64) {
         let object = &mut self.objects[id];
         let (first, last) = (from / PAGE * PAGE, to.next_multiple_of(PAGE));
@@ -418,7 +415,7 @@ impl Oracle {
         self.changed(actor, id, false);
         let object = &mut self.objects[id];
         if object.keeps_old[actor] {
-            // One to the size that it knows drops nothing.
+            // A truncation to the size that it knows drops nothing.
             let view = object.views[actor].clone();
             match view.may_have_size(size) {
                 true => object.behind[actor].add(&view.all_bytes()),
@@ -442,16 +439,16 @@ impl Oracle {
             view.add(&object.server);
         }
         if actor != SERVER {
-            // What it has not written yet is its own still.
+            // Data that it has not written yet remains its own.
             keep_own(&mut object.server, &object.views[actor], &Ranges::new(None));
         }
     }
 
     /// `actor` opened the file with O_CREAT and O_TRUNC.
     ///
-    /// Linux's client (6.12) makes that a CREATE, UNCHECKED with a size of zero, if it has not
-    /// looked the name up. It neither writes what is dirty before, nor drops it: then the file
-    /// comes back with the next WRITE, whole pages of it.
+    /// Linux's client (6.12) sends a CREATE, UNCHECKED with a size of zero, if it has not looked
+    /// the name up. It neither writes dirty data before that, nor drops it. So the old contents
+    /// come back with the next WRITE, in whole pages.
     pub(crate) fn created_empty(&mut self, actor: usize, id: Id) {
         let object = &self.objects[id];
         if !self.page_caches[actor] || !is_dirty(&object.dirty[actor]) {
@@ -478,13 +475,13 @@ impl Oracle {
         (object.dirty[actor], object.pages[actor]) = (dirty, pages);
     }
 
-    /// What `actor` wrote is at the server: fsync or close returned 0.
+    /// Data that `actor` wrote is at the server: fsync or close returned 0.
     pub(crate) fn flush(&mut self, actor: usize, id: Id) {
         if actor == SERVER {
             return;
         }
         self.touch(actor, id);
-        // The server takes nothing any more, and only who wrote what is lost is told.
+        // The server accepts no data any more, and only the writer of lost data gets an error.
         if self.is_gone(id) {
             return;
         }
@@ -497,7 +494,7 @@ impl Oracle {
         keep_own(&mut object.server, &object.views[actor], &dirty);
     }
 
-    /// `actor` opened the file, perhaps for writing.
+    /// `actor` opened the file; `writes` if it may write.
     pub(crate) fn opened(&mut self, actor: usize, id: Id, writes: bool) {
         let object = &mut self.objects[id];
         object.keeps_old[actor] |= writes && self.page_caches[actor];
@@ -514,7 +511,7 @@ impl Oracle {
         object.views[actor] = fresh;
     }
 
-    /// `actor` set the time of modification.
+    /// `actor` set the mtime.
     pub(crate) fn set_mtime(&mut self, actor: usize, id: Id, mtime: i64) {
         self.changed(actor, id, false);
         let object = &mut self.objects[id];
@@ -529,7 +526,7 @@ impl Oracle {
         object.mtime_by = actor;
     }
 
-    /// The time of modification that `actor` must see.
+    /// The mtime that `actor` must see.
     pub(crate) fn mtime(&self, actor: usize, id: Id) -> Option<i64> {
         let object = &self.objects[id];
         let other_side = (actor == SERVER) != (object.mtime_by == SERVER);
@@ -544,7 +541,7 @@ fn is_dirty(dirty: &Ranges<Option<u8>>) -> bool {
     dirty.iter().any(|(.., value)| value.is_some())
 }
 
-/// What others than `actor` have written may come at any time.
+/// Dirty data of actors other than `actor` may arrive at any time.
 fn maybe_dirty(
     content: &mut Content,
     dirty: &[Ranges<Option<u8>>],
@@ -563,8 +560,8 @@ fn maybe_dirty(
     }
 }
 
-/// `content` has what `view` has in the ranges that are `dirty`, and before them no end that
-/// `view` has not.
+/// Makes `content` equal to `view` in the ranges that are `dirty`, and removes ends before them
+/// that `view` does not have.
 fn keep_own(content: &mut Content, view: &Content, dirty: &Ranges<Option<u8>>) {
     let mut end = 0;
     for (from, to, value) in dirty.iter() {

@@ -1,4 +1,4 @@
-//! One run: system calls one at a time, each judged by the oracle.
+//! One run: makes system calls, and has the oracle check each of them.
 
 use crate::call::{Call, Handle, Place};
 use crate::executor::Executor;
@@ -18,21 +18,21 @@ use std::time::Duration;
 mod rounds;
 mod steps;
 
-/// Names of the run, few so that actors meet.
+/// The names of the run. They are few, so that actors meet.
 const NAMES: &[&str] = &["f0", "f1", "f2", "d/f0", "d/f1"];
-/// The group of a file tells which it is, whatever its fileid: this and its number.
+/// The group of a file identifies it, whatever its fileid is: this base and the number of the file.
 const GROUPS: u32 = 100_000;
-/// Descriptors open at a time, at most.
+/// Most descriptors that are open at a time.
 const OPEN_MAX: usize = 12;
 
-/// Steps between two moments at which nothing is open, where rounds of calls overlap.
+/// Where rounds of calls overlap, all descriptors are closed after this number of steps.
 const REST: usize = 25;
 
-/// What to run.
+/// The plan of a run.
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
     pub(crate) bin: &'a Path,
-    /// What is there already, if anything is: no server is started then.
+    /// Mounts that exist already; if there are any, no server is started.
     pub(crate) given: &'a Given,
     pub(crate) variant: &'a Variant,
     pub(crate) seed: u64,
@@ -40,13 +40,13 @@ pub(crate) struct Plan<'a> {
     pub(crate) mounts: usize,
     pub(crate) options: &'a str,
     pub(crate) verbose: bool,
-    /// Several calls at a time.
+    /// Whether several calls are made at a time.
     pub(crate) overlapping: bool,
-    /// A file that is gone may be EIO, not only ESTALE.
+    /// Whether EIO is permitted for a file that is gone, and not only ESTALE.
     pub(crate) eio_when_gone: bool,
 }
 
-/// A difference from what was promised: what, and of which file.
+/// A difference from the promises: its description, and the file.
 struct Difference {
     what: String,
     id: Option<Id>,
@@ -73,7 +73,7 @@ struct Descriptor {
 struct Run<'a> {
     plan: &'a Plan<'a>,
     stand: Stand,
-    /// The directory of the run, with a slash, where it is not the exported one itself.
+    /// The directory of the run, with a slash, if it is not the exported one itself.
     directory: String,
     oracle: Oracle,
     random: Random,
@@ -87,7 +87,7 @@ struct Run<'a> {
 
 type Counts = Vec<(&'static str, u64)>;
 
-/// Runs the plan: how many calls of each kind were made, and what differed.
+/// Runs the plan. Returns the number of calls of each kind, and the difference, if any.
 pub(crate) fn run(plan: &Plan<'_>) -> Result<(Counts, std::result::Result<(), String>)> {
     let mut stand = match plan.given.is_empty() {
         true => Stand::new(plan.bin, plan.variant, plan.mounts, plan.options)?,
@@ -103,9 +103,9 @@ pub(crate) fn run(plan: &Plan<'_>) -> Result<(Counts, std::result::Result<(), St
     };
     let tick = match plan.variant.name {
         "one-second" => Duration::from_millis(2100),
-        // What others change while a WRITE is on its way may be missed (docs/COHERENCE.md).
+        // Changes by others while a WRITE is on its way may be missed (docs/COHERENCE.md).
         "not-atomic" if plan.overlapping => Duration::from_millis(100),
-        // Data that it holds has times of a finer clock than what its own side writes.
+        // The times of held data come from a finer clock than those of writes on the server's side.
         _ if plan.overlapping && plan.variant.arguments.contains(&"--fake-unstable") => {
             Duration::from_millis(20)
         }
@@ -152,7 +152,7 @@ pub(crate) fn run(plan: &Plan<'_>) -> Result<(Counts, std::result::Result<(), St
     Ok((run.counts, result))
 }
 
-/// Makes the directories of the run, by the server's side or the first mount.
+/// Makes the directories of the run, on the server's side or by the first mount.
 fn make_directories(stand: &mut Stand, plan: &Plan<'_>) -> Result<String> {
     let actor = stand.actors.iter_mut().flatten().next();
     let executor = &mut actor.context("nobody makes calls")?.executor;
@@ -162,7 +162,7 @@ fn make_directories(stand: &mut Stand, plan: &Plan<'_>) -> Result<String> {
     };
     let mut directory = String::new();
     if !plan.given.is_empty() {
-        // Nobody may know the names in it from an earlier run.
+        // Use a new directory, whose names nobody has cached in an earlier run.
         for n in 0.. {
             let name = format!("run-{}-{n}", plan.seed);
             match mkdir(&name)? {
@@ -179,7 +179,7 @@ fn make_directories(stand: &mut Stand, plan: &Plan<'_>) -> Result<String> {
     Ok(directory)
 }
 
-/// The number of an error; EREMOTEIO for one of an executor's connection, which has none.
+/// The errno of an error; EREMOTEIO for an error of an executor's connection, which has none.
 fn errno(error: &io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(libc::EREMOTEIO))
 }
@@ -261,7 +261,7 @@ impl Run<'_> {
         self.said.push(line);
     }
 
-    /// What happens to the server, and how long nothing does.
+    /// Lets something happen to the server, or some time pass.
     fn between(&mut self) {
         let commands = self.plan.variant.commands;
         if !commands.is_empty() && self.random.chance(1, 12) {
@@ -290,7 +290,7 @@ impl Run<'_> {
         }
     }
 
-    /// All who make calls.
+    /// All actors that make calls.
     fn present(&self) -> Vec<usize> {
         (0..self.stand.actors.len())
             .filter(|actor| self.stand.actors[*actor].is_some())
@@ -304,12 +304,12 @@ impl Run<'_> {
             .executor
     }
 
-    /// A call that returns nothing but its success.
+    /// Makes a call that returns nothing but its success.
     fn call(&mut self, actor: usize, call: &Call) -> io::Result<()> {
         self.executor(actor).run(call)
     }
 
-    /// What a run made in a directory that others use as well.
+    /// Removes what a run has made in a directory that others use as well.
     fn remove_directories(&mut self) {
         if self.plan.given.is_empty() {
             return;
@@ -321,7 +321,7 @@ impl Run<'_> {
         calls.extend(parent.ok());
         if let Some(actor) = self.present().first() {
             for call in calls {
-                // Names that are not there, and directories that a file without name keeps.
+                // This fails for missing names, and for directories with hidden names.
                 let _ = self.call(*actor, &call);
             }
         }
@@ -357,7 +357,7 @@ impl Run<'_> {
         path.parse().expect("names of a run are plain")
     }
 
-    /// O_DIRECT for those that are to use it.
+    /// O_DIRECT for actors that have to use it.
     fn direct(&self, actor: usize) -> i32 {
         match self.plan.given.direct.contains(&self.who(actor)) {
             true => libc::O_DIRECT,
@@ -365,7 +365,7 @@ impl Run<'_> {
         }
     }
 
-    /// Whether it caches as Linux's client does, or not at all.
+    /// Whether the actor caches like Linux's client, or not at all.
     fn is_special(&self, actor: usize) -> bool {
         let (given, who) = (self.plan.given, self.who(actor));
         given.linux.contains(&who) || given.direct.contains(&who)

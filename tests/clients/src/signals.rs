@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT end the run after the call under way, so that no mount is left behind.
+//! SIGTERM and SIGINT end the run after the current call, so that no mount is left behind.
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ extern "C" fn note(_: i32) {
     CAUGHT.store(true, Ordering::Relaxed);
 }
 
-/// Has the signals noted from now on.
+/// Installs the handlers.
 pub(crate) fn catch() -> nix::Result<()> {
     let action = SigAction::new(
         SigHandler::Handler(note),
@@ -23,7 +23,7 @@ pub(crate) fn catch() -> nix::Result<()> {
     Ok(())
 }
 
-/// Whether one came.
+/// Whether a signal came.
 pub(crate) fn caught() -> bool {
     CAUGHT.load(Ordering::Relaxed)
 }

@@ -1,6 +1,6 @@
-//! Who makes the calls of a run: the server's side and the mounts. Either this program starts
-//! the server, with a control socket, and mounts it; all that is gone when this is dropped. Or
-//! they are there already, here or on another machine.
+//! The actors of a run: the server's side and the mounts. Either this program starts the server,
+//! with a control socket, and mounts it; all of that ends when this is dropped. Or they exist
+//! already, here or on another machine.
 
 use crate::executor::{Executor, Remote};
 use crate::oracle::SERVER;
@@ -15,13 +15,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// What has to happen happens within this, or never.
+/// The time limit for everything that must happen.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// No call takes longer.
+/// The longest time for a call.
 pub(crate) const HANGS: Duration = Duration::from_secs(100);
 
-/// One that makes calls.
+/// An actor that makes calls.
 #[derive(Debug)]
 pub(crate) struct Actor {
     pub(crate) name: String,
@@ -37,20 +37,20 @@ impl Actor {
     }
 }
 
-/// A server and mounts that are there already: `NAME=DIR` and `NAME=HOST:PORT`.
+/// A server and mounts that exist already: `NAME=DIR` and `NAME=HOST:PORT`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Given {
     pub(crate) at: Vec<String>,
     pub(crate) remote: Vec<String>,
-    /// By name: which cache as Linux's client does.
+    /// The names of those that cache like Linux's client.
     pub(crate) linux: Vec<String>,
-    /// By name: which open with O_DIRECT.
+    /// The names of those that open with O_DIRECT.
     pub(crate) direct: Vec<String>,
-    /// Changes of a file within so many milliseconds may have the same time.
+    /// Changes of a file within this number of milliseconds may have the same time.
     pub(crate) tick: u64,
 }
 
-/// The name of the server's side among those that are given.
+/// The name that stands for the server's side.
 const SERVER_NAME: &str = "server";
 
 impl Given {
@@ -75,7 +75,7 @@ impl fmt::Display for Given {
     }
 }
 
-/// A server that was started, in a directory of its own, and mounts of it.
+/// A server that this program started, in a directory of its own, and mounts of it.
 #[derive(Debug)]
 struct Started {
     program: PathBuf,
@@ -85,11 +85,11 @@ struct Started {
     dir: Option<tempfile::TempDir>,
 }
 
-/// Who makes the calls.
+/// The actors.
 #[derive(Debug)]
 pub(crate) struct Stand {
-    /// The server's side, if calls are made there, then each mount. Before `started`: open files
-    /// would keep the mounts.
+    /// The server's side, if calls are made there, then each mount. They are before `started`,
+    /// because open files would keep the mounts busy.
     pub(crate) actors: Vec<Option<Actor>>,
     started: Option<Started>,
 }
@@ -107,7 +107,7 @@ impl Stand {
             .arguments([OsStr::new("--control"), base.join("control").as_os_str()])
             .arguments(variant.arguments)
             .log(base.join("responder.log"))
-            // A signal to this program's group must not take the server away before the mounts.
+            // A signal to this program's group must not end the server before the mounts.
             .own_group()
             .start()?;
         let (rdma, nfs) = (server.rdma, server.nfs);
@@ -150,7 +150,7 @@ impl Stand {
         })
     }
 
-    /// What is there already.
+    /// Uses mounts that exist already.
     pub(crate) fn given(given: &Given) -> Result<Self> {
         let mut actors: Vec<Option<Actor>> = vec![None];
         let mut add = |name: &str, executor: Executor| {
@@ -186,21 +186,21 @@ impl Stand {
         })
     }
 
-    /// Where the mounts are that may be aborted: those that were made here.
+    /// The mounts that may be aborted: those that were made here.
     pub(crate) fn mounts(&self) -> Vec<PathBuf> {
         self.started
             .as_ref()
             .map_or(Vec::new(), |started| started.mounts.clone())
     }
 
-    /// A command for the server.
+    /// Sends a command to the server.
     pub(crate) fn tell(&mut self, command: &str) -> Result<()> {
         let started = self.started.as_mut().context("no server was started")?;
         started.tell(command)
     }
 
-    /// The same after what is left of an earlier command is undone: a call that ends several
-    /// connections in a row fails.
+    /// Sends a command after undoing the rest of an earlier one, because a call that ends several
+    /// connections in a row would fail.
     pub(crate) fn command(&mut self, command: &str) -> Result<()> {
         if command.starts_with("hangup") {
             self.tell("clear")?;
@@ -208,7 +208,7 @@ impl Stand {
         self.tell(command)
     }
 
-    /// Closes all files and keeps the directory with the logs; where it is.
+    /// Closes all files, and keeps the directory with the logs. Returns its path.
     pub(crate) fn keep(&mut self) -> Option<PathBuf> {
         self.actors.clear();
         let started = self.started.as_mut()?;

@@ -1,12 +1,12 @@
-//! The servers that are tried, by name.
+//! The variants of the server, by name.
 
-/// A server with the habits of others.
+/// A server that imitates habits of other servers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Variant {
     pub(crate) name: &'static str,
     /// Options of `nfsrdma-responder`.
     pub(crate) arguments: &'static [&'static str],
-    /// What the scheduler has the server do between calls, by command.
+    /// The commands that the scheduler sends to the server between calls.
     pub(crate) commands: &'static [&'static str],
 }
 
@@ -68,7 +68,7 @@ pub(crate) const ALL: &[Variant] = &[
     ),
 ];
 
-/// A server that is there already: whatever it does.
+/// A server that was not started here, with unknown habits.
 pub(crate) const GIVEN: Variant = variant("given", &[], &[]);
 
 #[cfg(test)]

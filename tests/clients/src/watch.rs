@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How long a call may take when the run is to end at once.
+/// How long a call may still take when the run has to end.
 const HANGS_AT_END: Duration = Duration::from_secs(5);
 
 /// Aborts mounts on which a call hangs, so that the run ends.

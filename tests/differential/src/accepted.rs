@@ -1,12 +1,12 @@
 //! The differences that are accepted, each with its reason.
 //!
 //! Every row is stated in docs/SEMANTICS.md, "Differences from a local file system", and is as
-//! narrow as it can be. A row has a reason that NFSv3 (RFC 1813) forces or that Linux's own
-//! NFSv3 client shares; everything else is a defect.
+//! narrow as possible. A row needs a reason: NFSv3 (RFC 1813) forces the difference, or Linux's own
+//! NFSv3 client has it as well. All other differences are defects.
 //!
-//! A *refusal* is a call that the mount refuses and that a local file system may run. It is
-//! made on the mount first; if it is refused there in the way the row says, it is not made on
-//! the local file system, so that the two trees stay alike.
+//! A *refusal* is a call that the mount refuses, but that a local file system may execute. It is
+//! made on the mount first. If it is refused in the way of the row, it is not made on the local
+//! file system, so that the two trees stay alike.
 
 use crate::call::{At, Call, Place, Reply, Step};
 use crate::compare::Difference;
@@ -22,29 +22,29 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// Whether what the call touches can be compared after it was refused.
+    /// Whether the touched objects can be compared after the refusal.
     pub(crate) fn changes_nothing(&self) -> bool {
         matches!(self.condition, Condition::Always | Condition::Lost)
     }
 }
 
-/// When a refusal is accepted.
+/// The condition under which a refusal is accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Condition {
     Always,
-    /// While a directory of the export has hidden names and no others.
+    /// If a directory of the export has hidden names and no others.
     OnlyHidden,
-    /// If what the descriptor stands for has no links any more.
+    /// If the object of the descriptor has no links any more.
     Removed,
-    /// If it, or what the path leads to, is a directory without links, or not to be had.
+    /// If the descriptor or path is that of a directory that has no links, or cannot be reached.
     RemovedDirectory,
     /// The same, with `permissions=server`.
     RemovedDirectoryAsked,
-    /// If the user might not open the file like that any more.
+    /// If the user may not open the file like that any more.
     Lost,
 }
 
-/// A field whose two values may differ.
+/// A field in which the two replies may differ.
 pub(crate) struct Tolerance {
     pub(crate) name: &'static str,
     pub(crate) reason: &'static str,
@@ -172,7 +172,7 @@ pub(crate) const TOLERANCES: &[Tolerance] = &[
                  of the file, as with Linux's client",
         matches: |step, d| match (&step.call, d.field.as_str()) {
             (Call::SeekSparse { .. }, "value") => true,
-            // Nothing but a hole.
+            // The file is a single hole.
             (Call::SeekSparse { whence, .. }, "errno") => {
                 *whence == libc::SEEK_DATA && d.mount == "OK" && d.local == "ENXIO"
             }
@@ -243,7 +243,7 @@ pub(crate) const TOLERANCES: &[Tolerance] = &[
     },
 ];
 
-/// More of them with `permissions=server`.
+/// Further ones with `permissions=server`.
 const SERVER_CHECKS: &[Tolerance] = &[Tolerance {
     name: "permissions=server: another reason to fail",
     reason: "where a call fails for several reasons, the kernel finds its own before the server is asked for permission",
@@ -259,7 +259,7 @@ const SERVER_CHECKS: &[Tolerance] = &[Tolerance {
             "ELOOP",
             "EPERM",
         ];
-        // Of contents that cannot be had the errno is followed by no data.
+        // If contents cannot be read, no data follows the errno.
         let (mount, local) = (d.mount.trim_end_matches('/'), d.local.trim_end_matches('/'));
         // rmdir(2) of a name that ends in a dot.
         let dots = |place: &Place| matches!(place.path.rsplit('/').next(), Some("." | ".."));
@@ -273,7 +273,7 @@ const SERVER_CHECKS: &[Tolerance] = &[Tolerance {
     },
 }];
 
-/// Whether two listings differ by types that the first does not tell.
+/// Whether two listings differ only by types that the first one does not have.
 fn alike_but_unknown(mount: &str, local: &str) -> bool {
     let (mount, local) = (mount.split(' '), local.split(' '));
     mount.clone().count() == local.clone().count()
@@ -285,14 +285,14 @@ fn alike_but_unknown(mount: &str, local: &str) -> bool {
         })
 }
 
-/// A hidden name that is left when everything is closed.
+/// A hidden name that is left when all files are closed.
 pub(crate) const HIDDEN_NAME_LEFT: (&str, &str) = (
     "a hidden name is left",
     "a hidden name is removed as the user who removed the file: if the directory may not be changed by that \
      user any more, it stays as a name like others, and counts as a link, as with Linux's client",
 );
 
-/// Whether a line of the client's log says so.
+/// Whether a line of the client's log reports that.
 pub(crate) fn leaves_hidden_name(line: &str) -> bool {
     let denied = [
         "EACCES",
@@ -306,13 +306,13 @@ pub(crate) fn leaves_hidden_name(line: &str) -> bool {
     line.contains("unlinked while open") && denied.iter().any(|word| line.contains(word))
 }
 
-/// Whether a line of the client's log says that the server did not permit a WRITE.
+/// Whether a line of the client's log reports that the server did not permit a WRITE.
 pub(crate) fn refused_data(line: &str) -> bool {
     line.contains("data could not be written") && line.ends_with("Access")
 }
 
-/// What the workers leave out, on both trees: its result would depend on what the client has
-/// cached.
+/// Calls that the workers leave out on both trees, because their results would depend on the
+/// client's cache.
 pub(crate) const LEFT_OUT: &[(&str, &str)] = &[
     (
         "a mapping or a copy after permission was lost",
@@ -370,8 +370,8 @@ pub(crate) const LEFT_OUT: &[(&str, &str)] = &[
     ),
 ];
 
-/// What a local file system is not asked: it makes another call, or none, whose result must be
-/// that of the mount.
+/// Calls that are replaced on the local file system by another one, or by none, whose result must
+/// be that of the mount.
 pub(crate) const INSTEAD: &[(&str, &str)] = &[
     (
         "chown without an owner",
@@ -386,18 +386,18 @@ pub(crate) const INSTEAD: &[(&str, &str)] = &[
     ),
 ];
 
-/// The last word of a value: trees put the name before it.
+/// The last word of a value, since trees put the name before it.
 pub(crate) fn last(value: &str) -> &str {
     value.rsplit(' ').next().unwrap_or(value)
 }
 
-/// The first or the last time NFSv3 has.
+/// Whether a time is the first or the last one of NFSv3.
 fn clamped(time: &str) -> bool {
     let seconds = last(time).split('.').next();
     seconds == Some("0") || seconds == Some("4294967295")
 }
 
-/// A time that NFSv3 does not have.
+/// Whether NFSv3 cannot represent a time.
 fn outside(time: &str) -> bool {
     let seconds = last(time)
         .split('.')
@@ -415,7 +415,7 @@ pub(crate) fn refusable(call: &Call, server_checks: bool) -> bool {
     rows.any(|row| (row.matches)(call))
 }
 
-/// The row by which the mount may refuse `call` with `errno`. `hidden` looks whether a
+/// The row by which the mount may refuse `call` with `errno`. `hidden` finds out whether a
 /// directory has hidden names only.
 pub(crate) fn refused(
     call: &Call,
@@ -453,7 +453,7 @@ pub(crate) fn tolerated(
         .find(|row| (row.matches)(step, difference))
 }
 
-/// The table, for people.
+/// Prints the table for people.
 pub(crate) fn print() {
     for row in REFUSALS {
         let errnos: Vec<_> = row.errnos.iter().map(|&e| errno_name(e)).collect();

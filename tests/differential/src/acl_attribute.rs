@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 
-/// The extended attribute of an access ACL, or a default one.
+/// The extended attribute of an access ACL or a default ACL.
 pub(crate) fn attribute(default: bool) -> &'static CStr {
     match default {
         true => c"system.posix_acl_default",
@@ -10,7 +10,7 @@ pub(crate) fn attribute(default: bool) -> &'static CStr {
     }
 }
 
-/// The value of that attribute (linux/posix_acl_xattr.h).
+/// The value of this attribute (linux/posix_acl_xattr.h).
 pub(crate) fn value(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let entries = entries.iter().flat_map(|&(tag, permissions, id)| {
         let words = [tag.to_le_bytes(), permissions.to_le_bytes()].concat();

@@ -6,12 +6,12 @@ use crate::observe;
 use crate::sys::{self, Sys};
 use crate::worker::{Worker, c_string, raw};
 
-/// A list of some hundred entries is longer.
+/// More than the size of an ACL with some hundred entries.
 const LONGEST: usize = 1024;
 
-/// Left out: an ACL of an object with the set-gid bit whose group is none of the user's.
-/// NFS_ACL replaces lists that a local file system leaves alone, and with an access ACL the bit
-/// goes.
+/// Skips an ACL for an object with the set-gid bit whose group is none of the user's. NFS_ACL
+/// replaces both ACLs, also one that a local file system leaves alone, and setting an access ACL
+/// clears the bit.
 fn keeps_set_gid(uid: u32, found: Sys<libc::statx>) -> Sys<()> {
     match found {
         Ok(stat) if uid != 0 && stat.stx_mode & 0o2000 != 0 => Err(libc::ECANCELED),
@@ -72,7 +72,7 @@ impl Worker {
             }
             Call::Listxattr { ref place } => {
                 let n = sys::listxattr(&self.at(place)?.1, &mut out)?;
-                // Others are on the local side only.
+                // Other attributes exist on the local side only.
                 let acls = out[..n as usize]
                     .split_inclusive(|&byte| byte == 0)
                     .filter(|name| name.starts_with(b"system.posix_acl_"));

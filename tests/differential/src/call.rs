@@ -1,12 +1,12 @@
-//! What the driver asks of a worker: one system call, and what to look at after it.
+//! The requests of the driver to a worker: one system call, and the objects to look at after it.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Descriptors each worker can hold.
+/// The number of descriptors of each worker.
 pub(crate) const SLOTS: u8 = 8;
 
-/// What a path is relative to.
+/// The directory that a path is relative to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum At {
     /// The root of the tree, by an absolute path.
@@ -50,7 +50,7 @@ impl fmt::Debug for Place {
     }
 }
 
-/// Flags of open(2), shown by their names.
+/// Flags of open(2), displayed by their names.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct OpenFlags(pub(crate) i32);
 
@@ -88,7 +88,7 @@ impl fmt::Debug for OpenFlags {
     }
 }
 
-/// A mode, shown in octal.
+/// A mode, displayed in octal.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Mode(pub(crate) u32);
 
@@ -169,7 +169,7 @@ pub(crate) enum Call {
         offset: i64,
         whence: i32,
     },
-    /// SEEK_DATA or SEEK_HOLE; the offset is set back afterwards.
+    /// SEEK_DATA or SEEK_HOLE; the offset is restored afterwards.
     SeekSparse {
         slot: u8,
         offset: i64,
@@ -202,7 +202,7 @@ pub(crate) enum Call {
         at: i64,
         len: usize,
     },
-    /// Reads a page-aligned mapping, or writes it and then, if asked, calls msync(2).
+    /// Reads a page-aligned mapping, or writes it and calls msync(2) if `msync` is set.
     Mmap {
         slot: u8,
         page: i64,
@@ -272,7 +272,7 @@ pub(crate) enum Call {
         uid: u32,
         gid: u32,
     },
-    /// Access time and modification time; nanoseconds may be UTIME_NOW or UTIME_OMIT.
+    /// Access time and modification time. Nanoseconds may be UTIME_NOW or UTIME_OMIT.
     Utimens {
         place: Place,
         times: [(i64, i64); 2],
@@ -344,19 +344,19 @@ pub(crate) enum Call {
         name: String,
         len: usize,
     },
-    /// Sets an access ACL, or a default one: tag, permissions and id of each entry.
+    /// Sets an access ACL or a default ACL: tag, permissions and id of each entry.
     Setacl {
         place: Place,
         default: bool,
         entries: Vec<(u16, u16, u32)>,
     },
-    /// The same by a descriptor.
+    /// The same for a descriptor.
     Fsetacl {
         slot: u8,
         default: bool,
         entries: Vec<(u16, u16, u32)>,
     },
-    /// The ACL of what is open.
+    /// The ACL of an open object.
     Fgetacl {
         slot: u8,
         default: bool,
@@ -375,13 +375,13 @@ pub(crate) enum Call {
     Umask {
         mask: Mode,
     },
-    /// setgroups(2): the supplementary groups from now on.
+    /// setgroups(2): replaces the supplementary groups.
     Groups {
         groups: Vec<u32>,
     },
 }
 
-/// The places of a call, as references of the same kind as `$call` is.
+/// The places of a call, as references of the same kind as `$call`.
 macro_rules! places {
     ($call:expr) => {{
         use Call::*;
@@ -418,19 +418,19 @@ macro_rules! places {
 }
 
 impl Call {
-    /// Its name, as in the signature of a difference.
+    /// The name of the call, as in the signature of a difference.
     pub(crate) fn name(&self) -> String {
         let text = format!("{self:?}");
         let end = text.find([' ', '{']).unwrap_or(text.len());
         text[..end].to_owned()
     }
 
-    /// The paths that it has.
+    /// The paths of the call.
     pub(crate) fn places(&self) -> Vec<&Place> {
         places!(self)
     }
 
-    /// Whether it removes a name, or gives one.
+    /// Whether it removes or makes a name.
     pub(crate) fn changes_names(&self) -> bool {
         use Call::*;
         matches!(
@@ -450,7 +450,7 @@ impl Call {
         places!(self)
     }
 
-    /// The descriptors whose file's data the call reads, and writes.
+    /// The descriptors by which the call reads and writes file data.
     pub(crate) fn moves_data(&self) -> (Option<u8>, Option<u8>) {
         use Call::*;
         match *self {
@@ -474,7 +474,7 @@ impl Call {
         }
     }
 
-    /// Descriptors to look at after the call.
+    /// The descriptors to look at after the call.
     pub(crate) fn slots(&self) -> Vec<u8> {
         use Call::*;
         match *self {
@@ -506,14 +506,14 @@ impl Call {
     }
 }
 
-/// A call of one user, and who else looks at the result.
+/// A call by one user, and the user who then looks at the result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Step {
     pub(crate) user: usize,
     pub(crate) call: Call,
     /// Another user, who looks at the paths that do not depend on the caller.
     pub(crate) observer: usize,
-    /// The observer also reads what is there.
+    /// Whether the observer also reads the contents.
     pub(crate) contents: bool,
 }
 
@@ -527,7 +527,7 @@ impl Step {
     }
 }
 
-/// Which tree a worker is on.
+/// The tree of a worker.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Side {
     #[default]
@@ -535,20 +535,20 @@ pub(crate) enum Side {
     Mount,
 }
 
-/// What the driver sends to a worker.
+/// A request of the driver to a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// Forget everything and begin in this directory.
+    /// Forget everything, and begin in this directory.
     Begin {
         root: String,
         side: Side,
-        /// The mount has `permissions=server`.
+        /// Whether the mount has `permissions=server`.
         server_checks: bool,
     },
     Do {
         call: Call,
     },
-    /// Make no call, only look at what it would have touched.
+    /// Make no call, but look at the objects that it would have touched.
     Look {
         call: Call,
     },
@@ -558,7 +558,7 @@ pub(crate) enum Request {
     },
 }
 
-/// What a call gave.
+/// The result of a call.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     pub(crate) errno: i32,
@@ -566,15 +566,15 @@ pub(crate) struct Outcome {
     pub(crate) data: String,
 }
 
-/// What a worker answers: the call's outcome, and the state of what it touched.
+/// The reply of a worker: the call's outcome, and the state of the touched objects.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Reply {
     pub(crate) outcome: Outcome,
-    /// `key=value` pairs, or an error's name, for each object looked at.
+    /// `key=value` pairs, or the name of an error, for each object.
     pub(crate) states: Vec<String>,
-    /// The call moves data by a descriptor whose user might not open the file like that now.
+    /// The call moves data by a descriptor whose user may not open the file like that any more.
     pub(crate) lost: bool,
-    /// The descriptor by which it wrote what the server refused.
+    /// The descriptor by which it wrote data that the server refused.
     pub(crate) refused: Option<i32>,
     /// A path begins in a directory that was removed.
     pub(crate) removed: bool,

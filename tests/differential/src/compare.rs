@@ -1,33 +1,33 @@
-//! What differs between two replies to one call.
+//! Finds the differences between two replies to one call.
 
 use crate::call::{Call, Reply, Step};
 use crate::observe::{Tree, errno_name};
 use std::collections::BTreeMap;
 
-/// One field that has two values.
+/// A field that has two values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Difference {
-    /// The call's name.
+    /// The name of the call.
     pub(crate) call: String,
-    /// `errno`, `value`, `data`, `state` (one has it and the other an error), a key of a
+    /// `errno`, `value`, `data`, `state` (one side has it and the other an error), a key of a
     /// state, or `tree`.
     pub(crate) field: String,
     pub(crate) mount: String,
     pub(crate) local: String,
-    /// Seen by another user than the caller.
+    /// Whether another user than the caller saw it.
     pub(crate) observed: bool,
-    /// The type of what differs, if it is a state.
+    /// The type of the object, if it is a state.
     pub(crate) kind: String,
-    /// Hidden names may have come and gone since the trees were begun.
+    /// Whether hidden names may have come and gone since the trees were begun.
     pub(crate) may_hide: bool,
-    /// A path of the call begins in a directory that was removed.
+    /// Whether a path of the call begins in a directory that was removed.
     pub(crate) removed: bool,
-    /// The call succeeded on the local file system.
+    /// Whether the call succeeded on the local file system.
     pub(crate) succeeded: bool,
 }
 
 impl Difference {
-    /// What differences of one kind have in common.
+    /// The text that differences of one kind share.
     pub(crate) fn signature(&self) -> String {
         let by = if self.observed {
             ", seen by another user"
@@ -48,8 +48,8 @@ impl Difference {
         format!("{} {}{values}{by}", self.call, self.field)
     }
 
-    /// Whether the trees are alike nevertheless: the call failed here and there, or it only
-    /// looks.
+    /// Whether the trees are alike nevertheless: the call failed on both sides, or only looks at
+    /// objects.
     pub(crate) fn harmless(&self) -> bool {
         const LOOKING: [&str; 12] = [
             "Access",
@@ -69,7 +69,7 @@ impl Difference {
             "errno" if LOOKING.contains(&self.call.as_str()) => true,
             "errno" => self.mount != "OK" && self.local != "OK",
             "contents" => true,
-            // One user cannot see it, others can.
+            // One user cannot see it, but others can.
             "state" => self.mount == "EACCES" || self.local == "EACCES",
             "mode" | "nlink" | "uid" | "gid" | "size" | "atime" | "mtime" | "rdev" => false,
             "value" | "data" => LOOKING.contains(&self.call.as_str()),
@@ -78,7 +78,7 @@ impl Difference {
     }
 }
 
-/// A state as its keys and values; an error is the only value, of the key `state`.
+/// The keys and values of a state. An error is the only value, with the key `state`.
 fn keys(state: &str) -> BTreeMap<&str, &str> {
     state
         .split(' ')
@@ -124,7 +124,7 @@ pub(crate) fn replies(
             mount.outcome.value.to_string(),
             local.outcome.value.to_string(),
         );
-        // What statx(2) told is compared as a state is.
+        // The result of statx(2) is compared like a state.
         if !matches!(step.call, Call::Fstat { .. } | Call::Statx { .. }) {
             compare(
                 "data",

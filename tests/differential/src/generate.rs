@@ -27,7 +27,7 @@ pub(crate) struct Generator {
     users: usize,
     without: Vec<String>,
     acls: bool,
-    /// The mount has `permissions=server`.
+    /// Whether the mount has `permissions=server`.
     server_checks: bool,
     known: Known,
 }
@@ -44,7 +44,7 @@ impl Generator {
         }
     }
 
-    /// Sets and removes access control lists, if wanted.
+    /// Also makes calls that set and remove ACLs, if `acls` is set.
     pub(crate) fn with_acls(self, acls: bool) -> Self {
         Generator { acls, ..self }
     }
@@ -57,7 +57,7 @@ impl Generator {
         }
     }
 
-    /// Makes calls for a mount with `permissions=server`, if it is one.
+    /// Makes the calls for a mount with `permissions=server`, if it is one.
     pub(crate) fn for_server_checks(self, server_checks: bool) -> Self {
         Generator {
             server_checks,
@@ -65,7 +65,7 @@ impl Generator {
         }
     }
 
-    /// Leaves out calls of these names.
+    /// Leaves out the calls with these names.
     pub(crate) fn without(self, without: &[String]) -> Self {
         Generator {
             without: without.to_vec(),
@@ -77,7 +77,7 @@ impl Generator {
         let user = self.random.below(self.users);
         self.known = feedback.known.clone();
         let mut call = self.call(&feedback.open[user]);
-        // Everything may be left out, but not for ever.
+        // All choices may be left out, so limit the number of attempts.
         for _ in 0..100 {
             if !self.without.contains(&call.name()) {
                 break;
@@ -105,7 +105,7 @@ impl Generator {
         }
     }
 
-    /// For a directory that is held. With `permissions=server` nobody checks who may search it
+    /// A name in an open directory. With `permissions=server` nobody checks the right to search it
     /// for a dot, and there is no path without dots to compare with.
     fn name_in(&mut self) -> String {
         let name = self.name();
@@ -115,7 +115,7 @@ impl Generator {
         }
     }
 
-    /// Often one that leads to something, as far as is known.
+    /// A path, which often leads to an object as far as is known.
     fn path(&mut self) -> String {
         let known = &self.known.paths;
         if !known.is_empty() && self.random.chance(2, 5) {
@@ -179,8 +179,8 @@ impl Generator {
         }
     }
 
-    /// An ACL of some of the users and groups; now and then one that is none
-    /// (linux/posix_acl.h has the tags).
+    /// An ACL with some of the users and groups. Sometimes it is invalid (linux/posix_acl.h has the
+    /// tags).
     fn acl(&mut self) -> Vec<(u16, u16, u32)> {
         const NO_ID: u32 = u32::MAX;
         let users = USERS[..self.users].iter().map(|user| (2, user.0));
@@ -215,7 +215,7 @@ impl Generator {
         entries
     }
 
-    /// For calls that have no *at form.
+    /// A place for calls that have no *at form.
     fn plain_place(&mut self) -> Place {
         match self.random.below(10) {
             0 => Place {
@@ -229,7 +229,7 @@ impl Generator {
         }
     }
 
-    /// One that is open, mostly.
+    /// A slot, which is mostly an open one.
     fn slot(&mut self, open: &[Held]) -> u8 {
         self.slot_of(open, |held| held != Held::Nothing)
     }
@@ -254,7 +254,7 @@ impl Generator {
         })
     }
 
-    /// Modes that do not lock everybody out of a directory, mostly.
+    /// Modes that mostly leave a directory accessible.
     fn directory_mode(&mut self) -> Mode {
         match self.random.chance(3, 4) {
             true => Mode(
@@ -304,7 +304,7 @@ impl Generator {
         }
     }
 
-    /// From 1901 to 2200, far from now.
+    /// A time from 1901 to 2200, far from now.
     fn time(&mut self) -> (i64, i64) {
         let r = &mut self.random;
         let nanoseconds = *r.pick(&[0, 1, 999_999_999, 123_456_789, 500_000_000]);
@@ -384,7 +384,7 @@ impl Generator {
     }
 
     fn file_call(&mut self, open: &[Held]) -> Call {
-        // Most of these are for files, the last for directories.
+        // Most of these are for files, the last one is for directories.
         let file = self.slot_of(open, |held| held == Held::Other);
         let directory = self.slot_of(open, |held| held == Held::Directory);
         let any = self.slot(open);
@@ -605,7 +605,7 @@ impl Generator {
             0 => "l0".to_owned(),
             1 => "l1".to_owned(),
             2 => format!("../{}", self.random.pick(&DIRECTORIES)),
-            // What dots in the middle do is seen in paths.
+            // Dots in the middle are tested by paths.
             3 if self.server_checks => self.name(),
             3 => self.path(),
             4 => "d0".to_owned(),
@@ -622,7 +622,7 @@ impl Generator {
         Call::Symlink { target, place }
     }
 
-    /// Never above the root of the tree.
+    /// A directory, which is never above the root of the tree.
     fn directory(&mut self) -> Place {
         let (a, b) = (
             *self.random.pick(&DIRECTORIES),

@@ -1,9 +1,9 @@
-//! What the calls so far have led to, as far as the next ones are chosen by it; the users, and
-//! the tree they begin with.
+//! What is known of the calls so far, as far as the choice of the next ones depends on it; also the
+//! users, and the initial tree.
 
 use crate::call::{At, Call, Mode, OpenFlags, Place, Reply, SLOTS, Step};
 
-/// uid, gid and supplementary groups; groups overlap.
+/// uid, gid and supplementary groups. The groups overlap.
 pub(crate) const USERS: [(u32, u32, &[u32]); 4] = [
     (0, 0, &[0]),
     (10001, 20001, &[20001, 20003]),
@@ -11,10 +11,10 @@ pub(crate) const USERS: [(u32, u32, &[u32]); 4] = [
     (10003, 20003, &[20003, 20004]),
 ];
 
-/// Paths remembered of each kind.
+/// Most paths that are remembered of each kind.
 const MOST: usize = 24;
 
-/// What a descriptor stands for.
+/// The kind of object of a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Held {
     Nothing,
@@ -22,7 +22,7 @@ pub(crate) enum Held {
     Other,
 }
 
-/// Paths that led to something lately.
+/// Paths that recently led to an object.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Known {
     pub(crate) paths: Vec<String>,
@@ -30,8 +30,8 @@ pub(crate) struct Known {
     pub(crate) programs: Vec<String>,
 }
 
-/// What has come of the calls so far: which descriptors are open, which paths lead to something.
-/// It depends on what the local file system answered only.
+/// The effects of the calls so far: which descriptors are open, and which paths lead to an object.
+/// They depend only on the answers of the local file system.
 #[derive(Debug)]
 pub(crate) struct Feedback {
     pub(crate) open: Vec<[Held; SLOTS as usize]>,
@@ -55,12 +55,12 @@ impl Feedback {
         }
     }
 
-    /// Whether anything is open, so that a removal may leave a hidden name.
+    /// Whether a descriptor is open, so that a removal may leave a hidden name.
     pub(crate) fn may_hide(&self) -> bool {
         self.open.iter().flatten().any(|&held| held == Held::Other)
     }
 
-    /// A call was made, on the local file system with this result.
+    /// Records a call with its result on the local file system.
     pub(crate) fn note(&mut self, step: &Step, made: &Reply) {
         let open = &mut self.open[step.user];
         if let Call::Close { slot } = step.call {
@@ -108,7 +108,7 @@ impl Feedback {
     }
 }
 
-/// A tree to begin with: directories of several owners, sticky and set-gid ones, some files.
+/// The calls that make the initial tree: directories of all kinds, and some files.
 pub(crate) fn beginning() -> Vec<Step> {
     let root = Place::root;
     let mkdir = |path: &str, mode| Call::Mkdir {

@@ -1,9 +1,9 @@
-//! What getdents64(2) gives, as text that can be compared.
+//! The results of getdents64(2), as text that can be compared.
 
 use crate::observe;
 use crate::sys::{self, Sys};
 
-/// The entries from the descriptor's position on, with their cookies; hidden ones left out.
+/// The entries from the descriptor's position on, with their cookies but without hidden names.
 pub(crate) fn entries(fd: i32, buffer: usize) -> Sys<Vec<(Vec<u8>, i64)>> {
     let mut out = Vec::new();
     let mut bytes = vec![0; buffer];
@@ -31,7 +31,7 @@ pub(crate) fn entries(fd: i32, buffer: usize) -> Sys<Vec<(Vec<u8>, i64)>> {
     }
 }
 
-/// Names and types, in an order of our own.
+/// Names and types, sorted.
 pub(crate) fn shown(mut entries: Vec<(Vec<u8>, i64)>) -> String {
     entries.sort();
     let names: Vec<_> = entries

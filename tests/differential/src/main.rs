@@ -1,12 +1,12 @@
-//! The differential test: the same random system calls by several users on a mount and on a
-//! local file system side by side; results, data and state are compared after each call.
+//! The differential test. Several users make the same random system calls on a mount and on a local
+//! file system side by side; results, data and state are compared after each call.
 //!
-//! The *driver* chooses the calls (`generate.rs`), sends each to the two worker processes of a
-//! user (`worker.rs`), one on each tree, and compares what they answer (`compare.rs`). Calls
-//! are made one at a time, so both trees see the same history. After some thousand calls a new
-//! directory is begun: such an *epoch* depends on nothing before it, and is run again with
-//! fewer and fewer calls to find those that make a difference (`session.rs`). Differences
-//! that are no defects are rows of `accepted.rs`.
+//! The *driver* chooses the calls (`generate.rs`), sends each to the two worker processes of a user
+//! (`worker.rs`), one on each tree, and compares their replies (`compare.rs`). Calls are made one
+//! at a time, so both trees see the same history. After some thousand calls a new directory is
+//! begun: such an *epoch* does not depend on earlier ones, and is run again with fewer and fewer
+//! calls to find those that cause a difference (`session.rs`). Differences that are no defects have
+//! rows in `accepted.rs`.
 
 mod accepted;
 mod acl_attribute;
@@ -130,7 +130,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The differences of all seeds, by signature.
+/// The differences of all seeds, by their signatures.
 type Classes = BTreeMap<String, u64>;
 
 impl Run {
@@ -231,7 +231,7 @@ impl Run {
         Ok(epoch.found.is_empty())
     }
 
-    /// All calls of a seed. `None`: there was no time for all of them.
+    /// Makes all calls of a seed. `None` if there was not enough time.
     fn seed(
         &self,
         session: &mut Session<'_>,
@@ -257,7 +257,7 @@ impl Run {
                 n if n < first + most => Some(generator.step(feedback)),
                 _ => None,
             })?;
-            // The calls that were left out after a difference are not made up for.
+            // Calls that were left out after a difference are not made later.
             made += most as u64;
             for (at, difference) in &epoch.found {
                 good = false;
@@ -278,7 +278,7 @@ impl Run {
         Ok(Some(good))
     }
 
-    /// Prints a difference that is new, with as short a history as can be found.
+    /// Prints a new difference, with the shortest history that can be found.
     fn report(
         &self,
         session: &mut Session<'_>,

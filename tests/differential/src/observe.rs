@@ -1,7 +1,7 @@
-//! What is there, as text that can be compared.
+//! The state of objects, as text that can be compared.
 //!
-//! Times are compared where a call set them: such times are years away from now
-//! (`generate.rs`). All others are shown as `now`, since two calls never happen at one moment.
+//! Times are compared if a call has set them: such times are years away from now (`generate.rs`).
+//! All others are shown as `now`, since two calls never happen at the same moment.
 
 use crate::acl_attribute;
 use crate::sys::{self, Sys};
@@ -14,10 +14,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Times this near are `now`, in seconds.
+/// Times within this distance are shown as `now`, in seconds.
 const NEAR: i64 = 100_000;
 
-/// Contents are compared up to here: files may be sparse and huge.
+/// Most bytes of contents that are compared, since files may be sparse and huge.
 pub(crate) const READ_MOST: usize = 2 << 20;
 
 pub(crate) fn time(seconds: i64, nanoseconds: i64) -> String {
@@ -93,7 +93,7 @@ fn type_name(mode: u32) -> &'static str {
     }
 }
 
-/// The fields of `mask`. The size of a directory is its server's own matter.
+/// The fields of `mask`. The size of a directory is left out, because servers choose it.
 pub(crate) fn statx_line(stat: &libc::statx, mask: u32) -> String {
     let mode = u32::from(stat.stx_mode);
     let mut line = format!("type={}", type_name(mode));
@@ -128,7 +128,7 @@ pub(crate) fn statx_line(stat: &libc::statx, mask: u32) -> String {
     line
 }
 
-/// The state of an object, or why it cannot be had.
+/// The state of an object, or the error of looking at it.
 pub(crate) fn state(found: Sys<libc::statx>) -> String {
     match found {
         Ok(stat) => statx_line(&stat, libc::STATX_BASIC_STATS),
@@ -136,7 +136,7 @@ pub(crate) fn state(found: Sys<libc::statx>) -> String {
     }
 }
 
-/// Bytes, told by their number, their checksum and their first runs.
+/// A text for bytes: their number, their checksum and their first runs.
 pub(crate) fn bytes(data: &[u8]) -> String {
     let sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, data);
     let mut out = format!("{}:{sum:x}", data.len());
@@ -146,12 +146,12 @@ pub(crate) fn bytes(data: &[u8]) -> String {
     out
 }
 
-/// Names a removed file is given while it is open; the local file system has no need of them.
+/// Whether it is a name of a removed open file, which a local file system does not need.
 pub(crate) fn is_hidden(name: &[u8]) -> bool {
     name.starts_with(b".nfs")
 }
 
-/// A tree as one line for each name, and whether a directory has hidden names only.
+/// A tree with one line for each name, and whether a directory has hidden names only.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     pub(crate) lines: Vec<String>,
@@ -168,9 +168,9 @@ struct Node {
     nlink: u64,
 }
 
-/// The tree below `root`, seen by this process. Which names are links of one file is part of
-/// it. Hidden names are left out; those that `hidden_links` says are counted as links, as they
-/// are on the server, are not.
+/// The tree below `root`, as this process sees it, including which names are links of one file.
+/// Hidden names are left out. Links of hidden names, which the server counts, are subtracted if
+/// `hidden_links` is set.
 pub(crate) fn tree(root: &Path, hidden_links: bool) -> Tree {
     let mut out = Tree::default();
     let mut nodes = Vec::new();
@@ -273,7 +273,7 @@ fn walk(
     out.only_hidden |= shown == 0 && not_shown > 0;
 }
 
-/// What an object of a tree is, in a line.
+/// Describes an object of a tree in one line.
 fn describe(path: &Path, stat: &fs::Metadata) -> String {
     let mode = stat.mode();
     let mut line = format!(
@@ -306,7 +306,7 @@ fn describe(path: &Path, stat: &fs::Metadata) -> String {
     line
 }
 
-/// The access control lists, if there are any.
+/// The ACLs of an object, if it has any.
 fn lists(path: &Path) -> String {
     let c_path = CString::new(path.as_os_str().as_bytes()).unwrap_or_default();
     let mut text = String::new();
@@ -325,7 +325,7 @@ fn lists(path: &Path) -> String {
     text
 }
 
-/// The contents, after what a client holds back was written (fsync).
+/// The contents, after an fsync has written data that a client holds.
 fn contents(path: &Path) -> String {
     let mut c_path = path.as_os_str().as_bytes().to_vec();
     c_path.retain(|&byte| byte != 0);
@@ -343,7 +343,7 @@ fn contents(path: &Path) -> String {
     }
 }
 
-/// What a descriptor has from its beginning on.
+/// The contents of a descriptor from its beginning on.
 pub(crate) fn read_all(fd: i32) -> Sys<Vec<u8>> {
     let mut out = Vec::new();
     let mut buffer = vec![0; 128 << 10];

@@ -1,6 +1,6 @@
-//! Calls whose result on a mount depends on who may do what *now*, where a local file system
-//! goes by what was so when a descriptor was opened, or checks what a mount leaves to the server
-//! (`accepted.rs` has the rows).
+//! Calls whose result on a mount depends on the *current* permissions, while a local file system
+//! uses those from the time when a descriptor was opened, or checks permissions that a mount leaves
+//! to the server (`accepted.rs` has the rows).
 
 use crate::call::{At, Call, Place, SLOTS, Side};
 use crate::sys::{self, Sys};
@@ -11,7 +11,7 @@ const READ: i32 = 4;
 const WRITE: i32 = 2;
 
 impl Worker {
-    /// Makes the call as the rows of `accepted.rs` want it made.
+    /// Makes the call in the way that the rows of `accepted.rs` need.
     pub(crate) fn judged(&mut self, call: &Call, lost: bool) -> Sys<(i64, String)> {
         if let Some(result) = self.chown_without_an_owner(call) {
             return result.map(|n| (n, String::new()));
@@ -32,19 +32,19 @@ impl Worker {
         result
     }
 
-    /// Whether the call moves data by a descriptor whose user might not open the file like that
-    /// any more.
+    /// Whether the call moves data by a descriptor whose user may not open the file like that any
+    /// more.
     pub(crate) fn lost(&mut self, call: &Call) -> bool {
         let (reads, writes) = call.moves_data();
         let mut gone = |slot: Option<u8>, wanted| slot.is_some_and(|s| !self.allowed(s, wanted));
         gone(reads, READ) || gone(writes, WRITE)
     }
 
-    /// Whether the server, at a READ or WRITE, lets this user with the groups of when the
-    /// descriptor was opened. It lets the owner of a file pass.
+    /// Whether the server, at a READ or WRITE, permits access to this user with the groups from
+    /// when the descriptor was opened. It always permits it to the owner of a file.
     fn allowed(&mut self, slot: u8, wanted: i32) -> bool {
         let fd = self.fd(slot);
-        // By a descriptor that is not open for it nothing is read or written, whoever asks.
+        // If the descriptor is not open for the operation, no data is moved, whoever asks.
         let open_for = |flags: i32| match flags & libc::O_ACCMODE {
             _ if flags & libc::O_PATH != 0 => 0,
             libc::O_RDONLY => READ,
@@ -80,8 +80,8 @@ impl Worker {
         result != Err(libc::EACCES)
     }
 
-    /// A read may be answered from a cache, all of it or the beginning; a write is refused when it is written
-    /// back: it is, at once. What was refused has changed nothing, as the states afterwards show.
+    /// A read may be answered from a cache, completely or in part. A write is refused when it is
+    /// written back, which is done at once. Refused data changes nothing, as the later states show.
     fn after_losing_permission(&mut self, call: &Call) -> Sys<(i64, String)> {
         let (reads, writes) = call.moves_data();
         // Copies may be made in part.
@@ -129,8 +129,8 @@ impl Worker {
         })
     }
 
-    /// Whether a file's set-gid bit depends on which groups the writer has: the server goes by
-    /// those of when the descriptor was opened.
+    /// Whether a file's set-gid bit depends on the writer's groups: the server uses those from when
+    /// the descriptor was opened.
     fn clears_by_group(&self, slot: u8) -> bool {
         let stat = sys::statx(self.fd(slot), c"", libc::AT_EMPTY_PATH, libc::STATX_MODE);
         self.uid != 0
@@ -138,8 +138,8 @@ impl Worker {
             && stat.is_ok_and(|stat| stat.stx_mode & 0o2000 != 0)
     }
 
-    /// chown(2) with -1 for both ids does nothing over NFS. Where a local file system would clear
-    /// set-id bits, the local side looks for the object instead.
+    /// chown(2) with -1 for both ids does nothing over NFS. If a local file system would clear
+    /// set-id bits, the local side only looks the object up.
     fn chown_without_an_owner(&self, call: &Call) -> Option<Sys> {
         const NONE: u32 = u32::MAX;
         let found = match call {
@@ -166,7 +166,7 @@ impl Worker {
         (clears && self.side == Side::Local).then_some(Ok(0))
     }
 
-    /// With `permissions=server`: what is looked at, again without dots where they are refused.
+    /// With `permissions=server`: looks at a place, and again without dots if that is refused.
     pub(crate) fn walked<T>(&self, place: &Place, look: impl Fn(&Place) -> Sys<T>) -> Sys<T> {
         match look(place) {
             Err(libc::EACCES) => match self.plain(place) {
@@ -177,12 +177,12 @@ impl Worker {
         }
     }
 
-    /// The call with paths that have no dots, on the local side of `permissions=server`, if that
-    /// is another one.
+    /// With `permissions=server`, on the local side: the call with paths that have no dots, if that
+    /// differs.
     fn without_dots(&self, call: &Call) -> Option<Call> {
         let mut call = call.clone();
         let mut changed = false;
-        // The kernel takes no dot for a name to be removed or given.
+        // The kernel does not accept a dot as a name that is removed or made.
         let names = call.changes_names();
         for place in call.places_mut() {
             if names && matches!(place.path.rsplit('/').next(), Some("." | "..")) {
@@ -196,8 +196,8 @@ impl Worker {
         changed.then_some(call)
     }
 
-    /// The place a path with dots leads to, as far as it can be told by its text: the kernel
-    /// walks dots without asking anybody whether it may.
+    /// The place to which a path with dots leads, as far as its text shows: the kernel follows dots
+    /// without a permission check.
     fn plain(&self, place: &Place) -> Option<Place> {
         if !self.server_checks || self.side == Side::Mount || place.at != At::Root {
             return None;
@@ -212,15 +212,16 @@ impl Worker {
         }
         let mut path = parts.join("/");
         if matches!(place.path.rsplit('/').next(), Some("." | "..")) && !path.is_empty() {
-            // What a link leads to, and not the link.
+            // The target of a link, and not the link itself.
             path.push('/');
         }
         (path != place.path).then_some(Place { path, ..*place })
     }
 
-    /// With `permissions=server` nobody checks who opens a FIFO, socket or device: left out
-    /// where access(2) says that the user may not. Nor does the kernel know of sticky directories, where it
-    /// refuses to open another's file with O_CREAT (`fs.protected_regular`, `fs.protected_fifos`).
+    /// With `permissions=server` nobody checks opens of a FIFO, socket or device, so they are left
+    /// out where access(2) refuses the user. Nor does the kernel know of sticky directories, in
+    /// which it would refuse to open another user's file with O_CREAT (`fs.protected_regular`,
+    /// `fs.protected_fifos`).
     pub(crate) fn opens_by_mode(&self, place: &Place, flags: i32) -> Sys<()> {
         if !self.server_checks || flags & libc::O_PATH != 0 {
             return Ok(());

@@ -1,6 +1,6 @@
-//! A program to run, small enough to be written in one call.
+//! A program to execute, which is small enough to be written in one call.
 
-/// An ELF program that ends with its effective user id, modulo 128, as its status.
+/// An ELF program whose exit status is its effective user id modulo 128.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const PROGRAM: [u8; 139] = {
     let head = *b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\x3e\0\x01\0\0\0\

@@ -1,4 +1,4 @@
-//! The users' processes on both trees, and the run of a sequence of calls by them.
+//! The users' processes on both trees, and running a sequence of calls by them.
 
 use crate::accepted;
 use crate::call::{Reply, Request, Side, Step};
@@ -15,12 +15,12 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Trees are compared whole after so many calls.
+/// The number of calls after which whole trees are compared.
 const CHECK: usize = 250;
-/// A call that takes longer hangs.
+/// The time after which a call counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One process of one user on one tree.
+/// The process of one user on one tree.
 #[derive(Debug)]
 struct Hand {
     child: Child,
@@ -64,11 +64,11 @@ impl Drop for Hand {
     }
 }
 
-/// What a sequence of calls gave.
+/// The outcome of a sequence of calls.
 #[derive(Debug, Default)]
 pub(crate) struct Epoch {
     pub(crate) steps: Vec<Step>,
-    /// Differences that no row accepts, with the number of calls made until then.
+    /// Differences that no row accepts, each with the number of calls made until then.
     pub(crate) found: Vec<(usize, Difference)>,
 }
 
@@ -79,15 +79,15 @@ pub(crate) struct Session<'a> {
     local: Vec<Hand>,
     number: u64,
     log_read: u64,
-    /// Calls made on the mount.
+    /// The number of calls made on the mount.
     pub(crate) calls: u64,
     /// How often a row of the table accepted a difference.
     pub(crate) accepted: BTreeMap<&'static str, u64>,
-    /// How many calls succeeded, by name.
+    /// The number of calls, and of those that succeeded, by name.
     pub(crate) succeeded: BTreeMap<String, (u64, u64)>,
-    /// Since the trees were begun a name was taken from what may be open.
+    /// Whether a name was removed from a file that may be open, since the trees were begun.
     may_hide: bool,
-    /// Permission was lost at some time (see [`Reply::lost`]); the log tells later.
+    /// Whether permission was lost at some time (see [`Reply::lost`]); the log reports it later.
     lost: bool,
     current: Arc<Mutex<(Instant, String)>>,
 }
@@ -124,14 +124,14 @@ impl<'a> Session<'a> {
         self.stand.server_checks
     }
 
-    /// Runs the calls of `source` in a new directory of both trees, until it ends or the
-    /// trees differ.
+    /// Runs the calls of `source` in a new directory of both trees, until they end or the trees
+    /// differ.
     pub(crate) fn run(
         &mut self,
         mut source: impl FnMut(&Feedback, usize) -> Option<Step>,
     ) -> Result<Epoch> {
         self.number += 1;
-        // The root is two levels down: a link may lead out of it, and not out of the mount.
+        // The root is two levels down, so that a link may lead out of it, but not out of the mount.
         let name = format!("e{}", self.number);
         let roots = [&self.stand.mount, &self.stand.local].map(|base| base.join(&name));
         for root in &roots {
@@ -228,8 +228,8 @@ impl<'a> Session<'a> {
             if let Some(row) = accepted::refused(&step.call, &mount, hidden) {
                 *self.accepted.entry(row.name).or_default() += 1;
                 self.lost |= mount.lost;
-                // It stays in the kernel's cache until the file is next opened, or the mount has
-                // told the kernel, for which nobody waits.
+                // The data stays in the kernel's cache until the file is next opened, or until the
+                // mount notifies the kernel, which nobody waits for.
                 if let Some(fd) = mount.refused {
                     let pid = self.mount[step.user].child.id();
                     fs::File::open(format!("/proc/{pid}/fd/{fd}"))?;
@@ -237,7 +237,7 @@ impl<'a> Session<'a> {
                 if !row.changes_nothing() {
                     return Ok((mount, Vec::new()));
                 }
-                // It is not made on the local file system, and must have done nothing here.
+                // It is not made on the local file system, and must have had no effect here.
                 let call = step.call.clone();
                 self.local[step.user].send(&Request::Look { call })?;
                 let local = Reply {
@@ -293,8 +293,8 @@ impl<'a> Session<'a> {
         rest
     }
 
-    /// Whether the mount shows no more links than are explained by hidden names that could not
-    /// be removed, by the client's log: they are ordinary names from then on.
+    /// Whether the mount shows no more links than those of hidden names that, by the client's log,
+    /// could not be removed; these are ordinary names from then on.
     fn counts_left_names(&self, difference: &Difference) -> bool {
         let links = |value: &str| accepted::last(value).parse::<u64>().ok();
         let more = match (links(&difference.mount), links(&difference.local)) {
@@ -311,7 +311,7 @@ impl<'a> Session<'a> {
         left.count() as u64 >= more
     }
 
-    /// Compares the whole trees: the mount's with the local one, then the server's own side.
+    /// Compares whole trees: the mount's with the local one, and then with the exported directory.
     fn trees(&mut self, name: &str, last: Option<&Step>) -> Vec<Difference> {
         self.note("comparing trees".into());
         let local = observe::tree(&self.stand.local.join(name), false);
@@ -324,7 +324,7 @@ impl<'a> Session<'a> {
         self.not_accepted(last, found)
     }
 
-    /// Removes both trees. Nothing is open any more: no hidden name may be left.
+    /// Removes both trees. All files are closed, so no hidden name may be left.
     fn clean(&mut self, name: &str) -> Result<Vec<Difference>> {
         self.note("removing the trees".into());
         let (mount, local) = (self.stand.mount.join(name), self.stand.local.join(name));
@@ -343,7 +343,7 @@ impl<'a> Session<'a> {
                 succeeded: false,
             });
         };
-        // A close is told to a FUSE file system later.
+        // A FUSE file system learns of a close later.
         let limit = Instant::now() + Duration::from_secs(5);
         let mut left = observe::tree(&export, true).hidden;
         while left > 0 && Instant::now() < limit {
@@ -380,7 +380,7 @@ impl<'a> Session<'a> {
         Ok(found)
     }
 
-    /// Looks for a shorter sequence of calls with a difference of the same signature.
+    /// Looks for a shorter sequence of calls that has a difference with the same signature.
     pub(crate) fn shrink(
         &mut self,
         steps: &[Step],
@@ -422,8 +422,8 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Ends the program when a call does not return. It is the first process of a PID namespace,
-/// with which all that it started ends.
+/// Ends the program when a call does not return. It is the first process of a PID namespace, so all
+/// processes that it started end with it.
 fn watch(current: Arc<Mutex<(Instant, String)>>) {
     std::thread::spawn(move || {
         loop {

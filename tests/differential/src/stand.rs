@@ -1,4 +1,4 @@
-//! The trees: a file system in memory with an export, its mount, and a local directory.
+//! The trees: an export in a file system in memory, its mount, and a local directory.
 
 use crate::acl_attribute;
 use crate::observe::errno_name;
@@ -18,21 +18,21 @@ pub(crate) struct Stand {
     base: PathBuf,
     program: PathBuf,
     server: Option<Responder>,
-    /// What the responder exports.
+    /// The directory that the responder exports.
     pub(crate) export: PathBuf,
-    /// The export, through the client.
+    /// The export, mounted by the client.
     pub(crate) mount: PathBuf,
-    /// Beside the export; its path is as long as that of the mount, so that the limits of
-    /// paths are met at the same names.
+    /// A directory beside the export. Its path is as long as that of the mount, so that paths reach
+    /// their length limit at the same names.
     pub(crate) local: PathBuf,
-    /// The local file system has access control lists.
+    /// Whether the local file system has ACLs.
     pub(crate) acls: bool,
-    /// The mount leaves permissions to the server (`permissions=server`).
+    /// Whether the mount leaves permissions to the server (`permissions=server`).
     pub(crate) server_checks: bool,
 }
 
 impl Stand {
-    /// Below `dir`, or in a file system in memory.
+    /// Makes the trees below `dir`, or in a file system in memory.
     pub(crate) fn new(
         bin: &Path,
         dir: Option<&Path>,
@@ -56,8 +56,8 @@ impl Stand {
             server_checks: options.split(',').any(|o| o == "permissions=server"),
             base,
         };
-        // Who reads from a cache does not change the time of access (docs/SEMANTICS.md): it is
-        // the same on both trees only if nobody who reads changes it.
+        // Reading from a cache does not change the access time (docs/SEMANTICS.md). So it is the
+        // same on both trees only if reading never changes it.
         let mut mount = Command::new("mount");
         match dir {
             Some(_) => mount.args(["--bind", "-o", "noatime"]).arg(&stand.base),
@@ -74,7 +74,7 @@ impl Stand {
         ] {
             fs::create_dir(dir)?;
         }
-        // Of one user beside owner, group and others.
+        // An ACL with one user beside owner, group and others.
         let list = [1, 2, 4, 0x10, 0x20].map(|tag| match tag {
             2 => (tag, 7, 10001),
             _ => (tag, 7, u32::MAX),
@@ -119,7 +119,7 @@ impl Stand {
         Ok(())
     }
 
-    /// What the client has logged after `read` bytes.
+    /// The part of the client's log after `read` bytes.
     pub(crate) fn log_since(&self, read: &mut u64) -> Result<String> {
         let mut file = match File::open(self.base.join("client.log")) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(String::new()),
@@ -131,7 +131,7 @@ impl Stand {
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// Unmounts; what the client could not do is an error.
+    /// Unmounts. An error says what the client could not do.
     pub(crate) fn end(&self) -> Result<()> {
         let output = Command::new(&self.program)
             .arg("umount")

@@ -1,4 +1,4 @@
-//! System calls, as the kernel has them: no emulation by the C library in between.
+//! System calls as the kernel defines them, without emulation by the C library.
 
 use std::ffi::CStr;
 use std::io;
@@ -12,8 +12,8 @@ fn errno() -> i32 {
         .unwrap_or(libc::EIO)
 }
 
-/// Pointers among the arguments come from references that live until the call returns, with
-/// their lengths beside them: each wrapper below sees to that.
+/// Pointers among the arguments come from references that live until the call returns, and are
+/// accompanied by their lengths. Each wrapper below ensures that.
 macro_rules! syscall {
     ($number:ident $(, $argument:expr)* $(,)?) => {{
         // SAFETY: see the macro's description.
@@ -304,18 +304,18 @@ pub(crate) fn umask(mask: u32) -> Sys {
     syscall!(SYS_umask, mask)
 }
 
-/// Takes the ids of a user. The saved user id stays 0, so that the groups can be changed
-/// later; effective capabilities go with the effective user id.
+/// Takes the ids of a user. The saved user id stays 0, so that the groups can be changed later;
+/// effective capabilities follow the effective user id.
 pub(crate) fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Sys {
     syscall!(SYS_setresuid, u32::MAX, 0u32, u32::MAX)?;
     syscall!(SYS_setgroups, groups.len(), groups.as_ptr())?;
     syscall!(SYS_setresgid, gid, gid, gid)?;
     syscall!(SYS_setresuid, uid, uid, 0u32)?;
-    // A process that changed its ids may not open its own /proc/self/fd otherwise.
+    // Otherwise a process that changed its ids may not open its own /proc/self/fd.
     syscall!(SYS_prctl, libc::PR_SET_DUMPABLE, 1u64, 0u64, 0u64, 0u64)
 }
 
-/// Ends with this process's parent, however that ends.
+/// Makes this process end with its parent, however that ends.
 pub(crate) fn die_with_parent() -> Sys {
     syscall!(
         SYS_prctl,
@@ -327,13 +327,13 @@ pub(crate) fn die_with_parent() -> Sys {
     )
 }
 
-/// Writing to a FIFO without a reader is an error of the call, and not the end.
+/// Writing to a FIFO without a reader must be an error, and must not end the process.
 pub(crate) fn ignore_sigpipe() {
     // SAFETY: ignoring a signal runs no handler.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
 }
 
-/// A part of a file in memory, unmapped when dropped.
+/// A mapped part of a file, which is unmapped when dropped.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     at: *mut libc::c_void,
@@ -356,8 +356,8 @@ impl Mapping {
         Ok(Mapping { at: address, len })
     }
 
-    /// Has the kernel copy the bytes to the file `memory`: a page that cannot be had is then
-    /// an error (EFAULT) and not a SIGBUS.
+    /// Makes the kernel copy the bytes to the file `memory`. A page that cannot be read is then an
+    /// error (EFAULT), and causes no SIGBUS.
     pub(crate) fn read(&self, memory: i32, offset: usize, len: usize) -> Sys {
         assert!(offset + len <= self.len, "inside the mapping");
         // SAFETY: the range lies in the mapping; the kernel checks each page it reads.
@@ -365,7 +365,7 @@ impl Mapping {
         syscall!(SYS_pwrite64, memory, from, len, 0i64)
     }
 
-    /// Likewise; only of a mapping made with `write`.
+    /// The reverse direction, only for a mapping made with `write`.
     pub(crate) fn write(&self, memory: i32, offset: usize, len: usize) -> Sys {
         assert!(offset + len <= self.len, "inside the mapping");
         // SAFETY: the range lies in the mapping, to which nothing else refers.
@@ -394,8 +394,8 @@ pub(crate) fn memory_file() -> Sys<i32> {
     .map(|fd| fd as i32)
 }
 
-/// Runs a file in a process of its own; the result is its exit status, or 1000 and a signal's
-/// number.
+/// Runs a file in a process of its own. The result is its exit status, or 1000 plus the number of a
+/// signal.
 pub(crate) fn spawn(dir: i32, path: &CStr) -> Sys {
     let mut ends = [0i32; 2];
     syscall!(SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC)?;

@@ -1,4 +1,4 @@
-//! A user's process on one of the two trees: it makes the calls it is told of, one at a time.
+//! A user's process on one of the two trees: it makes the requested calls, one at a time.
 
 use crate::call::{At, Call, LockKind, Outcome, Place, Reply, Request, SLOTS, Side, SyncKind};
 use crate::listing::{entries, shown};
@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use std::ffi::CString;
 use std::io::{BufRead, BufReader, Write};
 
-/// Open files get this flag too: opening a FIFO never waits.
+/// Flags that are added to each open, so that opening a FIFO never waits.
 const ALWAYS: i32 = libc::O_NONBLOCK | libc::O_CLOEXEC;
 
 const PAGE: usize = 4096;
@@ -21,18 +21,18 @@ pub(crate) struct Worker {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     groups: Vec<u32>,
-    /// The groups from now on, and those when each descriptor was opened.
+    /// The current groups, and those from when each descriptor was opened.
     pub(crate) current: Vec<u32>,
     pub(crate) opened_with: [Vec<u32>; SLOTS as usize],
     memory: i32,
     pub(crate) side: Side,
-    /// The descriptor by which a call wrote that the server refused.
+    /// The descriptor by which a call wrote data that the server refused.
     pub(crate) refused: Option<i32>,
-    /// The mount has `permissions=server`.
+    /// Whether the mount has `permissions=server`.
     pub(crate) server_checks: bool,
 }
 
-/// Obeys requests on the standard input until it ends.
+/// Executes requests from the standard input until it ends.
 pub(crate) fn main(uid: u32, gid: u32, groups: Vec<u32>) -> Result<()> {
     let failed = |errno| std::io::Error::from_raw_os_error(errno);
     sys::ignore_sigpipe();
@@ -70,7 +70,7 @@ pub(crate) fn main(uid: u32, gid: u32, groups: Vec<u32>) -> Result<()> {
     }
 }
 
-/// The bytes of a path of characters.
+/// The bytes of a path that is made of characters.
 pub(crate) fn raw(path: &str) -> Vec<u8> {
     path.chars().map(|c| c as u32 as u8).collect()
 }
@@ -79,7 +79,7 @@ pub(crate) fn c_string(bytes: Vec<u8>) -> Sys<CString> {
     CString::new(bytes).map_err(|_| libc::EINVAL)
 }
 
-/// What is written: bytes that tell where they belong.
+/// Bytes to write, which show the position to which they belong.
 fn pattern(len: usize, fill: u8) -> Vec<u8> {
     (0..len)
         .map(|i| fill.wrapping_add((i >> 9) as u8))
@@ -112,7 +112,7 @@ impl Worker {
                 }
             }
             Request::Look { call } => Reply {
-                // Looking may take the identity again, which linkat(2) with AT_EMPTY_PATH notices.
+                // This may change the identity again, which linkat(2) with AT_EMPTY_PATH notices.
                 lost: self.lost(&call),
                 states: self.states(&call),
                 ..Reply::default()
@@ -134,7 +134,7 @@ impl Worker {
         }
     }
 
-    /// What a call touches, as it is now.
+    /// The current state of the objects that a call touches.
     fn states(&self, call: &Call) -> Vec<String> {
         let places = call.places().into_iter().map(|place| self.state(place));
         let slots = call.slots().into_iter().map(|slot| self.slot_state(slot));
@@ -144,14 +144,14 @@ impl Worker {
     fn begin(&mut self, root: String) -> Sys<(i64, String)> {
         for slot in 0..SLOTS {
             if self.fd(slot) >= 0 {
-                // The error of a write that was told of before may be told again.
+                // An error of a write that was reported before may be reported again.
                 let _ = sys::close(self.fd(slot));
                 self.slots[usize::from(slot)] = -1;
             }
         }
         self.root = root.into_bytes();
         sys::chdir(c"/")?;
-        // Where the root is not there yet, only what was open is let go of.
+        // If there is no root yet, only descriptors are closed.
         if !self.root.is_empty() {
             sys::chdir(&c_string(self.root.clone())?)?;
         }
@@ -172,7 +172,7 @@ impl Worker {
         }
     }
 
-    /// The descriptor and path of the call.
+    /// The descriptor and path of a place.
     pub(crate) fn at(&self, place: &Place) -> Sys<(i32, CString)> {
         let path = raw(&place.path);
         Ok(match place.at {
@@ -212,7 +212,7 @@ impl Worker {
         format!("{} offset={offset}", observe::state(found))
     }
 
-    /// Whether two descriptors are of one file.
+    /// Whether two descriptors are of the same file.
     fn same_file(&self, a: u8, b: u8) -> bool {
         let inode = |slot| {
             sys::statx(self.fd(slot), c"", libc::AT_EMPTY_PATH, libc::STATX_INO)
@@ -221,7 +221,7 @@ impl Worker {
         inode(a).is_ok() && inode(a) == inode(b)
     }
 
-    /// Whether what sendfile(2) reads and what it writes overlap, of one file.
+    /// Whether the source and destination of a sendfile(2) overlap in one file.
     fn overlaps(&self, from: u8, to: u8, at: i64, len: usize) -> Sys<bool> {
         let stat = |slot| sys::statx(self.fd(slot), c"", libc::AT_EMPTY_PATH, libc::STATX_SIZE);
         let append = sys::flags(self.fd(to))? & libc::O_APPEND != 0;
@@ -351,7 +351,7 @@ impl Worker {
             } => {
                 let fd = self.fd(slot);
                 let stat = sys::statx(fd, c"", libc::AT_EMPTY_PATH, libc::STATX_TYPE)?;
-                // Each file system has its own idea of holes in anything else.
+                // File systems differ in the holes of other objects.
                 if u32::from(stat.stx_mode) & libc::S_IFMT != libc::S_IFREG {
                     return Err(libc::ECANCELED);
                 }
@@ -414,13 +414,13 @@ impl Worker {
             return Err(libc::ECANCELED);
         }
         let mapping = Mapping::new(self.fd(slot), at, len, shared, write.is_some())?;
-        // Page by page: those beyond the end of the file fail, the others do not.
+        // Page by page: pages beyond the end of the file fail, and the others do not.
         let mut out = String::new();
         for offset in (0..len).step_by(PAGE) {
             let part = PAGE.min(len - offset);
             if let Some(fill) = write {
-                // Only below the end of the file: what lies behind it in the last page is
-                // seen by who maps it, until the page is dropped.
+                // Only below the end of the file: bytes behind it in the last page are visible in
+                // the mapping until the page is dropped.
                 let size =
                     sys::statx(self.fd(slot), c"", libc::AT_EMPTY_PATH, libc::STATX_SIZE)?.stx_size;
                 let part = part.min(size.saturating_sub(at as u64 + offset as u64) as usize);
@@ -443,8 +443,8 @@ impl Worker {
             }
         }
         if shared && write.is_some() {
-            // Written back later it would change the time then; locally, it depends on the file
-            // system whether the time changes at all (`accepted.rs`, what is left out).
+            // Writing it back later would change the time then; locally, it depends on the file
+            // system whether the time changes (`accepted.rs`, calls that are left out).
             mapping.msync()?;
             let now = [(0, libc::UTIME_OMIT), (0, libc::UTIME_NOW)];
             let _ = sys::futimens(self.fd(slot), now);
@@ -460,7 +460,7 @@ impl Worker {
         let all = entries(fd, buffer)?;
         let mut text = String::new();
         if all.len() > 1 {
-            // The cookie of an entry leads to the one after it.
+            // The cookie of an entry leads to the next one.
             let middle = all.len() / 2;
             sys::lseek(fd, all[middle - 1].1, libc::SEEK_SET)?;
             let rest = entries(fd, buffer)?;
@@ -500,7 +500,7 @@ impl Worker {
                 let known = sys::statx(libc::AT_FDCWD, &path, 0, mask);
                 let same = |stat: libc::statx| {
                     let kind = u32::from(stat.stx_mode) & libc::S_IFMT;
-                    // Set-id bits go, and the server may take that for a change.
+                    // Set-id bits are cleared, which the server may count as a change.
                     let judged = len == 0 && stat.stx_mode & 0o6000 == 0;
                     kind == libc::S_IFREG && stat.stx_size == len as u64 && !judged
                 };

@@ -1,4 +1,4 @@
-//! Contents that can be told apart: each byte depends on the seed and its offset.
+//! Contents that can be recognised: each byte depends on the seed and its offset.
 
 use anyhow::{Context, Result, bail};
 use nfsrdma_test_support::Random;
@@ -12,7 +12,7 @@ pub(crate) fn bytes(seed: u64, len: usize) -> Vec<u8> {
     Random::new(seed).bytes(len)
 }
 
-/// Fails, naming the first difference, unless the file holds exactly `expected`.
+/// Fails, with the first difference, unless the file has exactly the bytes `expected`.
 pub(crate) fn expect_same(path: &Path, expected: &[u8]) -> Result<()> {
     let mut got = Vec::with_capacity(expected.len());
     File::open(path)
@@ -21,7 +21,7 @@ pub(crate) fn expect_same(path: &Path, expected: &[u8]) -> Result<()> {
     expect_equal(path, &got, expected)
 }
 
-/// Fails, naming the first difference, unless `got` is `expected`.
+/// Fails, with the first difference, unless `got` equals `expected`.
 pub(crate) fn expect_equal(path: &Path, got: &[u8], expected: &[u8]) -> Result<()> {
     if got == expected {
         return Ok(());
@@ -41,7 +41,7 @@ pub(crate) fn expect_equal(path: &Path, got: &[u8], expected: &[u8]) -> Result<(
     );
 }
 
-/// Checksum of a file, read in pieces.
+/// The checksum of a file, which is read in pieces.
 pub(crate) fn checksum(path: &Path) -> Result<(u64, u64)> {
     let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
     let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Nvme);

@@ -1,7 +1,7 @@
-//! Checks of a mounted file system: `nfsrdma-e2e --mounted DIR` runs cases in a fresh
-//! directory under DIR by ordinary system calls and programs. With `--direct` (the exported
-//! directory itself) what was written is also compared where the server keeps it. The mount
-//! may be anybody's: that is how the same checks run over the kernel's client.
+//! Checks a mounted file system: `nfsrdma-e2e --mounted DIR` runs cases in a new directory under
+//! DIR by ordinary system calls and programs. With `--direct` (the exported directory itself) it
+//! also compares the data at the server. The mount may be one of any client, so the same checks can
+//! run on the kernel's client.
 
 mod cases;
 mod fill;

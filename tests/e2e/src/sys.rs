@@ -1,4 +1,4 @@
-//! System calls the standard library lacks, and small helpers.
+//! System calls that the standard library lacks, and small helpers.
 
 use anyhow::{Context, Result, bail};
 use std::ffi::CString;
@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Why a case was not run; reported and counted, not an error.
+/// The reason why a case was not run. It is reported and counted, and is no error.
 #[derive(Debug)]
 pub(crate) struct Skipped(pub String);
 
@@ -108,7 +108,7 @@ pub(crate) fn statvfs(path: &Path) -> Result<libc::statvfs> {
     Ok(out)
 }
 
-/// A mapping of a file's first bytes, unmapped when dropped.
+/// A mapping of the first bytes of a file, which is unmapped when dropped.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     at: *mut libc::c_void,
@@ -180,7 +180,7 @@ impl Aligned {
     }
 }
 
-/// Runs a program to its end and fails with its output if it fails.
+/// Runs a program to its end. Fails with its output if the program fails.
 pub(crate) fn program(directory: &Path, name: &str, arguments: &[&str]) -> Result<String> {
     let output = Command::new(name)
         .args(arguments)
@@ -200,7 +200,7 @@ pub(crate) fn program(directory: &Path, name: &str, arguments: &[&str]) -> Resul
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Fails unless `result` is this error.
+/// Fails unless `result` is the given error.
 pub(crate) fn expect_errno<T: std::fmt::Debug>(
     what: &str,
     result: io::Result<T>,

@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// Sizes on both sides of every boundary: page, inline thresholds, blocks, chunks.
+/// Sizes just below and above every boundary: pages, inline thresholds, blocks, chunks.
 pub(crate) const ODD_SIZES: &[usize] = &[
     0, 1, 2, 3, 4, 5, 511, 512, 513, 1000, 1023, 1024, 1025, 4000, 4095, 4096, 4097, 8191, 8192,
     8193, 65_535, 65_536, 65_537, 131_071, 131_072, 131_073, 262_143, 262_145, 524_287, 524_289,
@@ -96,7 +96,7 @@ pub(crate) fn make(root: &Path, files: usize, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// What is compared of one object.
+/// The properties of an object that are compared.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Object {
     kind: u32,
@@ -108,7 +108,7 @@ pub(crate) struct Object {
     mtime: (i64, i64),
 }
 
-/// Every object below `root` by its relative path.
+/// All objects below `root`, by their relative paths.
 pub(crate) fn walk(root: &Path) -> Result<BTreeMap<OsString, Object>> {
     let mut found = BTreeMap::new();
     let mut left = vec![PathBuf::new()];
@@ -125,7 +125,7 @@ pub(crate) fn walk(root: &Path) -> Result<BTreeMap<OsString, Object>> {
             let object = Object {
                 kind: meta.mode() & libc::S_IFMT,
                 mode: meta.mode() & 0o7777,
-                // A directory's size and times are its file system's own affair.
+                // The size of a directory depends on the file system.
                 size: if meta.is_dir() { 0 } else { meta.len() },
                 nlink: if meta.is_dir() { 0 } else { meta.nlink() },
                 content: if meta.is_file() {
@@ -157,7 +157,7 @@ pub(crate) fn walk(root: &Path) -> Result<BTreeMap<OsString, Object>> {
     Ok(found)
 }
 
-/// Fails, naming the first difference, unless the trees are equal.
+/// Fails, with the first difference, unless the trees are equal.
 pub(crate) fn expect_same(
     left: &BTreeMap<OsString, Object>,
     right: &BTreeMap<OsString, Object>,

@@ -1,4 +1,4 @@
-//! `seeds DIR`: writes what each target begins with into a directory of its own in DIR.
+//! `seeds DIR`: writes the initial inputs of each target into a directory for it in DIR.
 
 use nfsrdma_fuzz_harness::{TARGETS, seeds};
 use std::path::PathBuf;

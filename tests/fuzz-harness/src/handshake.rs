@@ -1,9 +1,9 @@
-//! MPA before the stream.
+//! The MPA handshake.
 
 use nfsrdma_iwarp::proto::handshake::{self, FrameReader, Terms};
 use nfsrdma_iwarp::wire::mpa::FrameKind;
 
-/// The MPA handshake from both sides, the stream cut where the first byte says.
+/// The MPA handshake from both sides. The first byte says where the stream is cut.
 pub fn mpa_handshake(bytes: &[u8]) {
     let Some((&cut, stream)) = bytes.split_first() else {
         return;

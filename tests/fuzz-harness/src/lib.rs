@@ -1,6 +1,6 @@
-//! What the fuzz targets run: each function takes any bytes and panics only over a mistake of
-//! ours. [`seeds`] makes inputs for each of the interoperability captures: a replay test runs
-//! them and what is near them, and long runs start from them.
+//! The code of the fuzz targets: each function takes any bytes, and panics only if this project has
+//! made a mistake. [`seeds`] makes inputs from the interoperability captures. A replay test runs
+//! them and variations of them, and long runs start from them.
 
 mod handshake;
 mod mount;
@@ -20,7 +20,7 @@ use nfsrdma_xdr::support::decoders::decode_with_all;
 /// A target and its name.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// All of them.
+/// All targets.
 pub const TARGETS: &[Target] = &[
     ("xdr", xdr),
     ("handshake", mpa_handshake),
@@ -32,13 +32,13 @@ pub const TARGETS: &[Target] = &[
     ("fuse", fuse),
 ];
 
-/// Every decoder of the wire formats; what decodes encodes to something that decodes alike.
+/// Every decoder of the wire formats. A decoded value can be encoded and decoded again.
 pub fn xdr(bytes: &[u8]) {
     decode_with_all(bytes);
 }
 
-/// A request of the kernel: the bytes as they are, and behind a header that tells their length
-/// and an operation code of the first byte's.
+/// A request of the kernel: the bytes as they are, and again after a header with their length,
+/// whose operation code comes from the first byte.
 pub fn fuse(bytes: &[u8]) {
     nfsrdma_channel::support::decode(bytes);
     let Some((&code, arguments)) = bytes.split_first() else {
@@ -47,7 +47,7 @@ pub fn fuse(bytes: &[u8]) {
     let mut message = Vec::with_capacity(40 + arguments.len());
     message.extend((40 + arguments.len() as u32).to_ne_bytes());
     message.extend(u32::from(code).to_ne_bytes());
-    // Number, node, user, group, thread; no extensions.
+    // Request number, node, user, group, thread; no extensions.
     message.resize(40, 0);
     message.extend(arguments);
     nfsrdma_channel::support::decode(&message);

@@ -1,5 +1,5 @@
-//! What people and other programs write: `-o` options, `server:/path`, lines of fstab(5) as
-//! mount(8) hands them on, and the kernel's table of mounts.
+//! Text from people and other programs: `-o` options, `server:/path`, lines of fstab(5) as mount(8)
+//! passes them on, and the kernel's table of mounts.
 
 use nfsrdma::cli::{self, Command};
 use nfsrdma::mounts;
@@ -9,7 +9,7 @@ use nfsrdma::options::{Options, show::Negotiated};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// Lines, each read in every way.
+/// Parses each line in every way.
 pub fn mount(bytes: &[u8]) {
     let lines = bytes.split(|&byte| byte == b'\n');
     for line in lines.take(8) {
@@ -25,7 +25,7 @@ pub fn mount(bytes: &[u8]) {
     }
 }
 
-/// What is shown of accepted options is accepted, and shows the same.
+/// The text that shows accepted options is accepted, and shows the same again.
 fn options(text: &str) {
     let parsed = match Options::parse(text) {
         Ok(parsed) => parsed,
@@ -54,7 +54,7 @@ fn size(text: &str) {
     }
 }
 
-/// What stands in /proc/mounts names the same export.
+/// The source in /proc/mounts names the same export.
 fn spec(bytes: &[u8]) {
     let Ok(spec) = MountSource::parse(OsStr::from_bytes(bytes)) else {
         return;
@@ -67,7 +67,7 @@ fn spec(bytes: &[u8]) {
     }
 }
 
-/// The fields of a line of fstab, their octal escapes undone, as mount(8) calls the helper.
+/// The fields of a line of fstab without octal escapes, as mount(8) passes them to the helper.
 fn fstab(line: &[u8]) {
     let fields: Vec<OsString> = line
         .split(|byte| matches!(byte, b' ' | b'\t'))

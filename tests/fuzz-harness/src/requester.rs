@@ -4,8 +4,8 @@ use nfsrdma_rpcrdma::protocol::{Event, Requester};
 use nfsrdma_xdr::rpcrdma::{ChunkLists, Segment};
 use std::collections::HashSet;
 
-/// The requester against a peer that chooses every message: commands of a byte, messages with
-/// a length before them. No call ends twice, credits and Receives are never overdrawn.
+/// The requester against a peer that chooses every message. The input has commands of one byte, and
+/// messages with their lengths. No call ends twice, and credits and Receives are never exceeded.
 pub fn requester(bytes: &[u8]) {
     const MAXIMUM: u32 = 8;
     let mut machine = Requester::<u32>::new(MAXIMUM);

@@ -1,8 +1,8 @@
-//! The responder, which faces the network: transport headers, RPC calls and NFS arguments,
-//! over a directory of its own.
+//! The responder, which faces the network: transport headers, RPC calls and NFS arguments, with a
+//! directory of its own.
 //!
-//! Handles are sealed with a key, so nobody guesses one: the input says where the handle of
-//! the export, of a file or of a link belongs.
+//! Handles are authenticated with a key, so nobody can guess one. The input says where to insert
+//! the handle of the export, of a file or of a link.
 
 use nfsrdma_rdma::Pool;
 use nfsrdma_responder::fs::handle::Key;
@@ -26,7 +26,7 @@ const LIMITS: Limits = Limits {
     credits: 32,
 };
 
-/// A transport header is sorted, and a reply to it planned, within what it offers.
+/// Classifies a transport header, and plans a reply within what it offers.
 pub fn intake(bytes: &[u8]) {
     let Some((&sizes, message)) = bytes.split_first() else {
         return;
@@ -54,7 +54,7 @@ pub fn intake(bytes: &[u8]) {
     }
 }
 
-/// A server over a directory, and what is beside it.
+/// A server for a directory, and files outside the directory.
 struct World {
     service: Service,
     pool: Pool,
@@ -78,7 +78,7 @@ impl World {
             }],
             key: Key::random().ok()?,
             mapping: Mapping {
-                // One identity for the whole run: that of who runs the test.
+                // The whole run has one identity: that of the user who runs the test.
                 privileged: false,
                 root_squash: true,
                 anonymous: (65534, 65534),
@@ -93,7 +93,7 @@ impl World {
             variants: Default::default(),
         };
         let fs = FileSystem::new(settings).ok()?;
-        // It is not run: callbacks to clients are prepared and not sent.
+        // It is not running: callbacks to clients are prepared, but not sent.
         let locks = LockService::start(Default::default()).ok()?;
         let mut world = World {
             service: Service::new(fs, locks, 64, Duration::ZERO, &[]),
@@ -106,7 +106,7 @@ impl World {
         Some(world)
     }
 
-    /// Takes the handles of what [`fill`] makes.
+    /// Looks up the handles of the objects that [`fill`] makes.
     fn find(&mut self) {
         let fs = &self.service.fs;
         let who = fs.settings().mapping.identity(None);
@@ -126,8 +126,8 @@ impl World {
         self.handles.insert(0, root);
     }
 
-    /// The contents go back to what they were from time to time: runs must not grow, nor
-    /// depend on what was long before.
+    /// Restores the contents from time to time, because runs must not grow, or depend on what
+    /// happened long before.
     fn tidy(&mut self) {
         self.calls += 1;
         if !self.calls.is_multiple_of(512) {
@@ -153,7 +153,7 @@ impl World {
         self.find();
     }
 
-    /// One call. Whatever it is, an answer is an RPC reply to it.
+    /// One call. If there is an answer, it is an RPC reply to this call.
     fn call(&self, message: Message<'_>, rdma: bool) {
         let peer = Peer {
             remote: SocketAddr::from((Ipv4Addr::LOCALHOST, 700)),
@@ -186,8 +186,8 @@ fn fill(export: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Calls: bytes as they are, or a header for a procedure and arguments that begin with
-/// handles of this server. A part of them may come as a Read chunk.
+/// Calls: either the bytes as they are, or a header for a procedure, with arguments that begin with
+/// handles of this server. A part of the arguments may be in a Read chunk.
 pub fn responder(bytes: &[u8]) {
     thread_local! {
         static WORLD: std::cell::RefCell<Option<World>> =
@@ -232,7 +232,7 @@ fn run(world: &World, bytes: &[u8]) {
         };
         let mut out = Encoder::new(Vec::new());
         call.encode(&mut out);
-        // A handle, and a second one behind the name that follows the first.
+        // A handle, and a second one after the name that follows the first.
         let handle = |bits: u8| world.handles.get(usize::from(bits % 8));
         let mut rest = rest;
         if let Some(first) = handle(handles) {
@@ -255,7 +255,7 @@ fn run(world: &World, bytes: &[u8]) {
     if mode & 0x80 == 0 {
         return world.call(whole, rdma);
     }
-    // The data of a WRITE, or else what is behind some word, comes by a Read chunk.
+    // A Read chunk has the data of a WRITE, or otherwise the bytes after some word.
     let (position, len) = split_write(&message).unwrap_or_else(|| {
         let position = usize::from(handles) * 4;
         (position, usize::from(which) * 3)

@@ -1,12 +1,12 @@
-//! Inputs to begin with, made of the captures in `tests/vectors` and of the tables of
-//! options and procedures.
+//! Initial inputs, made from the captures in `tests/vectors` and from the tables of options and
+//! procedures.
 
 use nfsrdma::options::table;
 use std::path::Path;
 
-/// MPA length, and the longer of the DDP headers.
+/// The lengths of the MPA length field and of the longer DDP header.
 const BEFORE_MESSAGE: usize = 2 + 18;
-/// An RPC-over-RDMA header without chunks.
+/// The length of an RPC-over-RDMA header without chunks.
 const EMPTY_HEADER: usize = 28;
 
 /// The frames of the captures.
@@ -21,7 +21,7 @@ pub fn frames() -> std::io::Result<Vec<Vec<u8>>> {
     Ok(all)
 }
 
-/// What target `name` begins with.
+/// The initial inputs of the target `name`.
 pub fn of(name: &str) -> std::io::Result<Vec<Vec<u8>>> {
     let with = |first: &[u8], frame: &[u8]| [first, frame].concat();
     let mut all = Vec::new();
@@ -34,7 +34,7 @@ pub fn of(name: &str) -> std::io::Result<Vec<Vec<u8>>> {
                 all.extend([with(&[0xff], &frame), with(&[7], &frame)]);
             }
             "stream" if !frame.starts_with(b"MPA ID Re") => {
-                // The captures have no CRCs but for a few; both roles, whole and in pieces.
+                // Few captures have CRCs. Use both roles, whole and in pieces.
                 all.extend([0xf4, 0xf5, 0xf6, 0x0c].map(|mode| with(&[mode], &frame)));
             }
             "requester" => {
@@ -49,7 +49,7 @@ pub fn of(name: &str) -> std::io::Result<Vec<Vec<u8>>> {
         }
     }
     match name {
-        // Each operation with numbers, with names behind them, and with names only.
+        // Each operation with numbers, with names after them, and with names only.
         "fuse" => {
             for code in nfsrdma_channel::abi::opcode::ALL {
                 for numbers in [0usize, 8, 16, 24, 40, 88] {
@@ -75,7 +75,7 @@ pub fn of(name: &str) -> std::io::Result<Vec<Vec<u8>>> {
             }
         }
         "responder" => {
-            // Every procedure on every handle, with a name of one letter where one belongs.
+            // Every procedure with every handle, and where needed a name of one letter.
             for (program, procedures) in [(0, 6), (4, 13), (8, 22)] {
                 for procedure in 0..procedures {
                     for handles in [0u8, 1, 2, 3, 0x4a] {
@@ -87,7 +87,7 @@ pub fn of(name: &str) -> std::io::Result<Vec<Vec<u8>>> {
             }
         }
         "stream" => {
-            // Each kind of segment after each kind of work of ours, in each mode.
+            // Each kind of segment after each kind of work of this side, in each mode.
             for mode in 0..4u8 {
                 for work in 0..5u8 {
                     for kind in 0..8u8 {

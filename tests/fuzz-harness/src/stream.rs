@@ -1,7 +1,7 @@
 //! A soft-iWARP stream after the handshake, in both roles.
 //!
-//! The peer cannot guess an STag, and neither can a fuzzer: small numbers stand for those
-//! that are valid, and the host takes them for the real ones.
+//! The peer cannot guess an STag, and neither can a fuzzer. So small numbers in the input stand for
+//! valid STags, and the harness replaces them.
 
 use nfsrdma_iwarp::proto::handshake::Rtr;
 use nfsrdma_iwarp::proto::host::{Host, PendingRead};
@@ -18,23 +18,23 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// Bytes of each region.
+/// Size of each region, in bytes.
 const AREA: usize = 300;
-/// RDMA Reads either way.
+/// Most RDMA Reads in each direction.
 const READS: usize = 3;
-/// Bytes of each Receive, and of those for streams as they were captured.
+/// Size of each Receive in bytes, and of those for captured streams.
 const RECEIVE: usize = 200;
 const LARGE_RECEIVE: usize = 4096;
-/// What a region holds at first.
+/// The initial bytes of a region.
 const FILL: u8 = 0xa5;
 
-/// Memory that may be exposed.
+/// Memory that may be registered.
 struct Region {
     access: Access,
     bytes: RefCell<Vec<u8>>,
     stag: u32,
     base: u64,
-    /// Not yet invalidated.
+    /// Whether it has not been invalidated.
     open: Cell<bool>,
 }
 
@@ -46,7 +46,7 @@ struct Side {
 }
 
 impl Side {
-    /// The real STag and offset for what the peer wrote.
+    /// Replaces a number in the input by a real STag and offset.
     fn real(&self, stag: u32, offset: u64) -> (u32, u64) {
         match self.regions.get(stag as usize) {
             Some(region) => (region.stag, region.base.wrapping_add(offset)),
@@ -102,16 +102,16 @@ impl Host for Side {
     }
 }
 
-/// One end, and what must be true of it.
+/// One end of the stream, with its invariants.
 struct End {
     pool: Pool,
     side: Side,
     rx: Receiver<usize>,
     segmenter: Segmenter,
     staged: Vec<u8>,
-    /// Receives posted and not seen again.
+    /// The number of Receives that were posted and have not completed.
     receives_out: usize,
-    /// Work requests posted whose completion is due.
+    /// The number of work requests whose completion is due.
     work: usize,
     completions: VecDeque<Completion>,
 }
@@ -144,7 +144,7 @@ impl End {
                 stags: RefCell::new(stags),
                 regions,
                 receives: RefCell::default(),
-                // The initiator speaks first (RFC 5044 section 7.1.1).
+                // The initiator sends first (RFC 5044 section 7.1.1).
                 queue: RefCell::new(SendQueue::new(64, READS, !initiator)),
             },
             rx: Receiver::new(crc, READS),
@@ -169,7 +169,7 @@ impl End {
         }
     }
 
-    /// RDMA Read of the peer into a sink of ours.
+    /// An RDMA Read from the peer into a sink of this side.
     fn read(&mut self, sink: u32, length: u32) {
         let queue = self.side.queue.get_mut();
         if !queue.has_room() {
@@ -198,7 +198,7 @@ impl End {
         }
     }
 
-    /// Sends what there is to send.
+    /// Sends the pending output.
     fn output(&mut self) {
         loop {
             if self.segmenter.is_empty() {
@@ -221,7 +221,7 @@ impl End {
         }
     }
 
-    /// Takes bytes in pieces of `step`.
+    /// Receives bytes in pieces of `step`.
     fn feed(&mut self, bytes: &[u8], step: usize) -> Option<Fault> {
         bytes.chunks(step).find_map(|piece| self.input(piece).err())
     }
@@ -291,7 +291,7 @@ impl End {
         }
     }
 
-    /// The connection ends: everything posted comes back, once.
+    /// Ends the connection: everything that was posted completes exactly once.
     fn finish(mut self, fault: Option<Fault>) {
         if let Some(fault) = fault {
             self.side.queue.get_mut().post_terminate(fault.terminate());
@@ -310,7 +310,7 @@ impl End {
     }
 }
 
-/// Takes bytes off the front of the input; zeros when it is used up.
+/// Takes bytes from the front of the input, and zeros after its end.
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -328,7 +328,7 @@ impl<'a> Input<'a> {
         now
     }
 
-    /// Mostly near what is right, now and then anything.
+    /// A number that is mostly near the right one, and sometimes any number.
     fn near(&mut self, right: u64) -> u64 {
         match self.byte() {
             n if n < 160 => right,
@@ -354,7 +354,7 @@ fn fpdu(header: &[u8], payload: &[u8], crc: bool, damage: u8) -> Vec<u8> {
     bytes
 }
 
-/// The next FPDU of a peer that knows the protocol and does not keep to it. `msn`: of Sends
+/// The next FPDU of a peer that knows the protocol, but violates it. `msn` has the numbers of Sends
 /// and of Read Requests.
 fn segment(input: &mut Input<'_>, msn: &mut [u32; 2], sent: &mut u32, crc: bool) -> Vec<u8> {
     let kind = input.byte();
@@ -421,8 +421,8 @@ fn segment(input: &mut Input<'_>, msn: &mut [u32; 2], sent: &mut u32, crc: bool)
     fpdu(&header, &payload, crc, input.byte())
 }
 
-/// A stream in the role, and of the kind, that the first byte says: bytes as they are, or
-/// segments made of them. Work of our own comes in between.
+/// A stream whose role and kind depend on the first byte: bytes as they are, or segments made from
+/// them. Work of this side comes in between.
 pub fn stream(bytes: &[u8]) {
     thread_local! {
         static POOL: Option<Pool> = Pool::new(4 << 20).ok();
@@ -457,7 +457,7 @@ pub fn stream(bytes: &[u8]) {
             2 => end.send(usize::from(command) * 4),
             3 => end.output(),
             4 => {
-                // We end a registration ourselves, whatever is arriving.
+                // This side ends a registration, whatever is arriving.
                 let region = &end.side.regions[usize::from(command >> 4) % 6];
                 let mut stags = end.side.stags.borrow_mut();
                 if stags.remove(region.stag, region.base).is_some() {

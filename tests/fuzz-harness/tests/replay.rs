@@ -1,4 +1,4 @@
-//! The fuzz targets over what they begin with: whole, cut and with bits turned; and noise.
+//! Runs the fuzz targets with their initial inputs, cut and changed ones, and noise.
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 use nfsrdma_fuzz_harness::{TARGETS, seeds};
@@ -33,7 +33,7 @@ fn frames_from_every_start() {
     let frames = seeds::frames().unwrap();
     assert!(frames.len() > 10, "the captures are there");
     for frame in frames {
-        // MPA, DDP and RDMAP come before what the decoders know.
+        // MPA, DDP and RDMAP headers precede the bytes that the decoders know.
         for start in (0..frame.len().min(64)).step_by(2) {
             for (_, run) in TARGETS {
                 run(&frame[start..]);

@@ -1,4 +1,4 @@
-//! A file's contents: sparse, with a memory of what was not committed.
+//! The contents of a file: sparse, and with a record of uncommitted changes.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ const CHUNK: u64 = 1 << 20;
 pub(super) struct Data {
     chunks: BTreeMap<u64, Vec<u8>>,
     pub(super) size: u64,
-    /// How to undo what was not committed, oldest first: where, what was there, the size.
+    /// The undo log of uncommitted changes, oldest first: offset, old bytes, old size.
     undo: Vec<(u64, Vec<u8>, u64)>,
 }
 
 impl Data {
-    /// Bytes of memory the contents take.
+    /// The memory that the contents occupy, in bytes.
     pub(super) fn used(&self) -> u64 {
         self.chunks.values().map(|chunk| chunk.len() as u64).sum()
     }
@@ -64,7 +64,7 @@ impl Data {
         }
         self.put(offset, from);
         if stable {
-            // As by fsync: the whole file.
+            // Like fsync, this commits the whole file.
             self.commit();
         }
     }
@@ -73,7 +73,7 @@ impl Data {
         self.undo.clear();
     }
 
-    /// What a restart would leave.
+    /// The contents that a restart would leave.
     pub(super) fn durable(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.size as usize];
         self.read(0, &mut bytes);
@@ -87,7 +87,7 @@ impl Data {
         bytes
     }
 
-    /// Undoes what was not committed.
+    /// Undoes uncommitted changes.
     pub(super) fn crash(&mut self) {
         for (offset, old, size) in std::mem::take(&mut self.undo).into_iter().rev() {
             self.put(offset, &old);

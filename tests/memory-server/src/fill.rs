@@ -1,4 +1,4 @@
-//! Takes a local directory in, to measure on the same data as other servers.
+//! Copies a local directory into the server, to measure with the data of other servers.
 
 use super::MemoryServer;
 use super::data::Data;
@@ -62,7 +62,7 @@ fn copy(tree: &mut Tree, dir: &FileHandle, from: &Path) -> io::Result<()> {
 }
 
 impl MemoryServer {
-    /// Copies what is in the local directory `from` into the root: directories, regular files
+    /// Copies the contents of the local directory `from` into the root: directories, regular files
     /// and symbolic links.
     pub fn fill(&self, from: &Path) -> io::Result<()> {
         let mut tree = self.tree.lock();

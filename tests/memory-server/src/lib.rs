@@ -1,9 +1,9 @@
-//! An NFSv3 server in memory: what tests run the file system and the client against, and what a
-//! benchmark measures as the most FUSE can give. The file system calls it by the trait
-//! [`Nfs3`](nfsrdma_nfs3::Nfs3); for a transport, [`MemoryServer::answer`] takes and gives XDR.
+//! An NFSv3 server in memory. Tests run the file system and the client against it, and benchmarks
+//! use it to measure the limit that FUSE sets. The file system calls it by the trait
+//! [`Nfs3`](nfsrdma_nfs3::Nfs3); for a transport, [`MemoryServer::answer`] takes and returns XDR.
 //!
-//! It can be slow, answer out of order, refuse calls, run out of space, restart and lose what
-//! was not committed.
+//! It can be slow, answer out of order, refuse calls, run out of space, and restart, which loses
+//! uncommitted data.
 
 mod calls;
 mod data;
@@ -52,36 +52,34 @@ pub enum Op {
     Commit,
 }
 
-/// Decides what becomes of a call: its procedure, and how many of that procedure came before.
+/// Decides the fate of a call, by its procedure and the number of earlier calls of that procedure.
 pub type Hook = dyn Fn(Op, u64) -> Fate + Send + Sync;
 
-/// What becomes of a call.
+/// The fate of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// It is done.
     Done,
-    /// It is refused and does nothing.
+    /// It is refused, and has no effect.
     Refused(Status),
-    /// It is done, and the answer never comes in time.
+    /// It is executed, but its answer does not come in time.
     Lost,
-    /// It cannot be sent for want of something on the client's machine.
+    /// It cannot be sent, because the client's machine lacks something.
     Local,
 }
 
-/// The server.
 pub struct MemoryServer {
     tree: Mutex<Tree>,
     limits: Limits,
     hook: Mutex<Option<Arc<Hook>>>,
     calls: [AtomicU64; 22],
     workers: Option<Workers>,
-    /// By handle, the verifiers of files that an exclusive CREATE made.
+    /// By handle: the verifiers of files that an exclusive CREATE made.
     exclusive: Mutex<HashMap<Box<[u8]>, Verifier>>,
-    /// Of one procedure, answers that wait.
+    /// A procedure whose answers are kept back, and these answers.
     kept: Mutex<(Option<Op>, Vec<oneshot::Sender<()>>)>,
 }
 
-/// Threads that answer, so that answers come later and in any order.
+/// Threads that answer calls, so that answers come later and in any order.
 struct Workers {
     queue: Arc<Queue>,
     threads: Vec<JoinHandle<()>>,
@@ -92,12 +90,12 @@ struct Queue {
     more: Condvar,
     /// Answers are held back while this is set.
     held: Mutex<bool>,
-    /// Chooses which answer is next.
+    /// Chooses the next answer.
     random: Mutex<fastrand::Rng>,
 }
 
 impl MemoryServer {
-    /// An empty export, answering at once on the caller's thread.
+    /// A server with an empty export, which answers at once on the caller's thread.
     pub fn new() -> Arc<Self> {
         Self::with(
             Limits {
@@ -110,7 +108,7 @@ impl MemoryServer {
         )
     }
 
-    /// With `workers` threads that answer in an order of their own; 0 answers at once.
+    /// A server with `workers` threads that answer in random order; 0 answers at once.
     pub fn with(limits: Limits, workers: usize) -> Arc<Self> {
         Arc::new(MemoryServer {
             tree: Mutex::new(Tree::new()),
@@ -128,17 +126,17 @@ impl MemoryServer {
         self.tree.lock().root()
     }
 
-    /// Lets `hook` decide what becomes of calls from now on.
+    /// Lets `hook` decide the fate of calls from now on.
     pub fn set_hook(&self, hook: impl Fn(Op, u64) -> Fate + Send + Sync + 'static) {
         *self.hook.lock() = Some(Arc::new(hook));
     }
 
-    /// Calls are done again.
+    /// All calls are executed again.
     pub fn clear_hook(&self) {
         *self.hook.lock() = None;
     }
 
-    /// Holds back all answers of the worker threads, or lets them go.
+    /// Holds back all answers of the worker threads, or releases them.
     pub fn hold(&self, held: bool) {
         if let Some(workers) = &self.workers {
             *workers.queue.held.lock() = held;
@@ -146,7 +144,7 @@ impl MemoryServer {
         }
     }
 
-    /// Keeps back the answers to calls of `procedure`, which are run; with `None` lets them go.
+    /// Keeps back the answers to calls of `procedure`, which are executed; `None` releases them.
     pub fn keep(&self, procedure: Option<Op>) {
         let waiting = {
             let mut kept = self.kept.lock();
@@ -154,17 +152,17 @@ impl MemoryServer {
             std::mem::take(&mut kept.1)
         };
         for answer in waiting {
-            // Whoever gave up no longer waits.
+            // A caller that gave up no longer waits.
             let _ = answer.send(());
         }
     }
 
-    /// Calls of a procedure so far.
+    /// The number of calls of a procedure so far.
     pub fn calls(&self, procedure: Op) -> u64 {
         self.calls[procedure as usize].load(Ordering::Relaxed)
     }
 
-    /// Calls of all procedures so far.
+    /// The number of calls of all procedures so far.
     pub fn all_calls(&self) -> u64 {
         self.calls
             .iter()
@@ -172,12 +170,12 @@ impl MemoryServer {
             .sum()
     }
 
-    /// Loses what was written and not committed, and has another write verifier.
+    /// Loses uncommitted data, and changes the write verifier.
     pub fn restart(&self) {
         self.tree.lock().restart();
     }
 
-    /// Bytes of file contents it will hold.
+    /// Sets how many bytes of file contents it stores at most.
     pub fn set_capacity(&self, bytes: u64) {
         self.tree.lock().capacity = bytes;
     }
@@ -187,12 +185,12 @@ impl MemoryServer {
         self.tree.lock().reuse = true;
     }
 
-    /// Makes all directory cookies given so far bad.
+    /// Invalidates all directory cookies given so far.
     pub fn renumber_cookies(&self) {
         self.tree.lock().renumber();
     }
 
-    /// Tells directory cookies modulo `period`, so that they come again.
+    /// Returns directory cookies modulo `period`, so that they repeat.
     pub fn repeat_cookies(&self, period: u64) {
         self.tree.lock().cookies_repeat = Some(period);
     }
@@ -202,43 +200,42 @@ impl MemoryServer {
         self.tree.lock().bare = true;
     }
 
-    /// Lets the clock stand: everything from now on happens at the same time.
+    /// Stops the clock: everything from now on happens at the same time.
     pub fn stop_clock(&self) {
         self.tree.lock().clock_stands = true;
     }
 
-    /// Says of files from now on what they were before a WRITE, or not, or something that is
-    /// not true any more.
+    /// Sets the pre-operation attributes of WRITEs from now on: right, none, or outdated.
     pub fn set_pre_op(&self, pre_op: PreOp) {
         self.tree.lock().pre_op = pre_op;
     }
 
-    /// Writes all data to stable storage at once from now on, and says so.
+    /// Writes all data to stable storage at once from now on, and reports that.
     pub fn set_always_stable(&self) {
         self.tree.lock().always_stable = true;
     }
 
-    /// Says from now on that no call is under way.
+    /// Reports from now on that no call is under way.
     pub fn set_idle(&self) {
         self.tree.lock().idle = true;
     }
 
-    /// Moves the clock, forwards or back.
+    /// Moves the clock, forwards or backwards.
     pub fn step_clock(&self, seconds: i64) {
         self.tree.lock().offset += seconds * 1_000_000_000;
     }
 
-    /// Tells times in whole seconds.
+    /// Returns times in whole seconds.
     pub fn whole_seconds(&self) {
         self.tree.lock().whole_seconds = true;
     }
 
-    /// Writes to the file at `path` and sets its mode, at the server itself.
+    /// Writes to the file at `path` and sets its mode, on the server's own side.
     pub fn change_file(&self, path: &str, offset: u64, data: &[u8], mode: Option<u32>) {
         self.tree.lock().change_file(path, offset, data, mode);
     }
 
-    /// What a restart would leave of the file at `path`.
+    /// The contents of the file at `path` that a restart would leave.
     pub fn durable(&self, path: &str) -> Option<Vec<u8>> {
         self.tree.lock().durable(path)
     }
@@ -248,12 +245,12 @@ impl MemoryServer {
         self.tree.lock().contents(path)
     }
 
-    /// Names in the directory at `path`, `.` and `..` left out.
+    /// The names in the directory at `path`, without `.` and `..`.
     pub fn names(&self, path: &str) -> Vec<String> {
         self.tree.lock().names(path)
     }
 
-    /// Says from now on that the object at `path` is of another type.
+    /// Returns another type for the object at `path` from now on.
     pub fn change_type(&self, path: &str, kind: FileType) {
         self.tree.lock().change_type(path, kind);
     }
@@ -268,17 +265,17 @@ impl MemoryServer {
         self.tree.lock().fileid(path)
     }
 
-    /// Gives the object at `with` the fileid of the one at `of`, as a snapshot of it has.
+    /// Gives the object at `with` the fileid of the one at `of`, like a snapshot of it.
     pub fn share_fileid(&self, of: &str, with: &str) {
         self.tree.lock().share_fileid(of, with);
     }
 
-    /// Makes a file in the root without a call; one that is there has these contents then.
+    /// Makes a file in the root without a call, or replaces its contents.
     pub fn plant(&self, name: &str, contents: &[u8]) {
         self.tree.lock().plant(name, contents);
     }
 
-    /// Counts the call, lets the worker threads decide when and the hook what.
+    /// Counts the call. The worker threads decide when it is answered, and the hook decides how.
     async fn call<T>(
         &self,
         procedure: Op,
@@ -318,7 +315,7 @@ impl MemoryServer {
             let (give, take) = oneshot::channel();
             workers.queue.waiting.lock().0.push(give);
             workers.queue.more.notify_one();
-            // The workers end only with the server, which is borrowed here.
+            // The workers only end with the server, which is borrowed here.
             let _ = take.await;
         }
     }
@@ -356,7 +353,7 @@ impl Queue {
                 let at = self.random.lock().usize(..waiting.0.len());
                 waiting.0.swap_remove(at)
             };
-            // Runs what waits for it, on this thread.
+            // This runs the code that waits for it on this thread.
             let _ = next.send(());
         }
     }
@@ -367,7 +364,7 @@ impl Drop for Workers {
         self.queue.waiting.lock().1 = true;
         self.queue.more.notify_all();
         for thread in self.threads.drain(..) {
-            // The last reference may go on one of the threads itself.
+            // The last reference may be dropped on one of these threads.
             if thread.thread().id() != thread::current().id() {
                 let _ = thread.join();
             }

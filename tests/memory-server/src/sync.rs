@@ -1,5 +1,5 @@
-//! What threads wait with. With the feature `shuttle`, which only `tests/models` turns on, these are the same names
-//! over a scheduler that tries the orders threads may run in.
+//! Locks, waits and threads. With the feature `shuttle`, which only `tests/models` turns on, the
+//! same names belong to a scheduler that tries the possible orders of threads.
 
 #[cfg(feature = "shuttle")]
 pub(crate) use nfsrdma_shuttle::{Condvar, Mutex, thread};

@@ -8,15 +8,15 @@ use nfsrdma_xdr::nfs3::{
 use std::collections::{BTreeMap, HashMap};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What a WRITE is answered with as the state before it (pre_op_attr).
+/// The pre-operation attributes (pre_op_attr) in the reply to a WRITE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PreOp {
-    /// The state it was applied to.
+    /// The state to which the WRITE was applied.
     #[default]
     Atomic,
-    /// Nothing, as Linux knfsd does.
+    /// None, as from Linux knfsd.
     Never,
-    /// The state when the call came, as of a server that does not lock the file from then on.
+    /// The state when the call arrived, as from a server that does not lock the file from then on.
     NotAtomic,
 }
 
@@ -55,17 +55,17 @@ pub(super) struct Tree {
     pub(super) capacity: u64,
     pub(super) reuse: bool,
     pub(super) bare: bool,
-    /// All happens within one tick of the clock.
+    /// Everything happens within one tick of the clock.
     pub(super) clock_stands: bool,
     pub(super) pre_op: PreOp,
-    /// Each WRITE is to stable storage.
+    /// Every WRITE goes to stable storage.
     pub(super) always_stable: bool,
-    /// What [`nfsrdma_nfs3::Nfs3::is_idle`] answers.
+    /// The result of [`nfsrdma_nfs3::Nfs3::is_idle`].
     pub(super) idle: bool,
-    /// The clock is ahead by so many nanoseconds.
+    /// The offset of the clock in nanoseconds.
     pub(super) offset: i64,
     pub(super) whole_seconds: bool,
-    /// Cookies are told modulo this.
+    /// Cookies are returned modulo this number.
     pub(super) cookies_repeat: Option<u64>,
     free_fileids: Vec<u64>,
 }
@@ -116,8 +116,8 @@ impl Tree {
         FileHandle::new(&id.to_be_bytes()).expect("eight bytes fit")
     }
 
-    /// A time later than all before since the clock was last moved, unless the clock stands or
-    /// ticks by the second.
+    /// A time later than all earlier ones since the clock was last moved, unless the clock is
+    /// stopped or ticks by the second.
     pub(super) fn now(&mut self) -> Time {
         let tell = |nanoseconds: u64, tree: &Self| {
             let told = nanoseconds.saturating_add_signed(tree.offset);
@@ -136,7 +136,7 @@ impl Tree {
         tell(self.last_time, self)
     }
 
-    /// What a WRITE says the file was before; `arrived`: when the call came.
+    /// The pre-operation attributes of a WRITE that arrived at `arrived`.
     pub(super) fn before_write(
         &self,
         id: Id,
@@ -258,7 +258,7 @@ impl Tree {
         }
     }
 
-    /// Contents changed.
+    /// Records a change of the contents.
     pub(super) fn touch(&mut self, id: Id) {
         let now = self.now();
         if let Some(object) = self.objects.get_mut(&id) {
@@ -267,7 +267,7 @@ impl Tree {
         }
     }
 
-    /// Attributes changed.
+    /// Records a change of the attributes.
     pub(super) fn change(&mut self, id: Id) {
         let now = self.now();
         if let Some(object) = self.objects.get_mut(&id) {
@@ -301,7 +301,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Takes a name away; the object stays.
+    /// Removes a name. The object stays.
     pub(super) fn detach(&mut self, dir: &FileHandle, name: &[u8]) -> Result<Id, Status> {
         let (id, entries) = self.dir(dir)?;
         let cookie = entries.by_name.remove(name).ok_or(Status::NoEnt)?;
@@ -313,7 +313,7 @@ impl Tree {
         Ok(child)
     }
 
-    /// An object lost a name.
+    /// Records that an object lost a name.
     pub(super) fn unlink(&mut self, id: Id) {
         self.change(id);
         let Some(object) = self.objects.get_mut(&id) else {
@@ -400,7 +400,7 @@ impl Tree {
         self.cookie_verifier += 1;
         for object in self.objects.values_mut() {
             if let Body::Dir(dir) = &mut object.body {
-                // Behind every cookie given before; doubling them would overflow one day.
+                // Beyond every cookie given before. Doubling them would overflow at some point.
                 let shift = 1 << 32;
                 let old = std::mem::take(&mut dir.by_cookie);
                 for (cookie, entry) in old {

@@ -1,6 +1,6 @@
-//! The server for a transport: a call's arguments in XDR are decoded, given to the procedure
-//! of [`Nfs3`], and its results encoded (RFC 1813 sections 3.3 and 5.2). What carries calls and
-//! replies, and what may go wrong there, is the test's.
+//! The server for a transport. It decodes the XDR arguments of a call, executes the procedure of
+//! [`Nfs3`], and encodes the results (RFC 1813 sections 3.3 and 5.2). The test provides the
+//! transport, with its failures.
 
 use super::MemoryServer;
 use nfsrdma_nfs3::{CreateMode, Cred, Credential, Made, Nfs3, NfsError, Special};
@@ -12,21 +12,21 @@ use nfsrdma_xdr::nfs3::*;
 use nfsrdma_xdr::rpc::{Accepted, Auth, Call, flavor};
 use std::sync::Arc;
 
-/// What goes back for a call.
+/// The answer to a call.
 #[derive(Debug)]
 pub struct Answer {
     pub accepted: Accepted,
-    /// In XDR; empty unless the call was accepted.
+    /// The results in XDR; empty unless the call was accepted.
     pub results: Vec<u8>,
-    /// The DDP-eligible result, where it goes by a chunk.
+    /// The DDP-eligible result, if it goes into a chunk.
     pub placed: Vec<u8>,
 }
 
-/// Why there are no results.
+/// The reason why there are no results.
 enum NoResults {
-    /// The call was not run (RFC 5531 section 9, accept_stat).
+    /// The call was not executed (RFC 5531 section 9, accept_stat).
     Accepted(Accepted),
-    /// The hook said that no reply comes.
+    /// The hook decided that there is no reply.
     Silent(NfsError),
 }
 
@@ -39,13 +39,13 @@ impl From<DecodeError> for NoResults {
 fn credential(call: &Call<'_>) -> Cred {
     let (uid, gid, groups) = match &call.credential {
         Auth::Sys(sys) => (sys.uid, sys.gid, sys.groups.to_vec()),
-        // As servers map whoever does not say who they are.
+        // The identity to which servers map anonymous callers.
         Auth::None | Auth::Other { .. } => (65534, 65534, Vec::new()),
     };
     Arc::new(Credential { uid, gid, groups })
 }
 
-/// Encodes what a procedure returned; with a failure goes `or`.
+/// Encodes the result of a procedure; a failure is followed by `or`.
 fn encode<T: Encode, F: Encode>(
     to: &mut Encoder,
     result: Result<T, NfsError>,
@@ -67,7 +67,7 @@ fn created(made: Made) -> Created {
     }
 }
 
-/// What a call brought as an argument that a chunk may carry: the transport has put it back.
+/// The bytes of an argument that a chunk may carry, which the transport has put back inline.
 fn inline<'a>(payload: Payload<'a>) -> Result<&'a [u8], NoResults> {
     match payload {
         Payload::Inline(bytes) => Ok(bytes),
@@ -75,7 +75,7 @@ fn inline<'a>(payload: Payload<'a>) -> Result<&'a [u8], NoResults> {
     }
 }
 
-/// Memory for `bytes` bytes.
+/// A buffer of `bytes` bytes.
 fn buffer(pool: &Pool, bytes: usize) -> Result<BufMut, NoResults> {
     let full = || NoResults::Accepted(Accepted::SystemErr);
     let mut buf = pool.alloc(bytes.max(1)).ok_or_else(full)?;
@@ -88,7 +88,7 @@ struct Running<'a> {
     server: &'a MemoryServer,
     cred: Cred,
     arguments: &'a [u8],
-    /// The DDP-eligible result is left out of the results.
+    /// Whether the DDP-eligible result is left out of the results.
     place: bool,
     pool: &'a Pool,
     to: Encoder,
@@ -96,8 +96,8 @@ struct Running<'a> {
 }
 
 impl MemoryServer {
-    /// Runs a call of NFS or MOUNT version 3. `place`: a DDP-eligible result goes by a chunk.
-    /// Memory for data is taken from `pool`. Fails where the hook says that no reply comes.
+    /// Executes a call of NFS or MOUNT version 3. With `place`, a DDP-eligible result goes into a
+    /// chunk. Memory for data comes from `pool`. Fails if the hook decides that there is no reply.
     pub async fn answer(
         &self,
         call: &Call<'_>,
@@ -178,7 +178,7 @@ impl Running<'_> {
         }
     }
 
-    /// Procedures that return attributes and figures.
+    /// Executes procedures that return attributes or limits.
     async fn ask(&mut self, procedure: u32) -> Result<(), NoResults> {
         let (server, cred, from, to) = (self.server, &self.cred, self.arguments, &mut self.to);
         match procedure {
@@ -339,7 +339,7 @@ impl Running<'_> {
         encode(&mut self.to, done, None::<Attributes>)
     }
 
-    /// Procedures that make an object.
+    /// Executes procedures that make an object.
     async fn make(&mut self, procedure: u32) -> Result<(), NoResults> {
         let (server, cred, from) = (self.server, &self.cred, self.arguments);
         let made = match procedure {
@@ -387,7 +387,7 @@ impl Running<'_> {
         encode(&mut self.to, made.map(created), WccData::default())
     }
 
-    /// Procedures that change an object or a name, and return how.
+    /// Executes procedures that change an object or a name, and return wcc_data.
     async fn change(&mut self, procedure: u32) -> Result<(), NoResults> {
         let (server, cred, from, to) = (self.server, &self.cred, self.arguments, &mut self.to);
         match procedure {
@@ -427,8 +427,8 @@ impl Running<'_> {
 }
 
 impl MemoryServer {
-    /// An exclusive CREATE: one that finds the file that it made succeeds (RFC 1813 section
-    /// 3.3.8), by the verifier.
+    /// An exclusive CREATE. If it finds the file that it has made, by the verifier, it succeeds
+    /// (RFC 1813 section 3.3.8).
     async fn exclusive(
         &self,
         cred: &Cred,

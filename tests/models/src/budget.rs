@@ -1,4 +1,4 @@
-//! The page cache's limit: what is cached can be dropped, and is counted right.
+//! The limit of the page cache: clean blocks can be dropped, and the sum is right.
 
 use nfsrdma_fs::cache::{Budget, Evict};
 use nfsrdma_shuttle::Mutex;
@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 const BLOCK: usize = 4096;
 const LIMIT: usize = 4 * BLOCK;
 
-/// A file's blocks: offset, and whether it is in use or dirty.
+/// The blocks of a file: offset, and whether each is in use or dirty.
 struct File {
     id: u64,
     this: Weak<File>,
@@ -19,7 +19,7 @@ struct File {
 }
 
 impl File {
-    /// As `FileData::with` keeps the books.
+    /// Updates the budget as `FileData::with` does.
     fn with(&self, change: impl FnOnce(&mut BTreeMap<u64, bool>) -> Vec<u64>) {
         let mut blocks = self.blocks.lock();
         let before = blocks.len() * BLOCK;
@@ -35,7 +35,7 @@ impl Evict for File {
         let mut blocks = self.blocks.lock();
         let freed = match blocks.get(&offset) {
             None => None,
-            // Told of when it is safe.
+            // It is reported when it is on stable storage.
             Some(true) => None,
             Some(false) => {
                 blocks.remove(&offset);
@@ -48,7 +48,7 @@ impl Evict for File {
     }
 }
 
-/// All that was dirty is safe now. Returns where that was.
+/// Makes all dirty blocks clean. Returns their offsets.
 fn cleaned(blocks: &mut BTreeMap<u64, bool>) -> Vec<u64> {
     let dirty = blocks.iter_mut().filter(|(_, busy)| **busy);
     dirty
@@ -59,7 +59,7 @@ fn cleaned(blocks: &mut BTreeMap<u64, bool>) -> Vec<u64> {
         .collect()
 }
 
-/// Files are filled, dirtied, cleaned and cut short while others make room.
+/// Threads fill, dirty, clean and truncate files, while others make room.
 pub fn every_clean_block_can_be_dropped() {
     let budget = Arc::new(Budget::new(LIMIT));
     let files: Vec<_> = (0..2)
@@ -96,7 +96,7 @@ pub fn every_clean_block_can_be_dropped() {
                             budget.make_room(2 * BLOCK);
                         }
                     }
-                    // All blocks of both files, and no sum gone below zero.
+                    // At most all blocks of both files; a sum below zero would be larger.
                     assert!(budget.used() <= 8 * BLOCK, "{} bytes", budget.used());
                 }
             })
@@ -110,7 +110,7 @@ pub fn every_clean_block_can_be_dropped() {
     for file in &files {
         file.with(cleaned);
     }
-    // A block the budget does not know would stay for ever, and writers would wait for it.
+    // A block that the budget does not know would stay for ever, and writers would wait for it.
     budget.reclaim(usize::MAX);
     assert_eq!((budget.used(), cached()), (0, 0), "blocks nobody can drop");
 }

@@ -1,5 +1,5 @@
-//! Credits, registrations and reconnecting: the engine over a provider that ends connections at any
-//! moment and gives completions in any order it may.
+//! Credits, registrations and reconnecting: the transport over a provider that ends connections at
+//! any moment, and delivers completions in any permitted order.
 
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{
@@ -33,7 +33,7 @@ fn somewhere() -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, 20049))
 }
 
-/// The server and all connections to it.
+/// The server, and all connections to it.
 #[derive(Debug, Default)]
 struct Net {
     state: Mutex<NetState>,
@@ -42,14 +42,14 @@ struct Net {
 
 #[derive(Debug, Default)]
 struct NetState {
-    /// Calls that arrived, with the connection they came by.
+    /// The calls that arrived, each with its connection.
     calls: VecDeque<(Arc<Wire>, Vec<u8>)>,
-    /// The RPC message of each XID: a call sent again is the same call.
+    /// The RPC message of each XID: a retransmission must have the same bytes.
     messages: HashMap<u32, Vec<u8>>,
-    /// Handles open on any connection, and the XID that offered them.
+    /// Handles that are open on any connection, with the XID that offered them.
     open: HashMap<u32, u32>,
     handles: u32,
-    /// Connections the server still ends before it lets the rest be.
+    /// The number of connections that the server is still to end.
     hangups: u32,
     stopped: bool,
 }
@@ -67,10 +67,10 @@ struct Wire {
 struct WireState {
     receives: VecDeque<BufMut>,
     done: VecDeque<Completion>,
-    /// XIDs that came by this connection.
+    /// The XIDs that arrived on this connection.
     seen: HashSet<u32>,
     in_flight: u32,
-    /// The most that was granted, 1 before the first reply.
+    /// The largest grant, which is 1 before the first reply.
     granted: u32,
     ended: bool,
     woken: bool,
@@ -93,7 +93,7 @@ impl Wire {
         self.changed.notify_all();
     }
 
-    /// A message to the requester, which has promised a Receive for it.
+    /// Delivers a message to the requester, which must have a Receive for it.
     fn deliver(&self, message: &[u8], granted: u32) {
         let mut state = self.state.lock();
         if state.ended {
@@ -161,7 +161,7 @@ impl QueuePair for Pair {
                 state.receives.len() >= state.in_flight as usize,
                 "a reply has no Receive"
             );
-            // In one step: once the connection ends, its handles may go.
+            // In one step, because the handles may go once the connection ends.
             let mut net = self.0.net.state.lock();
             let message = bytes[start..].to_vec();
             let first = net.messages.entry(header.xid).or_insert(message.clone());
@@ -202,7 +202,7 @@ impl QueuePair for Pair {
         let handle = exposure.segments()[0].handle.0;
         let owner = self.0.net.state.lock().open.remove(&handle);
         assert!(owner.is_some(), "invalidated twice");
-        // SAFETY: nobody but the requester ever has access to the memory here.
+        // Only the requester ever accesses this memory.
         let memory = unsafe { exposure.into_memory() };
         if thread_rng().gen_bool(0.5) {
             return Invalidation::Done(memory);

@@ -1,4 +1,4 @@
-//! The buffer pool: no two owners of a byte, nothing lost.
+//! The buffer pool: no byte has two owners, and no block is lost.
 
 use nfsrdma_rdma::buf::{Buf, BufMut, MIN_BLOCK, Pool};
 use shuttle::rand::{Rng, thread_rng};
@@ -16,7 +16,7 @@ fn check(buf: &Buf, with: u8) {
     assert_eq!((buf[0], buf[buf.len() - 1]), (with, with), "two owners");
 }
 
-/// Threads take blocks, hand them on, keep a hold on them and give them back.
+/// Threads allocate blocks, pass them on, share them and free them.
 pub fn blocks_have_one_owner() {
     let Ok(pool) = Pool::new(1) else {
         panic!("no memory for the pool");
@@ -29,7 +29,7 @@ pub fn blocks_have_one_owner() {
             thread::spawn(move || {
                 for turn in 0..4u8 {
                     let len = MIN_BLOCK << thread_rng().gen_range(0..10);
-                    // The pool may be in use by the others: that is an answer, too.
+                    // Others may use the whole pool, so this may fail.
                     let Some(mut buf) = pool.alloc(len) else {
                         thread::yield_now();
                         continue;
@@ -54,7 +54,7 @@ pub fn blocks_have_one_owner() {
         while let Ok((buf, with)) = take.recv() {
             check(&buf, with);
             match buf.try_into_mut() {
-                // Nobody else holds a part: it may be written to.
+                // Nobody else has a part of it, so it may be written to.
                 Ok(mut own) => {
                     mark(&mut own, 0xff);
                     thread::yield_now();

@@ -1,10 +1,10 @@
-//! Two clients of one server, with the same file open: close-to-open, in every order of their
-//! calls, of the server's answers, of its restarts and of what it refuses.
+//! Two clients of one server that have the same file open: close-to-open, in every order of their
+//! calls, of the server's answers, its restarts and its refusals.
 //!
-//! Every place of the file has one writer, who writes rising values. So whoever opens the file
-//! must find in each byte at least what had been closed before the open began, and nothing that
-//! nobody has written yet. The end of the file is moved by both in turns: one client writes behind
-//! it and closes, then the other cuts it off.
+//! Every place of the file has one writer, which writes rising values. So a client that opens the
+//! file must find in each byte at least the value that was closed before the open began, and no
+//! value that nobody has written yet. Both move the end of the file, in turns: one client writes
+//! behind it and closes, then the other one truncates the file.
 
 use crate::write_back::{all_comes_back, close, mount, read, server, superuser, write};
 use nfsrdma_fs::fs::{Clock, Fs, FsError};
@@ -16,7 +16,7 @@ use nfsrdma_xdr::nfs3::{SetAttributes, Status};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread;
 use std::sync::Arc;
-// Not of the scheduler: the tests' own books.
+// The bookkeeping of the test must not use the scheduler.
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -25,35 +25,35 @@ const CLIENTS: usize = 2;
 /// Less than a page, so that places of both clients share blocks and WRITEs.
 const LEN: u64 = 1500;
 const PLACES: usize = 6;
-/// Here both write, at any time: whose bytes stay is open until both have closed, and then
-/// everybody sees the same.
+/// Both clients write here, at any time. Until both have closed, either value is possible; then
+/// everybody must see the same one.
 const SHARED: usize = 3;
-/// Where the end of the file is moved.
+/// The place where the end of the file is moved.
 const BODY: u64 = PLACES as u64 * LEN;
 const SESSIONS: u8 = 3;
 
-/// What becomes of the bytes behind [`BODY`]; then it begins again.
+/// The phases of the bytes behind [`BODY`], which repeat.
 const ABSENT: u64 = 0;
 const BEING_WRITTEN: u64 = 1;
 const CLOSED: u64 = 2;
 const BEING_CUT: u64 = 3;
 const PHASES: u64 = 4;
 
-/// What both know.
+/// The bookkeeping of both clients.
 struct Book {
     server: Arc<MemoryServer>,
     clock: Clock,
-    /// Of each place: the value that was closed, and the last that was written.
+    /// For each place: the value that was closed, and the last one that was written.
     closed: [AtomicU8; PLACES],
     written: [AtomicU8; PLACES],
-    /// Rounds of [`PHASES`].
+    /// The number of rounds of [`PHASES`].
     tail: AtomicU64,
-    /// Calls the server still refuses, and has refused.
+    /// The number of calls that the server is still to refuse, and that it has refused.
     refusals: AtomicU64,
     refused: AtomicU64,
 }
 
-/// One mount, and a program on it.
+/// A mount with a program on it.
 struct Client {
     number: usize,
     book: Arc<Book>,
@@ -63,8 +63,7 @@ struct Client {
     node: u64,
     /// The last value written.
     value: u8,
-    /// An error was told: what was written since the last close that told none need not be
-    /// there.
+    /// An error was reported: data written since the last close without an error may be missing.
     told: bool,
 }
 
@@ -95,7 +94,7 @@ impl Client {
         }
     }
 
-    /// Opens the file and reads all of it.
+    /// Opens the file, reads it completely, and checks it.
     fn open_and_look(&self) -> u64 {
         let value = |of: &[AtomicU8; PLACES]| of.each_ref().map(|value| value.load(SeqCst));
         let (least, tail) = (value(&self.book.closed), self.book.tail.load(SeqCst));
@@ -107,7 +106,7 @@ impl Client {
         for (place, bytes) in places.filter(|(place, _)| *place != SHARED) {
             let (mut least, most) = (least[place], most[place]);
             if self.owns(place) && !self.told {
-                // Own writes are seen whether they are closed or not.
+                // Own writes are visible whether they are closed or not.
                 least = most;
             }
             let fits = bytes.iter().all(|byte| (least..=most).contains(byte));
@@ -146,7 +145,7 @@ impl Client {
         );
     }
 
-    /// After fsync or close.
+    /// Records the result of fsync or close.
     fn hear(&mut self, result: Result<(), FsError>) {
         if let Err(error) = result {
             let refused = self.book.refused.load(SeqCst);
@@ -162,7 +161,7 @@ impl Client {
         }
     }
 
-    /// Writes behind the end, or cuts that off, if it is this client's turn.
+    /// Writes behind the end, or truncates the file, if it is this client's turn.
     fn move_end(&mut self, handle: u64) {
         let tail = self.book.tail.load(SeqCst);
         let book = self.book.clone();
@@ -245,7 +244,7 @@ fn run(refusals: u64, restarts: u64) {
         .into_iter()
         .map(|client| thread::spawn(move || client.run()))
         .collect();
-    // What happens unasked.
+    // Background activity.
     let unasked = book.clone();
     let other = thread::spawn(move || {
         let mut restarts = restarts;
@@ -267,7 +266,7 @@ fn run(refusals: u64, restarts: u64) {
         })
         .collect();
     assert!(other.join().is_ok());
-    // All is closed: the server's bytes are what everybody sees, also after a last restart.
+    // All files are closed: everybody sees the server's bytes, also after a last restart.
     let restarted = refusals == 0 && restarts > 0;
     if restarted {
         server.restart();
@@ -290,13 +289,13 @@ fn run(refusals: u64, restarts: u64) {
     }
 }
 
-/// Who opens after another's close sees it, nobody's own writes are undone, and what was cut off
-/// stays off, whatever the server forgets meanwhile.
+/// A client that opens after another's close sees its data, own writes are not undone, and
+/// truncated data does not come back, whatever the server loses meanwhile.
 pub fn two_clients_see_what_was_closed() {
     run(0, 2);
 }
 
-/// The same where the server refuses WRITEs and COMMITs: what was closed without an error stays.
+/// The same with refused WRITEs and COMMITs: data that was closed without an error stays.
 pub fn what_was_closed_stays_where_others_are_refused() {
     run(2, 1);
 }

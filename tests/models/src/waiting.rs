@@ -1,5 +1,5 @@
-//! Requests that wait: each is answered once, by the operation or for a caller that dies, and
-//! no interrupt is lost.
+//! Waiting requests: each is answered once, by the operation or for a dying caller, and no
+//! interrupt is lost.
 
 use nfsrdma_fs::adapter::{Pace, Refuse, Table};
 use shuttle::rand::{Rng, thread_rng};
@@ -15,7 +15,7 @@ struct Answers {
     dropped: AtomicUsize,
 }
 
-/// A reply as the channel has it: unanswered, it answers as it is dropped.
+/// A reply like that of the channel: if it is dropped unanswered, it answers.
 struct Reply(Option<Arc<Answers>>);
 
 impl Reply {
@@ -42,8 +42,8 @@ impl Drop for Reply {
     }
 }
 
-/// Operations end, or are given up, while the thread that looks at callers finds some of
-/// them dying. An odd process dies.
+/// Operations end or are abandoned, while the watching thread finds some callers dying. Processes
+/// with odd numbers die.
 pub fn each_request_is_answered_once() {
     let table = Arc::new(Table::default());
     let watched = table.clone();
@@ -72,7 +72,7 @@ pub fn each_request_is_answered_once() {
                         Reply(Some(answers.clone())),
                     );
                     if pid % 2 == 1 && thread_rng().gen_bool(0.5) {
-                        // The server never answers: only the thread can free the caller.
+                        // The server never answers: only the watching thread frees the caller.
                         while answers.interrupted.load(Relaxed) == 0 {
                             thread::yield_now();
                         }
@@ -84,7 +84,7 @@ pub fn each_request_is_answered_once() {
                     } else {
                         drop(held);
                     }
-                    // The watching thread may hold the reply, and has not said so yet.
+                    // The watching thread may have the reply, and may not have counted it yet.
                     let sum = || {
                         let Answers {
                             result,
@@ -111,8 +111,8 @@ pub fn each_request_is_answered_once() {
     assert!(watch.join().is_ok());
 }
 
-/// The kernel interrupts requests before they are in the table, while they are, and after; an
-/// odd process dies of it, an even one has a handler. Nobody looks unless told to.
+/// The kernel interrupts requests before, while, and after they are in the table. Odd processes die
+/// of it, others have a handler. Callers are inspected only after a notice.
 pub fn no_interrupt_is_lost() {
     let table = Arc::new(Table::default());
     let watched = table.clone();

@@ -1,5 +1,5 @@
-//! Write-back: data between a program's write and the server's stable storage, while other
-//! programs write beside it, read it and flush it, and the server restarts or refuses.
+//! Write-back: data between a program's write and the server's stable storage, while other programs
+//! write, read and flush, and the server restarts or refuses.
 
 use nfsrdma_fs::fs::{Clock, Found, Fs, FsConfig, FsResult, ROOT};
 use nfsrdma_memory_server::{Fate, MemoryServer, Op};
@@ -11,19 +11,19 @@ use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-// Not of the scheduler: the tests' own books.
+// The bookkeeping of the test must not use the scheduler.
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 const RW: i32 = libc::O_RDWR;
-/// What a writer writes at a time: less than a page, so that blocks and WRITEs are shared.
+/// The length of a write: less than a page, so that blocks and WRITEs are shared.
 const LEN: u64 = 1500;
 const WRITERS: u64 = 2;
 const PLACES: u64 = 4;
-/// What is in the file at the beginning.
+/// The initial length of the file.
 const PLANTED: u64 = 700;
 
-/// A file that is written to, and what is known of it.
+/// A file that is written to, with the bookkeeping.
 struct World {
     server: Arc<MemoryServer>,
     pool: Pool,
@@ -31,14 +31,14 @@ struct World {
     clock: Clock,
     cred: Cred,
     node: u64,
-    /// The end of all writes that are over.
+    /// The end of all completed writes.
     reached: AtomicU64,
-    /// Calls the server still refuses, and has refused.
+    /// The number of calls that the server is still to refuse, and that it has refused.
     refusals: AtomicU64,
     refused: AtomicU64,
 }
 
-/// A server that answers from threads of its own, in small calls.
+/// A server that answers in small calls from threads of its own.
 pub(crate) fn server() -> Arc<MemoryServer> {
     let limits = Limits {
         rtmax: 4096,
@@ -49,8 +49,8 @@ pub(crate) fn server() -> Arc<MemoryServer> {
     MemoryServer::with(limits, 2)
 }
 
-/// A client's file system whose limits are below the size of a file, its pool, and the node of
-/// the file `f`.
+/// A client's file system with limits below the size of a file, its pool, and the node of the file
+/// `f`.
 pub(crate) fn mount(
     server: &Arc<MemoryServer>,
     clock: &Clock,
@@ -108,7 +108,7 @@ pub(crate) fn write(fs: &Arc<Fs<MemoryServer>>, handle: u64, offset: u64, bytes:
     }
 }
 
-/// close(2), by which errors are told.
+/// close(2), which reports errors.
 pub(crate) fn close(fs: &Arc<Fs<MemoryServer>>, handle: u64) -> FsResult<()> {
     let result = match fs.flush_cached(handle) {
         Some(done) => done,
@@ -121,12 +121,12 @@ pub(crate) fn close(fs: &Arc<Fs<MemoryServer>>, handle: u64) -> FsResult<()> {
             result
         }
     };
-    // Nobody hears of this one: what it tells is told at the unmount, too.
+    // Nobody receives this error, so it is also reported at the unmount.
     let _ = block_on(fs.release(handle));
     result
 }
 
-/// Waits until all memory is back, which comes with the last of those who use it.
+/// Waits until all memory is free, which happens when its last user is done.
 pub(crate) fn all_comes_back(pool: &Pool) {
     while pool.free_bytes() < pool.capacity() {
         thread::yield_now();
@@ -202,7 +202,7 @@ impl World {
         }
     }
 
-    /// The file is never shown shorter than what was written to it.
+    /// Checks that the file is never shown shorter than it was written.
     fn look(&self, handle: u64) {
         let reached = self.reached.load(SeqCst);
         if thread_rng().gen_bool(0.5) {
@@ -217,14 +217,14 @@ impl World {
     }
 }
 
-/// A program that writes to places of its own through a descriptor of its own.
+/// A program that writes to its own places through its own descriptor.
 struct Writer {
     world: Arc<World>,
     number: u64,
     handle: u64,
-    /// What was last written where.
+    /// The last value written to each place.
     own: BTreeMap<u64, u8>,
-    /// An error was reported at fsync or close: not all of it need be there.
+    /// An error was reported at fsync or close, so data may be missing.
     told: bool,
 }
 
@@ -313,7 +313,7 @@ fn run(refusals: u64, restarts: u64) {
             assert!(block_on(world.fs.release(handle)).is_ok());
         }));
     }
-    // What happens unasked.
+    // Background activity.
     let unasked = world.clone();
     others.push(thread::spawn(move || {
         let mut restarts = restarts;
@@ -351,13 +351,13 @@ fn run(refusals: u64, restarts: u64) {
     all_comes_back(&pool);
 }
 
-/// What was written is at the server after fsync and close, whatever it forgets meanwhile;
-/// nobody is told of an error, and nobody sees the file shorter than it was written.
+/// After fsync and close, written data is at the server, whatever that loses meanwhile. Nobody gets
+/// an error, and nobody sees the file shorter than it was written.
 pub fn what_is_written_is_kept() {
     run(0, 2);
 }
 
-/// Where the server refuses WRITE or COMMIT, everybody whose data is not there is told.
+/// If the server refuses WRITE or COMMIT, every program whose data is lost gets an error.
 pub fn what_is_lost_is_told() {
     run(2, 1);
 }

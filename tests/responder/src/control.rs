@@ -1,5 +1,5 @@
-//! The control socket: commands of one line each, by which a test scripts the server while
-//! it runs. Each is answered with one line that begins with `ok` or `error`.
+//! The control socket: commands of one line each, by which a test controls the running server. Each
+//! is answered with one line that begins with `ok` or `error`.
 
 use crate::fs::variants::PreOp;
 use crate::lock::CallbackStyle;
@@ -18,12 +18,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Longer lines end a conversation.
+/// The longest line. A longer one ends the conversation.
 const LINE_MAX: u64 = 4096;
 /// The longest a command waits.
 const WAIT_MAX: Duration = Duration::from_secs(300);
 
-/// What can be asked for, one command a line.
+/// The commands, one on each line.
 pub const HELP: &str = "\
 clock +TIME|-TIME|=TIME    step the server's clock, or set its offset: 5s, 20ms, 1h
 one-second-times on|off    show whole seconds only
@@ -58,11 +58,11 @@ nlm-calls                  how many came, by procedure
 nsm-calls                  how many calls of NSM came, by procedure
 help                       this, on one line";
 
-/// A listening control socket. Dropped, it is gone.
+/// A listening control socket. Dropping it removes it.
 #[derive(Debug)]
 pub struct Control {
     path: PathBuf,
-    /// The same socket as the thread's.
+    /// A handle to the socket on which the thread listens.
     listener: UnixListener,
     closed: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -109,7 +109,7 @@ impl Control {
 impl Drop for Control {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Relaxed);
-        // Ends accept(), whether there is still a name to connect to or not.
+        // This ends accept(), even if the name of the socket has been removed.
         if let Ok(listener) = self.listener.try_clone() {
             let _ = UnixStream::from(OwnedFd::from(listener)).shutdown(Shutdown::Both);
         }
@@ -138,7 +138,7 @@ fn converse(stream: &UnixStream, remote: &Remote) -> io::Result<()> {
     }
 }
 
-/// Carries one command out; what it says, or why not.
+/// Executes one command. Returns its answer, or why it failed.
 pub fn run(line: &str, remote: &Remote) -> Result<String, String> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let script = remote.script();
@@ -196,7 +196,7 @@ pub fn run(line: &str, remote: &Remote) -> Result<String, String> {
     }
 }
 
-/// The commands about locks.
+/// Executes the commands about locks.
 fn run_locks(words: &[&str], remote: &Remote) -> Result<String, String> {
     let locks = remote.locks();
     let file = |path: &str| {
@@ -258,7 +258,7 @@ fn run_locks(words: &[&str], remote: &Remote) -> Result<String, String> {
     }
 }
 
-/// The commands about calls.
+/// Executes the commands about calls.
 fn run_script(words: &[&str], script: &Script) -> Result<String, String> {
     let count = |rest: &[&str]| match rest {
         [] => Ok(1),
@@ -307,7 +307,7 @@ fn number(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("{text} is no number"))
 }
 
-/// A time with its unit, in nanoseconds.
+/// Parses a time with its unit, in nanoseconds.
 pub fn nanoseconds(text: &str) -> Result<i64, String> {
     let wrong = || format!("{text} is no time, as 5s, 20ms or 1h");
     let at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;

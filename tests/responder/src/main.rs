@@ -40,14 +40,14 @@ fn run(options: Options) -> Result<()> {
             tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into()),
         )
         .init();
-    // Before anything is opened that could have its number.
+    // This must happen before anything is opened that could get the number of the descriptor.
     let ready_file = match options.ready_fd {
         Some(fd) => Some(take_descriptor(fd).with_context(|| format!("--ready-fd {fd}"))?),
         None => None,
     };
-    // Before any thread starts, so that none is interrupted and none misses it.
+    // Before any thread starts, so that none is interrupted and no signal is missed.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot handle signals")?;
-    // Modes are exactly what clients ask for.
+    // Files get exactly the modes that clients ask for.
     rustix::process::umask(rustix::fs::Mode::empty());
     let open_files = open_files(options.open_files);
     let fs = FileSystem::new(fs::Settings {
@@ -93,7 +93,7 @@ fn run(options: Options) -> Result<()> {
             apart: options.transport == Transport::Verbs,
             odd: rdma::Odd::new(&options.odd, &options.hang_up_over),
         },
-        // Each call that waits holds a thread.
+        // Each waiting call occupies a thread.
         workers: match options.may_wait() {
             false => options.workers as usize,
             true => options.workers.max(64) as usize,
@@ -118,7 +118,7 @@ fn run(options: Options) -> Result<()> {
     let signal = signals.forever().next();
     tracing::info!(?signal, "stopping");
     drop(control);
-    // Nobody is left to release them.
+    // Release held calls, since no commands can do so any more.
     server.service().script.clear();
     server.stop();
     Ok(())
@@ -140,7 +140,7 @@ fn provider(options: &Options) -> Result<Arc<dyn Provider>> {
     }
 }
 
-/// Says that clients may come.
+/// Reports that the server is ready.
 fn ready(options: &Options, file: Option<File>, ports: Ports) -> Result<()> {
     let line = [
         ("rdma", ports.rdma),
@@ -165,7 +165,7 @@ fn ready(options: &Options, file: Option<File>, ports: Ports) -> Result<()> {
     Ok(())
 }
 
-/// The key of file handles, kept if at all possible.
+/// The key of file handles. It is kept if that is possible.
 fn key(options: &Options) -> Result<Key> {
     let (dir, asked) = match &options.state_dir {
         Some(dir) => (dir.clone(), true),
@@ -200,8 +200,8 @@ fn default_state_dir() -> PathBuf {
         .join("nfsrdma-responder")
 }
 
-/// Raises the limit of descriptors, and says how many objects may be kept open under it: up
-/// to three descriptors each, and half of all for everything else.
+/// Raises the limit of descriptors. Returns how many objects may be kept open: each has up to three
+/// descriptors, and half of the limit is for everything else.
 fn open_files(wanted: usize) -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

@@ -326,7 +326,7 @@ fn inline(text: &str) -> Result<u32, String> {
 }
 
 impl Options {
-    /// The exports; an error is a sentence.
+    /// The exports. The error is a sentence for the user.
     pub fn export_specs(&self) -> Result<Vec<ExportSpec>, String> {
         self.exports
             .iter()
@@ -335,7 +335,7 @@ impl Options {
             .collect()
     }
 
-    /// Habits of other servers.
+    /// The settings for habits of other servers.
     pub fn variants(&self) -> variants::Settings {
         variants::Settings {
             pre_op: self.pre_op,
@@ -346,7 +346,7 @@ impl Options {
         }
     }
 
-    /// How locks behave.
+    /// The settings of locks.
     pub fn lock_policy(&self) -> Policy {
         Policy {
             grace: self.grace,
@@ -358,7 +358,7 @@ impl Options {
         }
     }
 
-    /// Where clients' programs are.
+    /// The ports of clients' programs.
     pub fn client_ports(&self) -> ClientPorts {
         ClientPorts {
             rpcbind: self.client_rpcbind_port,
@@ -367,7 +367,7 @@ impl Options {
         }
     }
 
-    /// Whether calls may be made to wait, each with a thread of its own.
+    /// Whether calls may have to wait, which needs a thread for each.
     pub fn may_wait(&self) -> bool {
         self.delay_ms > 0
             || !self.delay.is_empty()
@@ -382,7 +382,7 @@ impl Options {
         }
     }
 
-    /// Where to listen for RDMA.
+    /// The address to listen at for RDMA.
     pub fn rdma_address(&self) -> Option<SocketAddr> {
         let default = SocketAddr::new(self.loopback(), 20049);
         let mut address = self.listen.unwrap_or(default);
@@ -390,7 +390,7 @@ impl Options {
         (!self.no_rdma).then_some(address)
     }
 
-    /// Where to listen for NFS over TCP.
+    /// The address to listen at for NFS over TCP.
     pub fn tcp_address(&self) -> Option<SocketAddr> {
         let ip = self.listen.map_or(self.loopback(), |listen| listen.ip());
         let mut address = self.tcp.unwrap_or(SocketAddr::new(ip, 2049));
@@ -406,7 +406,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 
 fn export(argument: &OsString) -> Result<ExportSpec, String> {
     let bytes = argument.as_bytes();
-    // A directory may have "=" in its name: only an absolute name in front is one.
+    // The name of a directory may contain "=", so only an absolute path before it is a name.
     let at = bytes.iter().position(|&b| b == b'=');
     let (name, dir) = match at {
         Some(at) if bytes.starts_with(b"/") && !PathBuf::from(argument).exists() => {

@@ -1,4 +1,4 @@
-//! A running server: listeners, connections, and their end.
+//! A running server: its listeners, its connections, and how they end.
 
 use crate::fs::FileSystem;
 use crate::lock::{self, LockService};
@@ -18,42 +18,42 @@ use std::time::{Duration, Instant};
 
 /// How long connections may take to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// Open files nobody used for this long are closed.
+/// Open files that nobody used for this time are closed.
 const IDLE: Duration = Duration::from_secs(3);
 
-/// Where and how to listen.
+/// The settings of the server, with its addresses.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// `None`: not served. Port 0 takes a free one.
+    /// `None` if RDMA is not served. Port 0 takes a free port.
     pub rdma_address: Option<SocketAddr>,
     pub nfs_address: Option<SocketAddr>,
     pub mount_address: Option<SocketAddr>,
     pub portmap_address: Option<SocketAddr>,
-    /// For NLM and NSM, over TCP and UDP; `None`: at the address of NFS over TCP.
+    /// The address of NLM and NSM, over TCP and UDP; `None` is the address of NFS over TCP.
     pub lock_address: Option<SocketAddr>,
     pub locks: lock::Settings,
-    /// NFS_ACL is not there.
+    /// Whether NFS_ACL is not served.
     pub no_acl: bool,
     pub rdma: rdma::Settings,
     pub workers: usize,
     pub max_connections: usize,
-    /// Remembered calls.
+    /// The size of the duplicate-request cache, in calls.
     pub drc: usize,
     pub delay: Duration,
-    /// Failures on demand.
+    /// The calls that fail.
     pub failing: Vec<Failing>,
 }
 
 enum Live {
     Tcp(TcpStream),
     Rdma(Arc<dyn QueuePair>),
-    /// Not yet accepted.
+    /// The connection is not accepted yet.
     Beginning,
 }
 
 #[derive(Default)]
 struct Connections {
-    /// With the address of the peer, where it is known.
+    /// The connections with the addresses of their peers, where these are known.
     live: HashMap<u64, (Option<SocketAddr>, Live)>,
     next: u64,
     stopping: bool,
@@ -67,7 +67,7 @@ struct Shared {
     ended: Condvar,
 }
 
-/// A server as those see it who tell it what to do.
+/// A handle by which the server can be controlled.
 #[derive(Clone)]
 pub struct Remote {
     shared: Arc<Shared>,
@@ -80,17 +80,17 @@ impl std::fmt::Debug for Remote {
 }
 
 impl Remote {
-    /// The file system served.
+    /// The exported file system.
     pub fn fs(&self) -> &FileSystem {
         &self.shared.service.fs
     }
 
-    /// What happens to calls.
+    /// The commands about calls.
     pub fn script(&self) -> &Script {
         &self.shared.service.script
     }
 
-    /// What came of NFS_ACL.
+    /// The counters of NFS_ACL.
     pub fn acl_calls(&self) -> &AclCalls {
         &self.shared.service.acl_calls
     }
@@ -100,13 +100,13 @@ impl Remote {
         &self.shared.service.locks
     }
 
-    /// Ends all connections; who wants more makes new ones.
+    /// Ends all connections. Clients may make new ones.
     pub fn disconnect(&self) {
         self.shared.disconnect(|_| true);
     }
 
-    /// What clients see of a restart: UNSTABLE data in memory and the calls remembered are
-    /// lost, locks are, too, the write verifier is another, all connections end. The clock goes on.
+    /// Does what clients notice of a restart: UNSTABLE data in memory, the duplicate-request cache,
+    /// locks and connections are lost, and the write verifier changes. The clock does not.
     pub fn restart(&self) -> io::Result<()> {
         self.fs().restart()?;
         self.shared.service.forget_calls();
@@ -116,7 +116,7 @@ impl Remote {
     }
 }
 
-/// A server. Dropping it does not stop it: [`Server::stop`].
+/// A running server. Dropping it does not stop it; [`Server::stop`] does.
 pub struct Server {
     shared: Arc<Shared>,
     rdma: Option<Arc<dyn Listener>>,
@@ -135,7 +135,7 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
-    /// Listens and serves `fs`. `provider` carries RDMA.
+    /// Starts to serve `fs`. `provider` is the RDMA provider.
     pub fn start(
         fs: FileSystem,
         settings: Settings,
@@ -220,8 +220,8 @@ impl Server {
         Ok(Some(local.port()))
     }
 
-    /// Listens at the port that the same programs have over TCP. A program of another's may have it over UDP: then
-    /// it is not served there.
+    /// Listens over UDP at the port that the same programs have over TCP. If another program has
+    /// that port over UDP, UDP is not served.
     fn listen_udp(&mut self, address: Option<SocketAddr>, port: Option<u16>) -> Option<u16> {
         let mut address = address?;
         address.set_port(port?);
@@ -253,24 +253,24 @@ impl Server {
         Ok(())
     }
 
-    /// The ports listened on.
+    /// The ports on which the server listens.
     pub fn ports(&self) -> Ports {
         self.ports
     }
 
-    /// To tell it what to do.
+    /// A handle to control the server.
     pub fn remote(&self) -> Remote {
         Remote {
             shared: self.shared.clone(),
         }
     }
 
-    /// What is served.
+    /// The service that executes calls.
     pub fn service(&self) -> &Arc<Service> {
         &self.shared.service
     }
 
-    /// Ends every connection and thread. Calls under way are finished; their replies may be
+    /// Ends all connections and threads. Calls under way are finished, but their replies may be
     /// lost.
     pub fn stop(mut self) {
         {
@@ -285,11 +285,11 @@ impl Server {
             rdma.close();
         }
         for address in &self.tcp {
-            // Wakes accept(), which then sees that it is over.
+            // This wakes accept(), which then notices the end.
             let _ = TcpStream::connect_timeout(address, Duration::from_secs(1));
         }
         for address in &self.udp {
-            // Likewise, for the thread that receives.
+            // This wakes the thread that receives datagrams.
             wake_receiver(*address);
         }
         self.shared.service.locks.stop();
@@ -339,7 +339,7 @@ impl Live {
     }
 }
 
-/// A place among the connections, given back when dropped.
+/// An entry in the list of connections, which is removed when this is dropped.
 struct Place {
     shared: Arc<Shared>,
     id: u64,
@@ -357,7 +357,7 @@ impl Shared {
         self.connections.lock().stopping
     }
 
-    /// Enters a connection; `None` if there are too many, or no more are wanted.
+    /// Adds a connection; `None` if there are too many, or if the server is stopping.
     fn enter(self: &Arc<Self>, peer: Option<SocketAddr>, live: Live) -> Option<Place> {
         let mut connections = self.connections.lock();
         if connections.stopping {
@@ -376,7 +376,7 @@ impl Shared {
         })
     }
 
-    /// Says how to end a connection that began.
+    /// Records the queue pair by which a connection can be ended.
     fn began(&self, id: u64, peer: SocketAddr, queue_pair: Arc<dyn QueuePair>) {
         let mut connections = self.connections.lock();
         if connections.stopping {
@@ -387,7 +387,7 @@ impl Shared {
             .insert(id, (Some(peer), Live::Rdma(queue_pair)));
     }
 
-    /// Ends the connections of the peers that are `meant`.
+    /// Ends the connections of the peers for which `meant` is true.
     fn disconnect(&self, meant: impl Fn(Option<SocketAddr>) -> bool) {
         for (peer, live) in self.connections.lock().live.values() {
             if meant(*peer) {
@@ -413,11 +413,11 @@ fn accept_rdma(shared: &Arc<Shared>, listener: &dyn Listener) {
         };
         let peer = incoming.peer_addr();
         let shared = shared.clone();
-        // A slow peer delays nobody: each has its thread from the first byte on.
+        // Each peer has a thread from its first byte on, so that a slow one delays nobody else.
         let spawned = std::thread::Builder::new()
             .name(format!("rdma-{}", peer.port()))
             .spawn(move || {
-                // The whole of it: its id alone would be copied, and the place given back.
+                // Move the whole entry, or only its id would be copied and the entry dropped.
                 let place = place;
                 let settings = shared.settings.rdma;
                 let result =
@@ -478,7 +478,7 @@ fn accept_tcp(shared: &Arc<Shared>, listener: &TcpListener) {
     }
 }
 
-/// Closes idle files from time to time.
+/// Closes idle files periodically.
 fn tidy(shared: &Shared) {
     let mut connections = shared.connections.lock();
     while !connections.stopping {

@@ -1,5 +1,5 @@
-//! The system calls no crate offers in the form needed here: per-thread file system
-//! identities, file handles, and access checks of a descriptor.
+//! System calls that no crate offers in the form needed here: file system identities of a thread,
+//! file handles, and access checks of a descriptor.
 
 use std::ffi::CStr;
 use std::io;
@@ -15,12 +15,12 @@ struct RawHandle {
     data: [u8; MAX_HANDLE],
 }
 
-/// What the kernel calls an object of a file system, apart from any path.
+/// The kernel's handle of an object in its file system, which is independent of any path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct KernelHandle {
     /// The file system's own type of handle.
     pub(crate) kind: i32,
-    /// Bytes that only the file system understands.
+    /// Bytes that only the file system can interpret.
     pub(crate) data: Vec<u8>,
 }
 
@@ -31,7 +31,7 @@ fn check(result: libc::c_long) -> io::Result<libc::c_long> {
     Ok(result)
 }
 
-/// The handle of what `fd` refers to.
+/// The handle of the object that `fd` refers to.
 pub(crate) fn handle_of(fd: BorrowedFd<'_>) -> io::Result<KernelHandle> {
     let mut raw = RawHandle {
         bytes: MAX_HANDLE as u32,
@@ -58,7 +58,7 @@ pub(crate) fn handle_of(fd: BorrowedFd<'_>) -> io::Result<KernelHandle> {
     })
 }
 
-/// Opens the object a handle names, on the mount of `mount`. Needs CAP_DAC_READ_SEARCH.
+/// Opens the object of a handle, on the mount of `mount`. Needs CAP_DAC_READ_SEARCH.
 pub(crate) fn open_handle(
     mount: BorrowedFd<'_>,
     handle: &KernelHandle,
@@ -86,13 +86,13 @@ pub(crate) fn open_handle(
     Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
 }
 
-/// Whether the calling thread's file system identity may access what `fd` refers to, for
-/// `mode` of `R_OK`, `W_OK`, `X_OK`.
+/// Whether the calling thread's file system identity may access the object of `fd` with `mode`
+/// (`R_OK`, `W_OK`, `X_OK`).
 pub(crate) fn may_access(fd: BorrowedFd<'_>, mode: libc::c_int) -> io::Result<()> {
     access_at(fd, c"", mode, libc::AT_EACCESS | libc::AT_EMPTY_PATH)
 }
 
-/// fchmodat2(2) of what `fd` refers to.
+/// Calls fchmodat2(2) for the object of `fd`.
 pub(crate) fn change_mode(fd: BorrowedFd<'_>, mode: u32) -> io::Result<()> {
     // SAFETY: the path is a constant C string.
     check(unsafe {
@@ -145,9 +145,9 @@ pub(crate) fn set_thread_identity(uid: u32, gid: u32, groups: &[u32]) -> io::Res
     Ok(())
 }
 
-/// Takes over a descriptor this process inherited by number.
+/// Takes over a descriptor that this process inherited by its number.
 pub(crate) fn take_descriptor(fd: i32) -> io::Result<std::fs::File> {
-    // The standard streams have owners in this process.
+    // The standard streams already have owners in this process.
     if fd < 3 {
         return Err(io::Error::from_raw_os_error(libc::EBADF));
     }

@@ -1,4 +1,4 @@
-//! RPC over UDP: one datagram a call, one a reply. For the programs beside NFS, whose messages are short.
+//! RPC over UDP, a datagram for each call and reply, for the short messages besides NFS.
 
 use crate::rpc::{HEADROOM, Message, Outcome, Peer, Service};
 use std::io;
@@ -7,7 +7,7 @@ use std::net::{SocketAddr, UdpSocket};
 /// Longest datagram.
 const DATAGRAM_MAX: usize = 65536;
 
-/// Serves calls until `over` says so, which is asked after each datagram.
+/// Serves calls until `over` returns true; it is asked after each datagram.
 pub fn serve(socket: &UdpSocket, service: &Service, over: impl Fn() -> bool) -> io::Result<()> {
     let local = socket.local_addr()?;
     let mut buffer = vec![0; DATAGRAM_MAX];
@@ -18,7 +18,7 @@ pub fn serve(socket: &UdpSocket, service: &Service, over: impl Fn() -> bool) -> 
         }
         match received {
             Ok((len, remote)) => answer(socket, service, local, remote, &buffer[..len]),
-            // That an earlier reply found nobody.
+            // The error may report that an earlier reply reached nobody.
             Err(error) => tracing::debug!(%error, "a datagram was not received"),
         }
     }

@@ -19,8 +19,8 @@ struct Shared {
     more: Condvar,
 }
 
-/// Threads that run jobs in the order given. What may wait in the queue is bounded by who
-/// submits: each connection has a limit of calls under way.
+/// Threads that run jobs in the order of submission. Callers bound the queue: each connection has a
+/// limit of calls under way.
 pub struct Workers {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -63,12 +63,12 @@ impl Workers {
         }
     }
 
-    /// Ends the threads after what is queued.
+    /// Ends the threads after the queued jobs.
     pub fn stop(&self) {
         self.shared.queue.lock().closed = true;
         self.shared.more.notify_all();
         for thread in self.threads.lock().drain(..) {
-            // A panic was reported by the panic hook already.
+            // The panic hook has reported a panic already.
             let _ = thread.join();
         }
     }
@@ -88,8 +88,8 @@ fn work(shared: &Shared) {
                 shared.more.wait(&mut queue);
             }
         };
-        // A panic is a defect; it must not take the thread from everybody else. The hook has
-        // reported it, and what the job held was dropped.
+        // A panic is a defect, but must not end the thread, which others need. The hook has
+        // reported it, and the job's resources were dropped.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
     }
 }

@@ -1,4 +1,4 @@
-//! NFS_ACL over TCP and RDMA: the lists of the exported files themselves, as their own file system has and checks them.
+//! NFS_ACL over TCP and RDMA. The file system of the exported files has and checks the ACLs.
 #![allow(clippy::unwrap_used, reason = "a failure is a failed test")]
 #![allow(unreachable_pub, reason = "modules shared by test binaries")]
 
@@ -30,7 +30,7 @@ fn entry(tag: u32, id: u32, permissions: u32) -> AclEntry {
     }
 }
 
-/// USER_OBJ rw, so many users r, GROUP_OBJ r, mask r, OTHER nothing.
+/// An ACL with USER_OBJ rw, this number of users with r, GROUP_OBJ r, mask r, and OTHER nothing.
 fn entries(users: u32) -> Vec<AclEntry> {
     let named = (0..users).map(|id| entry(tag::USER, 1000 + id, 4));
     let fixed = [
@@ -83,7 +83,7 @@ fn xattr(path: &Path, name: &str) -> Option<PosixAcl> {
     Some(PosixAcl::from_xattr(&value[..len]).unwrap())
 }
 
-/// A server whose export takes ACLs, a file in it and the root.
+/// A server whose export supports ACLs, with a file in it and the root.
 fn scene(more: &[&str]) -> (Dirs, Responder, Client, PathBuf, FileHandle, FileHandle) {
     let dirs = Dirs::new();
     let path = dirs.export().join("file");
@@ -121,7 +121,7 @@ fn lists_are_those_of_the_file() {
     let seen = get(&client, file, mask::ACL).unwrap();
     let found = seen.acl.iter().find(|e| e.tag == tag::CLASS).unwrap();
     assert_eq!(found.permissions, 6);
-    // Three entries are a mode; none takes the list away.
+    // Three entries are only a mode, and an empty list removes the ACL.
     let three: Vec<_> = entries(0)
         .into_iter()
         .filter(|e| e.tag != tag::CLASS)

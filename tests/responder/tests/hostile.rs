@@ -1,4 +1,4 @@
-//! Clients that are up to no good: names that are paths, races, and everything too large.
+//! Malicious clients: names that are paths, races, and arguments that are too large.
 #![allow(clippy::unwrap_used, reason = "a failure is a failed test")]
 #![allow(unreachable_pub, reason = "modules shared by test binaries")]
 
@@ -33,7 +33,7 @@ fn status<T, E>(result: Nfs3Result<T, E>) -> nfsstat3 {
     }
 }
 
-/// What each procedure that takes a name says to this one.
+/// The status of each procedure that takes a name, for this name.
 async fn every_name(
     client: &mut Client,
     dir: &nfs_fh3,
@@ -98,7 +98,7 @@ async fn every_name(
     all
 }
 
-/// Everything below a directory, with contents.
+/// All objects below a directory, with their contents.
 fn tree(dir: &Path) -> BTreeSet<(std::path::PathBuf, Vec<u8>)> {
     let mut all = BTreeSet::new();
     for entry in std::fs::read_dir(dir).unwrap() {
@@ -148,7 +148,7 @@ async fn names_that_are_paths_are_refused_by_every_procedure() {
             String::from_utf8_lossy(name)
         );
     }
-    // "." and ".." are looked up ("..", at the root, is the root), and never made or removed.
+    // "." and ".." can be looked up (".." at the root is the root), but never made or removed.
     for name in [&b"."[..], b".."] {
         let told = every_name(&mut client, &root, &file, name).await;
         assert_eq!(told[0], nfsstat3::NFS3_OK);
@@ -249,11 +249,11 @@ async fn oversized_arguments_are_refused_or_cut_and_the_server_goes_on() {
     };
     let told = status(client.symlink(&args).await.unwrap());
     assert_eq!(told, nfsstat3::NFS3ERR_NAMETOOLONG);
-    // What is asked for beyond the limit is cut to it.
+    // A count beyond the limit is reduced to it.
     let (data, eof) = read(&mut client, &file, 0, u32::MAX).await.unwrap();
     assert_eq!((data.len(), eof), (1 << 20, false));
     assert!(names(&mut client, &root, u32::MAX).await.len() >= 2);
-    // At the end of what an offset can say.
+    // Offsets at the end of their range.
     for offset in [u64::MAX, u64::MAX - 3, i64::MAX as u64] {
         let _ = read(&mut client, &file, offset, 100).await;
         let told = write(&mut client, &file, offset, b"data", stable_how::UNSTABLE).await;
@@ -280,7 +280,7 @@ async fn an_oversized_record_ends_its_connection_alone() {
     let responder = start(&dirs, &[]);
     let mut other = connect(&responder).await;
     let root = other.root_nfs_fh3();
-    // Announced and never sent; fragments without a last one.
+    // Data that is announced and never sent, and fragments without a last one.
     type Send = fn(&mut TcpStream) -> std::io::Result<()>;
     let ends: [Send; 2] = [
         |stream| stream.write_all(&0xffff_ffff_u32.to_be_bytes()),
@@ -297,7 +297,7 @@ async fn an_oversized_record_ends_its_connection_alone() {
         let limit = Some(Duration::from_secs(60));
         stream.set_read_timeout(limit).unwrap();
         stream.set_write_timeout(limit).unwrap();
-        // It may hang up in the middle.
+        // The server may close the connection in between.
         let _ = end(&mut stream);
         let got = stream.read(&mut [0; 4]);
         assert!(

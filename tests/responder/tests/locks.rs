@@ -1,5 +1,5 @@
-//! NLM and NSM as a client on the network sees them: each procedure in both forms over TCP and UDP, callbacks, and
-//! what a restart does.
+//! NLM and NSM as a client on the network sees them: each procedure in both forms over TCP and UDP,
+//! callbacks, and the effect of a restart.
 #![allow(clippy::unwrap_used, reason = "a failure is a failed test")]
 #![allow(unreachable_pub, reason = "modules shared by test binaries")]
 
@@ -19,7 +19,7 @@ use plain::{Client, Peer};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A file in a fresh export, and its server.
+/// A server with a file in an empty export.
 struct Scene {
     dirs: Dirs,
     responder: Responder,
@@ -150,7 +150,7 @@ fn what_cannot_be_locked_has_its_own_status() {
     let mut of_root = scene.args(1, 0, 0);
     of_root.lock.file = scene.root;
     assert_eq!(status::<LockRange>(&client, &of_root), Status::Failed);
-    // A file that is locked stays reachable without a name, one that is not is stale.
+    // A locked file can be reached without a name. A file without locks is stale then.
     let held = scene.args(1, 0, 1);
     assert_eq!(status::<LockRange>(&client, &held), Status::Granted);
     std::fs::remove_file(scene.dirs.export().join("file")).unwrap();
@@ -232,7 +232,7 @@ fn a_waiter_is_called_back_at_its_rpcbind() {
             };
             client.call::<GrantedResult, _>(&res, |_| ());
         }
-        // The client refused it, in one way or the other.
+        // The client refused it, in one form or the other.
         plain::until(|| scene.command("locks") == "ok");
         assert!(stop(scene.responder).success());
     }
@@ -303,7 +303,7 @@ fn a_restart_loses_locks_tells_clients_and_takes_reclaims() {
         status::<LockRange>(&client, &scene.args(2, 0, 1)),
         Status::Denied
     );
-    // A process that starts again remembers whom to tell.
+    // A new process still knows whom to notify.
     let Scene {
         dirs, responder, ..
     } = scene;

@@ -1,5 +1,5 @@
-//! Every procedure, called by an independent client over TCP and compared with what is in
-//! the exported directory.
+//! Calls every procedure with an independent client over TCP, and compares the results with the
+//! exported directory.
 #![allow(clippy::unwrap_used, reason = "a failure is a failed test")]
 #![allow(unreachable_pub, reason = "modules shared by test binaries")]
 
@@ -89,7 +89,7 @@ async fn setattr_sets_and_guards() {
     assert_eq!(real.mtime_nsec(), 999_999_999);
     assert_eq!(real.permissions().mode() & 0o7777, 0o4751);
 
-    // The ctime is another by now: nothing is changed.
+    // The ctime has changed, so nothing is set.
     args.new_attributes = with_mode(0);
     let Nfs3Result::Err((status, fail)) = client.setattr(&args).await.unwrap() else {
         panic!("the guard let it pass");
@@ -147,7 +147,7 @@ async fn data_is_written_read_and_committed() {
     assert_eq!(verifiers.len(), 1, "one verifier in the life of a server");
     assert_eq!(after(&ok.file_wcc).size, (5 << 32) + 100);
 
-    // A hole reads as zeros, behind the end is nothing.
+    // A hole reads as zeros, and there is no data behind the end.
     let (got, eof) = read(&mut client, &file, 4 << 32, 64).await.unwrap();
     assert_eq!((got, eof), (vec![0; 64], false));
     let (got, eof) = read(&mut client, &file, 1 << 50, 64).await.unwrap();
@@ -320,7 +320,7 @@ async fn the_other_kinds_are_made() {
     };
     assert!(kind("fifo").is_fifo());
     assert!(kind("socket").is_socket());
-    // A FIFO is never opened, which would wait for a writer.
+    // A FIFO is never opened, because that would wait for a writer.
     let fifo = lookup(&mut client, &root, "fifo").await.unwrap();
     let status = read(&mut client, &fifo, 0, 10).await;
     assert_eq!(status.unwrap_err(), nfsstat3::NFS3ERR_INVAL);
@@ -381,7 +381,7 @@ async fn names_are_removed_moved_and_linked() {
     };
     rename(at(&root, "file"), at(&dir, "moved")).await.unwrap();
     assert!(!path("file").exists() && path("dir/moved").exists());
-    // Over a directory with entries, and a directory into itself.
+    // Renaming over a directory with entries, and renaming a directory into itself.
     std::fs::create_dir(path("other")).unwrap();
     let status = rename(at(&root, "other"), at(&root, "dir")).await;
     assert_eq!(status, Err(nfsstat3::NFS3ERR_NOTEMPTY));
@@ -402,7 +402,7 @@ async fn names_are_removed_moved_and_linked() {
     );
     assert_eq!(remove(at(&root, "dir")).await, Err(nfsstat3::NFS3ERR_ISDIR));
     remove(at(&dir, "linked")).await.unwrap();
-    // The last name went: the handle is no good any more.
+    // The last name is gone, so the handle is not valid any more.
     let gone = getattr(&mut client, &file).await;
     assert_eq!(gone.unwrap_err(), nfsstat3::NFS3ERR_STALE);
 
@@ -444,7 +444,7 @@ async fn large_directories_are_listed_completely_and_once() {
         assert_eq!(*fileid, real);
     }
 
-    // By READDIRPLUS, while others remove names already listed and add new ones.
+    // By READDIRPLUS, while others remove listed names and add new ones.
     let mut args = READDIRPLUS3args {
         dir: root.clone(),
         cookie: 0,
@@ -484,7 +484,7 @@ async fn large_directories_are_listed_completely_and_once() {
     let old = seen.iter().filter(|name| name.starts_with("file")).count();
     assert_eq!(old, FILES);
 
-    // A cookie of another kind.
+    // A verifier of another kind of cookies.
     args.cookieverf = cookieverf3([1; 8]);
     let Nfs3Result::Err((status, _)) = client.readdirplus(&args).await.unwrap() else {
         panic!("a verifier of somebody else's");
@@ -509,7 +509,7 @@ async fn access_and_file_system_facts() {
         access: 0x3f,
     };
     let ok = client.access(&args).await.unwrap().unwrap();
-    // Everything but EXECUTE, which a directory has not.
+    // All rights but EXECUTE, which does not apply to a directory.
     assert_eq!(ok.access, 0x1f);
 
     let info = client
@@ -541,7 +541,7 @@ async fn access_and_file_system_facts() {
     assert_eq!(conf.name_max, 255);
     assert!(conf.no_trunc && conf.case_preserving && !conf.case_insensitive);
 
-    // Limits are kept to.
+    // Limits are respected.
     let file = create(&mut client, &root, "file", 0o600).await;
     let ok = write(&mut client, &file, 0, &[1; 40_000], stable_how::UNSTABLE).await;
     assert_eq!(ok.unwrap().count, 32_768);

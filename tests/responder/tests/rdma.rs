@@ -1,5 +1,5 @@
-//! RPC-over-RDMA (RFC 8166) as the responder does it: every form of call and reply, over
-//! the in-process provider and over soft-iWARP.
+//! RPC-over-RDMA (RFC 8166) of the responder: every form of call and reply, over the in-process
+//! provider and over soft-iWARP.
 #![allow(clippy::unwrap_used, reason = "a failure is a failed test")]
 #![allow(unreachable_pub, reason = "modules shared by test binaries")]
 
@@ -30,8 +30,8 @@ fn providers() -> Vec<Arc<dyn Provider>> {
     ]
 }
 
-/// Runs `test` over every provider, with a fresh export each,
-/// and once with all posting done by the connection's thread.
+/// Runs `test` over every provider, each with an empty export, and once with all posting by the
+/// connection's thread.
 fn over_all(test: impl Fn(&Dirs, &mut Requester)) {
     let together = providers().into_iter().map(|provider| (provider, false));
     let apart: Arc<dyn Provider> = Arc::new(Loopback::new());
@@ -96,7 +96,7 @@ fn read_fills_the_write_chunk() {
         std::fs::write(dirs.export().join("file"), &data).unwrap();
         let root = requester.mount();
         let file = look_up(requester, root, b"file");
-        // Three segments, the last of which is used in part.
+        // Three segments, of which the last one is used in part.
         let sinks = [
             requester.sink(100_000),
             requester.sink(150_001),
@@ -118,7 +118,7 @@ fn read_fills_the_write_chunk() {
             .map(|s| s.length)
             .collect();
         assert_eq!(lengths, [100_000, 150_001, 50_000]);
-        // Three handles: none could be invalidated for all.
+        // The chunk has three handles, so none is invalidated.
         assert_eq!(answer.invalidated, None);
         let mut from = Decoder::with_placed(answer.results(), 300_001);
         match ReadRes::decode(&mut from).unwrap() {
@@ -157,7 +157,7 @@ fn read_without_a_chunk_is_inline_and_a_failure_leaves_the_chunk_unused() {
             Reply::Ok(ok) => assert_eq!(ok.data, Payload::Inline(b"five!")),
             Reply::Fail(status, _) => panic!("{status:?}"),
         }
-        // An empty chunk asks for the result inline and comes back empty.
+        // An empty chunk asks for the result inline, and comes back empty.
         let body = Body::Msg(ChunkLists {
             writes: [WriteChunk::default()].into_iter().collect(),
             ..Default::default()
@@ -234,7 +234,7 @@ fn write_comes_by_a_position_zero_chunk_in_pieces() {
             let whole = call::<Write>(xid, &write_args(file, &data));
             let head = whole.len() - len.next_multiple_of(4);
             let middle = head + len / 3;
-            // The head, the data in two, and the padding by itself; or all in one.
+            // The head, the data in two pieces, and the padding in separate chunks; or all in one.
             let pieces: Vec<_> = [
                 &whole[..head],
                 &whole[head..middle],
@@ -292,14 +292,14 @@ fn write_comes_by_a_reduced_chunk() {
                 ..Default::default()
             })
         };
-        // At the wrong place first.
+        // First with a wrong position.
         let answer = requester.call(20, with(position + 4), encoder.as_slice());
         assert!(is_err_chunk(&answer));
         assert_eq!(std::fs::read(&path).unwrap(), b"");
         let answer = requester.call(20, with(position), encoder.as_slice());
         assert_eq!(written(answer.results()), 524_287);
         assert!(std::fs::read(&path).unwrap()[10..] == data);
-        // The same chunk for a procedure that has no use for it.
+        // The same chunk for a procedure that cannot have one.
         let getattr = call::<Getattr>(21, &GetattrArgs { object: file });
         let answer = requester.call(21, with(position), &getattr);
         assert!(is_err_chunk(&answer));
@@ -366,7 +366,7 @@ fn long_replies_use_the_reply_chunk_and_short_ones_do_not() {
             count: 60_000,
         };
         let long = call::<Readdir>(40, &args);
-        // Without a chunk to put it in there is no reply.
+        // Without a chunk for it, there is no reply.
         let answer = requester.call(40, Body::Msg(ChunkLists::default()), &long);
         assert!(is_err_chunk(&answer));
         let sinks = [requester.sink(4096), requester.sink(60_000)];
@@ -387,7 +387,7 @@ fn long_replies_use_the_reply_chunk_and_short_ones_do_not() {
             Reply::Ok(ok) => assert_eq!((ok.entries.len(), ok.eof), (302, true)),
             Reply::Fail(status, _) => panic!("{status:?}"),
         }
-        // One handle, offered for a short reply: unused, and invalidated all the same.
+        // One handle, offered for a short reply: the chunk is unused, but invalidated.
         let sink = requester.sink(8192);
         let handle = sink.segments()[0].handle;
         let getattr = call::<Getattr>(42, &GetattrArgs { object: root });
@@ -418,7 +418,7 @@ fn long_replies_use_the_reply_chunk_and_short_ones_do_not() {
 fn bad_headers_are_answered_or_ignored() {
     over_all(|_, requester| {
         let null = call::<Null>(50, &Void {});
-        // Too short for any header, and messages nobody answers.
+        // Messages that are too short for a header, and messages that have no answer.
         requester.send(&[0; 24]);
         requester.post(&Header::new(50, 1, Body::Done), &[0; 12]);
         requester.post(
@@ -440,17 +440,17 @@ fn bad_headers_are_answered_or_ignored() {
             chunks: ChunkLists::default(),
         };
         assert!(is_err_chunk(&requester.call(52, padded, &null)));
-        // RDMA_NOMSG with nothing to take the message from.
+        // RDMA_NOMSG without a chunk for the message.
         let sink = requester.sink(4096);
         let reply_only = Body::NoMsg(ChunkLists {
             reply: Some(write_chunk(&[&sink])),
             ..Default::default()
         });
         assert!(is_err_chunk(&requester.call(53, reply_only, b"")));
-        // The header's XID is not the message's.
+        // The XID in the header differs from that of the message.
         let body = Body::Msg(ChunkLists::default());
         assert!(is_err_chunk(&requester.call(54, body, &null)));
-        // More than any call may have.
+        // More segments than a call may have.
         let source = requester.source(&null);
         let mut reads = read_chunk(0, &[&source]);
         reads[0].target.length = u32::MAX;
@@ -480,7 +480,7 @@ fn a_call_that_comes_again_is_answered_from_memory() {
         let reply = first.inline::<Remove>(60, &args);
         assert_eq!(RemoveRes::from_xdr(&reply).unwrap().status(), Status::Ok);
         drop(first);
-        // After a reconnect, from another port.
+        // After a new connection, which has another port.
         let mut second = Requester::connect(&*provider, address, true);
         assert_eq!(second.inline::<Remove>(60, &args), reply);
         let other = second.inline::<Remove>(61, &args);
@@ -537,7 +537,7 @@ fn odd_settings_work() {
         requester.send(&message);
         let answer = requester.answer().unwrap();
         assert_eq!(answer.header.credits, credits);
-        // One handle, which a server with remote invalidation would take.
+        // One handle, which a server with remote invalidation would invalidate.
         let sink = requester.sink(4096);
         let chunk = Body::Msg(ChunkLists {
             reply: Some(write_chunk(&[&sink])),
@@ -570,7 +570,7 @@ fn a_peer_that_does_not_read_delays_nobody() {
         offset: 0,
         count: 1 << 20,
     };
-    // Nobody polls this one's completions, so nobody reads its socket.
+    // Nobody polls these completions, so nobody reads this socket.
     let sinks: Vec<_> = (0..7).map(|_| lazy.sink(1 << 20)).collect();
     for (n, sink) in sinks.iter().enumerate() {
         let xid = 100 + n as u32;
@@ -591,7 +591,7 @@ fn a_peer_that_does_not_read_delays_nobody() {
         assert_eq!(answer.lists().writes[0].len(), 1 << 20);
         other.take(sink);
     }
-    // It was only slow: its replies are all there.
+    // It was only slow: all of its replies arrive.
     for _ in 0..7 {
         assert!(!lazy.answer().unwrap().results().is_empty());
     }
@@ -604,7 +604,7 @@ fn a_peer_that_does_not_read_delays_nobody() {
 
 proptest::proptest! {
     #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.div_ceil(4)))]
-    /// Any messages, most of them headers with chunks nobody offered: the server goes on.
+    /// Any messages, mostly headers with chunks nobody offered: the server survives.
     #[test]
     fn no_messages_bring_it_down(
         messages in proptest::collection::vec(

@@ -1,6 +1,5 @@
-//! What a server on a network owes its owner: handles that cannot be forged or lead out of
-//! the export, callers that are who they say, nothing carried out twice, and no bytes that
-//! bring it down.
+//! The security of the server: handles cannot be forged and do not lead out of the export, callers
+//! act under their own identities, nothing is executed twice, and no bytes crash it.
 #![allow(clippy::unwrap_used, reason = "a failure is a failed test")]
 #![allow(unreachable_pub, reason = "modules shared by test binaries")]
 
@@ -41,7 +40,7 @@ async fn handles_survive_a_restart_and_another_key_refuses_them() {
         write(&mut client, &file, 0, b"kept", stable_how::FILE_SYNC)
             .await
             .unwrap();
-        // Moved meanwhile: the handle names the file, not the path.
+        // Even if the file was moved: the handle identifies the file, and not the path.
         std::fs::rename(dirs.export().join("dir/file"), dirs.export().join("moved")).unwrap();
         assert!(stop(responder).success());
 
@@ -72,7 +71,7 @@ async fn a_reused_inode_number_is_another_file() {
     let mut client = connect(&responder).await;
     let root = client.root_nfs_fh3();
     let mut old = Vec::new();
-    // ext4 gives the number of the file just removed to the next one.
+    // ext4 gives the inode number of a removed file to the next one.
     for n in 0..20 {
         let file = create(&mut client, &root, "file", 0o600).await;
         for gone in &old {
@@ -104,7 +103,7 @@ async fn a_removed_file_is_stale_while_its_inode_number_is_reused() {
         };
         client.remove(&args).await.unwrap().unwrap();
     }
-    // Each file made by these takes the lowest number that is free, as ext4 gives them.
+    // Each of these threads makes files that take the lowest free inode number, as on ext4.
     let makers: Vec<_> = (0..2)
         .map(|n| {
             let path = dirs.export().join(format!("other{n}"));
@@ -137,7 +136,7 @@ async fn handles_lead_nowhere_else() {
     let root = client.root_nfs_fh3();
     let dir = mkdir(&mut client, &root, "dir").await;
 
-    // Forged in every way a bit can be wrong, and of every length.
+    // Handles with each bit changed, and of every length.
     let bytes = root.data.as_ref().to_vec();
     for bit in 0..bytes.len() * 8 {
         let mut forged = bytes.clone();
@@ -150,7 +149,7 @@ async fn handles_lead_nowhere_else() {
         let status = getattr(&mut client, &handle(&forged)).await.unwrap_err();
         assert_eq!(status, nfsstat3::NFS3ERR_BADHANDLE);
     }
-    // Above the root is the root.
+    // ".." at the root is the root.
     assert_eq!(lookup(&mut client, &root, "..").await.unwrap(), root);
     for name in ["../secret", "/etc/passwd", "dir/../../secret", ""] {
         let status = lookup(&mut client, &root, name).await.unwrap_err();
@@ -163,7 +162,7 @@ async fn handles_lead_nowhere_else() {
         .unwrap();
     assert_eq!(parent, std::fs::metadata(dirs.export()).unwrap().ino());
 
-    // Symbolic links are objects, never followed.
+    // Symbolic links are objects, and never followed.
     symlink(&secret, dirs.export().join("link")).unwrap();
     symlink(dirs.root(), dirs.export().join("up")).unwrap();
     let link = lookup(&mut client, &root, "link").await.unwrap();
@@ -183,7 +182,7 @@ async fn handles_lead_nowhere_else() {
             ..Default::default()
         }),
     };
-    // It is there, whatever it is; what it points to stays as it is.
+    // The name exists, whatever it is; the target of the link is not changed.
     let _ = client.create(&args).await.unwrap();
     let args = SETATTR3args {
         object: link.clone(),
@@ -195,7 +194,7 @@ async fn handles_lead_nowhere_else() {
     assert_eq!(std::fs::metadata(&secret).unwrap().mode(), before);
     assert_eq!(std::fs::read(&secret).unwrap(), b"secret");
 
-    // A directory moved out of the export takes its handle with it.
+    // The handle of a directory that was moved out of the export is not valid any more.
     std::fs::rename(dirs.export().join("dir"), dirs.root().join("out")).unwrap();
     let status = lookup(&mut client, &dir, "..").await.unwrap_err();
     assert_eq!(status, nfsstat3::NFS3ERR_STALE);
@@ -223,7 +222,7 @@ async fn swapping_a_directory_for_a_link_never_leads_out() {
         let stop = stop.clone();
         std::thread::spawn(move || {
             while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                // Exchanges what the two names stand for, at once.
+                // Exchanges the two names atomically.
                 rustix::fs::renameat_with(
                     rustix::fs::CWD,
                     export.join("real"),
@@ -280,7 +279,7 @@ async fn callers_are_who_they_say() {
     let status = read(&mut other, &file, 0, 9).await.unwrap_err();
     assert_eq!(status, nfsstat3::NFS3ERR_ACCES);
 
-    // The owner writes on what was made read-only, as through an open descriptor.
+    // The owner may write to a file that was made read-only, as with an open descriptor.
     let readonly = create(&mut owner, &root, "readonly", 0o444).await;
     write(&mut owner, &readonly, 0, b"late", stable_how::UNSTABLE)
         .await
@@ -326,7 +325,7 @@ async fn callers_are_who_they_say() {
     squashed_root(&dirs, &root, &file).await;
 }
 
-/// A directory that can be listed but not entered tells names, and nothing else.
+/// A directory that may be listed but not searched shows names and nothing else.
 async fn names_without_handles(
     dirs: &Dirs,
     root: &nfs_fh3,
@@ -357,7 +356,7 @@ async fn names_without_handles(
     assert_eq!(status, nfsstat3::NFS3ERR_ACCES);
 }
 
-/// A device would be a way around every permission of the server.
+/// A device would be a way around all permissions of the server.
 async fn no_devices(root: &nfs_fh3, owner: &mut Client) {
     let args = MKNOD3args {
         where_: at(root, "device"),
@@ -372,7 +371,7 @@ async fn no_devices(root: &nfs_fh3, owner: &mut Client) {
     assert_eq!(status, nfsstat3::NFS3ERR_PERM);
 }
 
-/// With `--root-squash` the superuser is somebody else, also for the file of another user.
+/// With `--root-squash` the superuser is another user, also for files of other users.
 async fn squashed_root(dirs: &Dirs, root: &nfs_fh3, file: &nfs_fh3) {
     let responder = start(dirs, &["--root-squash", "--anon-uid", "4000"]);
     let mut root_user = connect_as(&responder, credential(0, 0, &[0])).await;
@@ -394,7 +393,7 @@ async fn an_unprivileged_server_works_and_keeps_its_handles() {
     for dir in [dirs.root().to_path_buf(), dirs.export()] {
         std::os::unix::fs::chown(dir, Some(1234), Some(1234)).unwrap();
     }
-    // A copy: the target directory may be out of the other user's reach.
+    // Use a copy, because the other user may not be able to reach the target directory.
     let program = dirs.root().join("responder");
     std::fs::copy(env!("CARGO_BIN_EXE_nfsrdma-responder"), &program).unwrap();
     let start = || launch(&program, &dirs, &[]).user(1234).start().unwrap();
@@ -444,7 +443,7 @@ async fn killing_the_server_loses_what_was_not_committed() {
     write(&mut client, &file, 9, b" and lost", stable_how::UNSTABLE)
         .await
         .unwrap();
-    // Until then everybody sees it.
+    // Until then, everybody sees the data.
     assert_eq!(
         read(&mut client, &file, 5, 99).await.unwrap().0,
         b"tted and lost"
@@ -468,7 +467,7 @@ async fn killing_the_server_loses_what_was_not_committed() {
         again.verf.0, first.verf.0,
         "the client has to learn of the loss"
     );
-    // What is asked to be stable is, and takes what was held along.
+    // Data of a stable WRITE is on stable storage, together with the data held before.
     write(&mut client, &file, 1, b"O", stable_how::FILE_SYNC)
         .await
         .unwrap();
@@ -478,7 +477,7 @@ async fn killing_the_server_loses_what_was_not_committed() {
     );
 }
 
-/// A call over plain TCP, as bytes.
+/// The bytes of a call over plain TCP.
 fn remove_call(xid: u32, dir: &[u8], name: &[u8]) -> Vec<u8> {
     let mut to = Encoder::new(vec![0; 4]);
     Call {
@@ -539,7 +538,7 @@ async fn a_call_sent_twice_is_done_once() {
         let root = connect(&responder).await.root_nfs_fh3();
         let mut stream = open(&responder);
         let call = remove_call(77, root.data.as_ref(), b"file");
-        // At once: the second comes while the first is under way, if there is a delay.
+        // Both at once: with a delay, the second one arrives while the first one is under way.
         stream.write_all(&call).unwrap();
         stream.write_all(&call).unwrap();
         let first = next_record(&mut stream).unwrap();
@@ -562,7 +561,7 @@ async fn a_peer_that_does_not_read_delays_nobody() {
     let mut client = connect(&responder).await;
     let root = client.root_nfs_fh3();
     let file = lookup(&mut client, &root, "file").await.unwrap();
-    // Sixty calls for a megabyte each, and no reading.
+    // Sixty calls that each read a megabyte, and a client that does not read.
     let mut lazy = open(&responder);
     lazy.set_write_timeout(Some(Duration::from_millis(200)))
         .unwrap();
@@ -620,18 +619,18 @@ fn odd_calls_are_answered_by_the_rules() {
     assert_eq!(ask(&call([4, 0, 2, 100003, 3, 22])), [4, 1, 0, 0, 0, 3]);
     assert_eq!(ask(&call([5, 0, 2, 12345, 3, 0])), [5, 1, 0, 0, 0, 1]);
     assert_eq!(ask(&call([6, 0, 2, 100003, 3, 1])), [6, 1, 0, 0, 0, 4]);
-    // AUTH_DH, and an AUTH_SYS that is none.
+    // AUTH_DH, and an invalid AUTH_SYS.
     assert_eq!(ask(&[7, 0, 2, 100003, 3, 0, 3, 0, 0, 0]), [7, 1, 1, 1, 1]);
     assert_eq!(
         ask(&[8, 0, 2, 100003, 3, 0, 1, 4, 9, 0, 0]),
         [8, 1, 1, 1, 1]
     );
-    // A handle of 65 bytes.
+    // A handle with 65 bytes.
     assert_eq!(
         ask(&[&call([9, 0, 2, 100003, 3, 1])[..], &[65], &[0; 17]].concat()),
         [9, 1, 0, 0, 0, 0, 10001]
     );
-    // What is no call has no answer; what comes after has.
+    // A message that is no call has no answer, but the next call has one.
     let mut reply = record::mark(8, true).to_vec();
     reply.extend([0, 0, 0, 10, 0, 0, 0, 1]);
     stream.write_all(&reply).unwrap();
@@ -641,7 +640,7 @@ fn odd_calls_are_answered_by_the_rules() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.div_ceil(10)))]
-    /// One server, any bytes on many connections: it is still there afterwards.
+    /// Sends any bytes on many connections to one server, which survives.
     #[test]
     fn no_bytes_bring_it_down(
         records in proptest::collection::vec(

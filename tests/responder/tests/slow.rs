@@ -1,5 +1,5 @@
-//! Peers that are slow or silent for ever, over soft-iWARP: they cost the responder a bounded
-//! time and number of connections, and nobody else anything.
+//! Peers that are slow or silent for ever, over soft-iWARP. They occupy the responder for a bounded
+//! time, with a bounded number of connections, and delay nobody else.
 #![allow(clippy::unwrap_used, reason = "a failure is a failed test")]
 #![allow(unreachable_pub, reason = "modules shared by test binaries")]
 
@@ -20,23 +20,23 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// What `requester::serve` lets in at a time.
+/// Most connections that `requester::serve` accepts at a time.
 const MOST: usize = 16;
-/// What a test waits for comes within this, or never.
+/// The time limit for everything that a test waits for.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn provider() -> IwarpProvider {
     IwarpProvider::new(IwarpOptions::default())
 }
 
-/// A responder that gives a peer `timeout` to ask.
+/// A responder that gives a peer `timeout` to send its request.
 fn patient(dirs: &Dirs, timeout: Duration) -> (Server, SocketAddr) {
     serve(&dirs.export(), Arc::new(provider()), |settings| {
         settings.timeout = timeout;
     })
 }
 
-/// Tries to connect until it is let in.
+/// Connects repeatedly until the responder accepts.
 fn let_in(address: SocketAddr) -> Requester {
     let until = Instant::now() + LIMIT;
     loop {
@@ -51,11 +51,11 @@ fn is_served(requester: &mut Requester) {
     assert_eq!(requester.inline::<Null>(9, &Void {}), b"");
 }
 
-/// Sends nothing, or a request a byte at a time, and ends when the responder has enough.
+/// Sends nothing, or a request byte by byte, until the responder closes the connection.
 fn slow(address: SocketAddr, drips: bool) -> JoinHandle<()> {
     let mut socket = TcpStream::connect(address).unwrap();
     thread::spawn(move || {
-        // With 512 bytes of private data to come: it would take a minute.
+        // 512 bytes of private data follow, which would take a minute.
         let request = b"MPA ID Req Frame\x10\x01\x02\x00".iter().copied();
         let bytes = request.chain(std::iter::repeat_n(0, 512));
         for byte in bytes.take_while(|_| drips) {
@@ -90,7 +90,7 @@ fn peers_that_never_ask_are_bounded_in_number_and_delay_nobody() {
     let mut requester = Requester::connect(&provider(), address, true);
     is_served(&mut requester);
     let refused = Requester::try_connect(&provider(), address, true).err();
-    // By an MPA reject frame if the request was there already, and by closing otherwise.
+    // An MPA reject frame if the request had arrived, and otherwise a closed connection.
     let refused_as_expected = matches!(refused, Some(Error::Refused(_) | Error::NotRdma(_)));
     assert!(refused_as_expected, "{refused:?}");
     all.pop();
@@ -121,7 +121,7 @@ fn a_peer_that_stops_reading_is_let_go_and_delays_nobody() {
         LookupRes::Ok(ok) => ok.object,
         LookupRes::Fail(status, _) => panic!("{status:?}"),
     };
-    // More than the sockets hold, and from here on nobody looks at what comes.
+    // This is more than the sockets hold, and from here on nobody polls.
     let args = ReadArgs {
         file,
         offset: 0,
@@ -137,7 +137,7 @@ fn a_peer_that_stops_reading_is_let_go_and_delays_nobody() {
     }
     let mut others: Vec<_> = (1..MOST).map(|_| let_in(address)).collect();
     others.iter_mut().for_each(is_served);
-    // Its place is given to another.
+    // Its place is given to another peer.
     is_served(&mut let_in(address));
     drop((others, sinks, stalled));
     server.stop();

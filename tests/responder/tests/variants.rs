@@ -1,4 +1,4 @@
-//! The habits of other servers, over TCP by an independent client, and the control socket.
+//! The imitated habits of other servers, over TCP by an independent client, and the control socket.
 #![allow(clippy::unwrap_used, reason = "a failure is a failed test")]
 #![allow(unreachable_pub, reason = "modules shared by test binaries")]
 
@@ -108,7 +108,7 @@ async fn samples_that_are_not_atomic_may_enclose_a_change_of_another() {
     let mut b = connect(&server.responder).await;
     let root = a.root_nfs_fh3();
     let file = create(&mut a, &root, "file", 0o600).await;
-    // Both sample the empty file before either writes.
+    // Both replies show the empty file from before either WRITE.
     let (one, two) = tokio::join!(
         write(&mut a, &file, 0, b"1", UNSTABLE),
         write(&mut b, &file, 1, b"2", UNSTABLE),
@@ -148,7 +148,7 @@ async fn the_clock_steps_and_old_times_stay() {
     let after = getattr(&mut client, &old).await.unwrap();
     assert!(after.mtime.seconds <= before.mtime.seconds - 3500);
     assert!(after.ctime.seconds <= before.ctime.seconds - 3500);
-    // What a client sets is what it reads back.
+    // A client reads back the time that it has set.
     set_mtime(&mut client, &old, after.ctime.seconds + 7200).await;
     let set = getattr(&mut client, &old).await.unwrap();
     let wanted = after.ctime.seconds + 7200;
@@ -198,7 +198,7 @@ async fn different_handles_with_equal_fileids() {
     );
     let of_root = getattr(&mut client, &root).await.unwrap().fileid;
     assert_ne!(of_dir, of_root);
-    // READDIR has the same numbers.
+    // READDIR shows the same numbers.
     let mut listed = names(&mut client, &live, 4096).await;
     listed.sort();
     let wanted = [(".", of_dir), ("..", of_root), ("db", a.fileid)];
@@ -228,7 +228,7 @@ async fn a_restart_by_command_loses_unstable_data_and_connections() {
     assert_ne!(again.verf.0, first.verf.0);
 }
 
-/// A WRITE over plain TCP, as bytes.
+/// The bytes of a WRITE over plain TCP.
 fn write_call(file: &nfs_fh3, offset: u64, data: &[u8]) -> Vec<u8> {
     use nfsrdma_xdr::codec::{Encode, Encoder};
     use nfsrdma_xdr::rpc::{Auth, AuthSys, Call};
@@ -274,14 +274,14 @@ async fn calls_fail_hang_up_and_are_held_by_command() {
     assert_eq!(refused.err(), Some(nfsstat3::NFS3ERR_JUKEBOX));
     write(&mut client, &file, 0, b"x", UNSTABLE).await.unwrap();
 
-    // Run, and the connection lost instead of a reply.
+    // The call is executed, and the connection ends without a reply.
     server.tell("hangup WRITE");
     let mut other = TcpStream::connect(("127.0.0.1", server.responder.nfs)).unwrap();
     other.write_all(&write_call(&file, 1, b"y")).unwrap();
     assert_eq!(other.read(&mut [0; 4]).unwrap_or(0), 0);
     assert_eq!(std::fs::read(dirs.export().join("file")).unwrap(), b"xy");
 
-    // Held until the other is done.
+    // The call is held until the other one is done.
     let (mut a, mut b) = (
         connect(&server.responder).await,
         connect(&server.responder).await,

@@ -1,7 +1,7 @@
-//! What threads wait with, under Shuttle: the names of `parking_lot` and `std` that the module `sync` of a crate offers
-//! to it. Every lock, wait and atomic is a place where another thread may go on.
+//! Locks, waits and threads under Shuttle, with the names that the module `sync` of a crate offers.
+//! At every lock, wait and atomic operation another thread may continue.
 //!
-//! A crate takes these in place of its own with the feature `shuttle`, which only `tests/models` turns on.
+//! The feature `shuttle` of a crate uses these; only `tests/models` turns it on.
 
 use shuttle::rand::{Rng, thread_rng};
 use std::cell::RefCell;
@@ -11,22 +11,22 @@ use std::time::{Duration, Instant};
 
 pub use shuttle;
 pub use shuttle::sync::atomic;
-/// As `std::thread`.
+/// Stands for `std::thread`.
 pub mod thread {
     pub use shuttle::thread::*;
 
-    /// The scheduler knows no time: others go on for a while.
+    /// The scheduler has no time: other threads run for a while.
     pub fn sleep(_time: std::time::Duration) {
         yield_now();
     }
 }
 
-/// As `std::thread::LocalKey` of a `RefCell`.
+/// Stands for `std::thread::LocalKey` of a `RefCell`.
 #[derive(Debug)]
 pub struct LocalKey<T: 'static>(&'static shuttle::thread::LocalKey<RefCell<T>>);
 
 impl<T: 'static> LocalKey<T> {
-    /// What [`thread_cell`] declares.
+    /// Made by [`thread_cell`].
     pub const fn new(key: &'static shuttle::thread::LocalKey<RefCell<T>>) -> Self {
         LocalKey(key)
     }
@@ -47,7 +47,7 @@ impl<T: 'static> LocalKey<T> {
     }
 }
 
-/// As `std::thread_local`, for a `RefCell`.
+/// Stands for `std::thread_local`, for a `RefCell`.
 #[macro_export]
 macro_rules! thread_cell {
     ($(#[$attribute:meta])* static $name:ident: RefCell<$of:ty> = const { $value:expr };) => {
@@ -61,11 +61,11 @@ macro_rules! thread_cell {
     };
 }
 
-/// As `parking_lot::Mutex`.
+/// Stands for `parking_lot::Mutex`.
 #[derive(Debug, Default)]
 pub struct Mutex<T>(shuttle::sync::Mutex<T>);
 
-/// As `parking_lot::MutexGuard`.
+/// Stands for `parking_lot::MutexGuard`.
 #[derive(Debug)]
 pub struct MutexGuard<'a, T> {
     of: &'a Mutex<T>,
@@ -94,7 +94,7 @@ impl<T> Mutex<T> {
     }
 }
 
-/// As `parking_lot::RwLock`.
+/// Stands for `parking_lot::RwLock`.
 #[derive(Debug, Default)]
 pub struct RwLock<T>(shuttle::sync::RwLock<T>);
 
@@ -131,11 +131,11 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-/// As `parking_lot::Condvar`.
+/// Stands for `parking_lot::Condvar`.
 #[derive(Debug, Default)]
 pub struct Condvar(shuttle::sync::Condvar);
 
-/// As `parking_lot::WaitTimeoutResult`.
+/// Stands for `parking_lot::WaitTimeoutResult`.
 #[derive(Debug, Clone, Copy)]
 pub struct WaitTimeoutResult(bool);
 
@@ -156,7 +156,7 @@ impl Condvar {
         guard.guard = Some(inner.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// The scheduler knows no time: others go on for a while, and the time is over or not.
+    /// The scheduler has no time: other threads run for a while, and then the time is over or not.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _time: Duration) -> WaitTimeoutResult {
         MutexGuard::unlocked(guard, thread::yield_now);
         WaitTimeoutResult(thread_rng().gen_bool(0.5))

@@ -1,4 +1,4 @@
-//! What goes wrong: how it begins, how long it lasts, how it ends.
+//! The faults: how each begins, how long it lasts, and how it ends.
 
 use crate::proxy::Way;
 use crate::stand::Stand;
@@ -11,21 +11,21 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Fault {
-    /// SIGKILL to the server; it is started again.
+    /// The server gets SIGKILL, and is started again.
     Kill,
-    /// SIGSTOP to the server; it goes on.
+    /// The server gets SIGSTOP, and continues later.
     Stop,
-    /// Connections end, in order.
+    /// Connections are closed in order.
     Cut,
     /// Connections are reset.
     Reset,
-    /// Bytes to the server wait.
+    /// Bytes to the server are held back.
     StallUp,
-    /// Bytes to the client wait.
+    /// Bytes to the client are held back.
     StallDown,
-    /// Nothing arrives either way, nothing is lost, and new connections wait, too.
+    /// Nothing arrives in either direction, but nothing is lost, and new connections wait, too.
     Partition,
-    /// Connections stay and lose all.
+    /// Connections stay, but lose all bytes.
     HalfOpen,
     /// Bytes arrive seven at a time.
     Drip,
@@ -91,7 +91,7 @@ impl Fault {
         Ok(())
     }
 
-    /// How long it lasts: some faults are longer than the `timeo` of the mounts.
+    /// The duration of the fault, which may be longer than the `timeo` of the mounts.
     pub(crate) fn lasts(self, random: &mut Random) -> Duration {
         let most = match self {
             Fault::Cut | Fault::Reset => 1,

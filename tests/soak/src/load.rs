@@ -1,4 +1,4 @@
-//! One worker: random operations on a directory of its own, each checked against a model.
+//! A worker of the load: random operations on a directory of its own, each checked against a model.
 
 use crate::sys::{Aligned, Mapping};
 use crate::tree::checksum;
@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 
 /// Largest file of the random operations, in bytes.
 const LARGEST: usize = 2 << 20;
-/// Size of a file written and read in one stream.
+/// Size of a file that is written and read in one stream.
 const STREAM: usize = 6 << 20;
-/// Files held open at a time.
+/// Most files that are open at a time.
 const OPEN: usize = 6;
-/// Operations told when something fails.
+/// The number of last operations that are printed after a failure.
 const TOLD: usize = 60;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -36,13 +36,13 @@ struct Open {
     wrote: bool,
 }
 
-/// A file's bytes, and how many names and descriptors lead to them.
+/// The bytes of a file, and the number of its names and descriptors.
 #[derive(Debug, Default)]
 struct Contents {
     bytes: Vec<u8>,
     links: usize,
     opens: usize,
-    /// A name was taken from it while it was open.
+    /// Whether a name was removed from it while it was open.
     hidden: bool,
 }
 
@@ -100,7 +100,7 @@ impl Load {
         })
     }
 
-    /// One operation.
+    /// Makes one operation.
     pub(crate) fn step(&mut self) -> Result<()> {
         let all = DEEDS.iter().map(|deed| deed.0).sum();
         let mut at = self.random.below(all);
@@ -118,7 +118,7 @@ impl Load {
         Ok(())
     }
 
-    /// Closes all, and compares the whole tree through the mount and at the server.
+    /// Closes all files, and compares the whole tree through the mount and at the server.
     pub(crate) fn finish(&mut self) -> Result<Manifest> {
         while !self.open.is_empty() {
             self.close()?;
@@ -159,7 +159,7 @@ impl Load {
         dirs
     }
 
-    /// A path that may or may not be there.
+    /// A path that may or may not exist.
     fn any_path(&mut self) -> String {
         let dirs = self.dirs();
         let dir = self.random.pick(&dirs).clone();
@@ -172,7 +172,7 @@ impl Load {
         self.nodes.iter().filter_map(is_file).collect()
     }
 
-    /// A file that is there.
+    /// A file that exists.
     fn some_file(&mut self) -> Option<(String, usize)> {
         let all = self.file_paths();
         if all.is_empty() {
@@ -185,7 +185,7 @@ impl Load {
         }
     }
 
-    /// The index of an open file, if there is one that `fits`.
+    /// The index of an open file for which `fits` is true, if there is one.
     fn some_open(&mut self, fits: impl Fn(&Open) -> bool) -> Option<usize> {
         let all: Vec<_> = (0..self.open.len())
             .filter(|&i| fits(&self.open[i]))
@@ -274,10 +274,10 @@ impl Load {
         self.open_as(&path, id, true)
     }
 
-    /// At the server, what was written so far.
+    /// Compares the data written so far with the file at the server.
     fn compare_direct(&mut self, id: usize, after: &str) -> Result<()> {
         let named = self.nodes.iter().find(|(_, n)| **n == Node::File(id));
-        // A file without a name cannot be looked at there.
+        // A file without a name cannot be read there.
         let Some((path, _)) = named else {
             return Ok(());
         };
@@ -329,7 +329,7 @@ impl Load {
         let id = self.open[at].contents;
         let (direct, append) = (self.open[at].direct, self.open[at].append);
         let size = self.contents[id].bytes.len();
-        // Now and then behind the end, which leaves a hole.
+        // Sometimes behind the end, which leaves a hole.
         let reach = match self.random.chance(1, 8) {
             true => LARGEST,
             false => (size + 1).min(LARGEST),
@@ -351,14 +351,14 @@ impl Load {
         ));
         let data = self.random.bytes(len);
         let open = &mut self.open[at];
-        // Closing promises what was written by this descriptor; O_DIRECT is there already.
+        // A close flushes the data of this descriptor; O_DIRECT data is already there.
         open.wrote |= !direct;
         if direct {
             let mut aligned = Aligned::new(len);
             aligned.copy_from_slice(&data);
             open.file.write_all_at(&aligned, offset as u64)?;
         } else {
-            // With O_APPEND the offset does not count.
+            // With O_APPEND the offset is ignored.
             open.file.write_all_at(&data, offset as u64)?;
         }
         let bytes = &mut self.contents[id].bytes;
@@ -438,7 +438,7 @@ impl Load {
         }
     }
 
-    /// Where a mapping may be used: inside the file.
+    /// A range for a mapping, inside the file.
     fn mapped(&mut self, write: bool) -> Option<(usize, usize, usize, usize)> {
         let at = self.some_open(|open| !open.direct && !open.append && (open.write || !write))?;
         let id = self.open[at].contents;
@@ -502,7 +502,7 @@ impl Load {
         let to = self.any_path();
         self.tell(format!("rename {from}#{id} {to}"));
         fs::rename(self.mounted.join(&from), self.mounted.join(&to))?;
-        // Two names of one file: nothing happens (rename(2)).
+        // With two names of one file, nothing happens (rename(2)).
         if self.nodes.get(&to) != Some(&Node::File(id)) {
             self.drop_name(&to);
             self.nodes.remove(&from);
@@ -576,7 +576,7 @@ impl Load {
             Ok(()) => {
                 self.nodes.remove(&dir);
             }
-            // Files that are open and have no name any more are still in it.
+            // Open files without a name still have hidden names in it.
             Err(e) if e.raw_os_error() == Some(libc::ENOTEMPTY) => {
                 let hidden = self.contents.iter().any(|c| c.hidden && c.opens > 0);
                 ensure!(hidden, "rmdir of the empty {dir}: {e}");
@@ -618,8 +618,8 @@ impl Load {
             Some(Node::File(id)) => {
                 let (got, known) = (got?, &self.contents[*id]);
                 let links = known.links as u64;
-                // A name taken from an open file lives on, hidden, until it is closed, and
-                // may be counted for as long as attributes are believed.
+                // A name that was removed from an open file stays as a hidden name until the file
+                // is closed. The link count may include it as long as attributes are valid.
                 let hidden = if known.hidden { 64 } else { 0 };
                 ensure!(
                     got.len() == known.bytes.len() as u64
@@ -664,7 +664,7 @@ impl Load {
         Ok(())
     }
 
-    /// A large file from one end to the other, written and read.
+    /// Writes and reads a large file from the beginning to the end.
     fn stream(&mut self) -> Result<()> {
         let path = self.mounted.join("stream");
         let seed = self.random.number();
@@ -682,7 +682,7 @@ impl Load {
     }
 }
 
-/// Closes a file, and says how that went.
+/// Closes a file, and returns the error of the close.
 pub(crate) fn close(file: File) -> Result<()> {
     use std::os::fd::IntoRawFd;
     // SAFETY: the descriptor is this file's, which is no longer used.

@@ -1,7 +1,7 @@
-//! `nfsrdma-soak run`: random operations on real mounts of the responder, while it is killed
-//! and stopped and the network between fails; everything read is compared with a model, what
-//! the client takes of the machine is watched, and nothing may be left at the end.
-//! `nfsrdma-soak proxy` is the failing network by itself.
+//! `nfsrdma-soak run` makes random operations on real mounts of the responder, while that is killed
+//! and stopped and the network in between fails. All data that is read is compared with a model,
+//! the client's use of resources is watched, and nothing may be left at the end. `nfsrdma-soak
+//! proxy` is the failing network alone.
 
 mod fault;
 mod load;

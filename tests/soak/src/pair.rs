@@ -1,6 +1,6 @@
-//! Two mounts of one export and a model: what one mount closed, the other sees when it opens
-//! (close-to-open consistency). Operations, their order and the faults between them follow
-//! from the seed.
+//! Two mounts of one export and a model: data that one mount closed is seen by the other one when
+//! it opens the file (close-to-open consistency). Operations, their order and the faults between
+//! them follow from the seed.
 
 use crate::fault::Fault;
 use crate::load::close;
@@ -18,7 +18,7 @@ const FILES: usize = 5;
 const LARGEST: usize = 1 << 20;
 const TOLD: usize = 60;
 
-/// A file that one of the mounts has open; nobody else has.
+/// A file that one of the mounts has open, and the other does not.
 #[derive(Debug)]
 struct Open {
     file: File,
@@ -64,7 +64,7 @@ impl Pair {
         self.told.push_back(what);
     }
 
-    /// One operation, or a fault that is to happen now.
+    /// Makes one operation, or returns a fault that is due.
     pub(crate) fn step(&mut self) -> Result<Option<Fault>> {
         if self.random.chance(1, 25) {
             let fault = Fault::any(&mut self.random);
@@ -115,7 +115,7 @@ impl Pair {
                 Ok("unlink")
             }
             1 | 2 => {
-                // As editors and compilers replace a file.
+                // Editors and compilers replace a file like this.
                 let fresh = format!("new{}", self.number);
                 self.number += 1;
                 let len = self.random.length(LARGEST);
@@ -258,7 +258,7 @@ impl Pair {
         }
     }
 
-    /// Closes a file, and looks at it from everywhere.
+    /// Closes a file, and checks it from everywhere.
     fn shut(&mut self, name: &str) -> Result<()> {
         let Some(open) = self.open.remove(name) else {
             return Ok(());
@@ -282,7 +282,7 @@ impl Pair {
         Ok(())
     }
 
-    /// What a mount that opens the file now has of it.
+    /// Checks the contents that a mount sees when it opens the file now.
     fn check(&mut self, name: &str, mount: usize) -> Result<()> {
         self.tell(format!("{mount}: read whole {name}"));
         let got = fs::read(self.mounted[mount].join(name))
@@ -296,7 +296,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Closes all, and compares everything from everywhere.
+    /// Closes all files, and compares everything from everywhere.
     pub(crate) fn finish(&mut self) -> Result<Manifest> {
         let open: Vec<_> = self.open.keys().cloned().collect();
         for name in open {

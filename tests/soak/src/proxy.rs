@@ -1,5 +1,5 @@
-//! A TCP proxy between client and server that fails on demand: it cuts, stalls, delays, drips,
-//! swallows and corrupts, each way by itself.
+//! A TCP proxy between client and server that fails on command: it cuts, stalls, delays, drips,
+//! swallows and corrupts, separately for each direction.
 
 use anyhow::{Context, Result};
 use socket2::SockRef;
@@ -10,38 +10,38 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// What happens to the bytes of one direction.
+/// The treatment of the bytes of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     Pass,
-    /// They wait, in order; so does the news of a connection's end.
+    /// They wait, in order, and so does the end of a connection.
     Stall,
-    /// They are gone, while everything is acknowledged: a half-open connection. A connection
-    /// that lost bytes loses all that follow, too.
+    /// They are lost, although everything is acknowledged: a half-open connection. A connection
+    /// that has lost bytes also loses all that follow.
     Swallow,
     /// A few at a time.
     Drip,
-    /// Each piece late.
+    /// Each piece comes late.
     Delay,
-    /// One bit is turned, once; after the handshake, which no checksum covers.
+    /// One bit is changed, once, but not in the handshake, which no checksum protects.
     Corrupt,
-    /// One piece is left out, once; likewise.
+    /// One piece is left out, once, but not in the handshake.
     Hole,
 }
 
-/// Bytes of each direction that are left alone by `Corrupt` and `Hole`: the MPA frames.
+/// The bytes of each direction that `Corrupt` and `Hole` leave alone: the MPA frames.
 const HANDSHAKE: u64 = 600;
-/// How often threads look at what has changed.
+/// The interval at which threads check for changes.
 const LOOK: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 struct Shared {
     server: SocketAddr,
-    /// Client to server, server to client.
+    /// The treatment of both directions: client to server, server to client.
     ways: Mutex<[Way; 2]>,
-    /// Connections of an earlier generation end.
+    /// Connections of an earlier generation are closed.
     generation: AtomicU64,
-    /// They end by RST, not FIN.
+    /// They are closed by RST, and not by FIN.
     abruptly: AtomicBool,
     /// New connections are reset.
     refusing: AtomicBool,
@@ -50,7 +50,7 @@ struct Shared {
     swallowed: AtomicU64,
 }
 
-/// A running proxy; it ends with the process.
+/// A running proxy. It ends with the process.
 #[derive(Debug, Clone)]
 pub(crate) struct Proxy {
     shared: Arc<Shared>,
@@ -103,24 +103,24 @@ impl Proxy {
         self.shared.refusing.store(refuse, SeqCst);
     }
 
-    /// Bytes carried so far.
+    /// The number of bytes passed on so far.
     pub(crate) fn bytes(&self) -> u64 {
         self.shared.bytes.load(SeqCst)
     }
 
-    /// Bytes swallowed so far.
+    /// The number of bytes swallowed so far.
     #[cfg(test)]
     pub(crate) fn swallowed(&self) -> u64 {
         self.shared.swallowed.load(SeqCst)
     }
 
-    /// Connections accepted so far.
+    /// The number of connections accepted so far.
     pub(crate) fn accepted(&self) -> u64 {
         self.shared.accepted.load(SeqCst)
     }
 
-    /// `cut`, `reset`, `refuse`, `accept`, or what becomes of both directions: two words of
-    /// `pass`, `stall`, `swallow`, `drip`, `delay`, `corrupt`, `hole`. False if it is not known.
+    /// Executes `cut`, `reset`, `refuse`, `accept`, or two words of `pass`, `stall`, `swallow`,
+    /// `drip`, `delay`, `corrupt`, `hole`, one for each direction. False if it is unknown.
     pub(crate) fn command(&self, line: &str) -> bool {
         let way = |word: &str| {
             Some(match word {
@@ -180,7 +180,7 @@ impl Shared {
         self.ways.lock().unwrap_or_else(PoisonError::into_inner)[index]
     }
 
-    /// `way`, unless it has changed meanwhile, becomes `Pass`: it is done.
+    /// Changes `way` to `Pass`, unless it has changed meanwhile.
     fn done(&self, index: usize, way: Way) -> bool {
         let mut ways = self.ways.lock().unwrap_or_else(PoisonError::into_inner);
         let same = ways[index] == way;
@@ -190,11 +190,11 @@ impl Shared {
         same
     }
 
-    /// One direction, to its end.
+    /// Passes on the bytes of one direction until its end.
     fn pump(&self, index: usize, generation: u64, mut from: &TcpStream, mut to: &TcpStream) {
         let mut piece = vec![0; 64 << 10];
         let mut carried = 0u64;
-        // A stream with bytes missing must not go on as if it were whole.
+        // A stream that lacks bytes must not go on as if it were complete.
         let mut lost = false;
         let _ = to.set_write_timeout(Some(LOOK));
         loop {
@@ -229,7 +229,7 @@ impl Shared {
             }
             lost |= way == Way::Swallow;
             if lost && way == Way::Swallow && n == 0 {
-                // Nor does anybody learn of the end, for as long as it lasts.
+                // The end of the connection is swallowed as well.
                 while self.way(index) == Way::Swallow && !self.is_over(generation) {
                     std::thread::sleep(LOOK);
                 }
@@ -275,7 +275,7 @@ impl Shared {
     }
 }
 
-/// Waits a moment for something to read.
+/// Waits a moment for data to read.
 fn readable(stream: &TcpStream) -> bool {
     let mut poll = libc::pollfd {
         fd: stream.as_raw_fd(),
@@ -294,7 +294,7 @@ fn reset(stream: &TcpStream) {
 mod tests {
     use super::*;
 
-    /// A server that sends back what it gets.
+    /// A server that returns what it gets.
     fn echo() -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -314,7 +314,7 @@ mod tests {
         stream
     }
 
-    /// Bytes are counted after they are written, so the reader may be ahead of the count.
+    /// Bytes are counted after they are written, so the reader may be faster than the count.
     fn counts(proxy: &Proxy, bytes: u64) {
         for _ in 0..1000 {
             if proxy.bytes() >= bytes {

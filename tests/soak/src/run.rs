@@ -1,4 +1,4 @@
-//! The whole run: load and faults, then the comparison of everything, and the figures.
+//! The whole run: load and faults, then the comparison of all data, and the figures.
 
 use crate::fault::Fault;
 use crate::stand::{LIMIT, Stand, until};
@@ -12,8 +12,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Of the mounts: a small cache, so that data is evicted and read again; a short `timeo`, so
-/// that stalls are longer.
+/// Options of the mounts: a small cache, so that data is evicted and read again, and a short
+/// `timeo`, so that stalls exceed it.
 const OPTIONS: &str = "timeo=15,retrans=2,cache=24M";
 
 #[derive(Debug, clap::Args)]
@@ -47,7 +47,7 @@ pub(crate) struct Options {
     bin: PathBuf,
 }
 
-/// What was done and seen.
+/// The figures of a run.
 #[derive(Debug, Default)]
 struct Figures {
     operations: BTreeMap<String, u64>,
@@ -84,7 +84,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Load or property test, from the first mount to the last unmount.
+/// Runs the load or the property test, from the first mount to the last unmount.
 fn stage(name: &str, options: &Options, seed: u64, time: Duration) -> Result<()> {
     let begin = Instant::now();
     let mut arguments = vec!["--fake-unstable"];
@@ -113,7 +113,7 @@ fn go(
         "" => OPTIONS.to_owned(),
         more => format!("{OPTIONS},{more}"),
     };
-    // One mount may believe for a time in names the other has just changed.
+    // A mount may use names for a time that the other one has just changed.
     let mount_options = match pair {
         true => format!("{mount_options},lookupcache=none"),
         false => mount_options,
@@ -142,13 +142,13 @@ fn go(
         own_faults(options, &mut workers, stand, figures, end, &mut chance)
     };
     result.inspect_err(|_| evidence(stand, &workers))?;
-    // The end: no more faults.
+    // From here on there are no faults.
     workers.iter_mut().for_each(Worker::halt);
     let limit = Instant::now() + LIMIT;
     for worker in &mut workers {
         while worker.outcome.is_none() {
             if let Some(fault) = worker.listen(Duration::from_millis(100))? {
-                // It asked before it knew.
+                // The worker asked for a fault before it knew that.
                 *figures.faults.entry(fault).or_default() += 0;
                 worker.go_on();
             }
@@ -169,7 +169,7 @@ fn go(
     }
     wait_until_idle(stand, &before, figures)?;
     stand.unmount()?;
-    // What is at the server, without anybody in between; and what a new mount sees.
+    // Compare the data at the server, without a mount, and the data that a new mount sees.
     for (worker, outcome) in workers.iter().zip(&outcomes) {
         figures.compared += tree::verify(&export.join(&worker.name), &outcome.manifest)
             .context("in the exported directory after unmounting")?;
@@ -195,7 +195,7 @@ fn look(stand: &Stand, figures: &mut Figures) -> Result<()> {
     Ok(())
 }
 
-/// Hears what workers say; fails if one failed or does not move.
+/// Reads messages of the workers. Fails if a worker failed or makes no progress.
 fn attend(workers: &mut [Worker]) -> Result<()> {
     for worker in workers {
         worker.listen(Duration::from_millis(1))?;
@@ -215,7 +215,7 @@ fn attend(workers: &mut [Worker]) -> Result<()> {
     Ok(())
 }
 
-/// Sleeps, with an ear for the workers and an eye on the clients.
+/// Sleeps, while reading messages of the workers and watching the clients.
 fn wait(
     time: Duration,
     workers: &mut [Worker],
@@ -238,7 +238,7 @@ fn wait(
     }
 }
 
-/// Faults at random moments.
+/// Makes faults at random moments.
 fn own_faults(
     options: &Options,
     workers: &mut [Worker],
@@ -265,7 +265,7 @@ fn own_faults(
     Ok(())
 }
 
-/// Faults when the worker says so: at the same operations for the same seed.
+/// Makes faults when the worker asks for them, which is at the same operations for the same seed.
 fn asked_faults(
     options: &Options,
     worker: &mut Worker,
@@ -296,14 +296,14 @@ fn asked_faults(
         *figures.faults.entry(fault).or_default() += 1;
         fault.begin(stand)?;
         worker.go_on();
-        // The next one is heard only when this one is over.
+        // The next request is read only when this fault is over.
         std::thread::sleep(fault.lasts(chance));
         fault.end(stand)?;
     }
     Ok(())
 }
 
-/// Waits until nothing is under way, and looks whether anything is left.
+/// Waits until no call is under way, and checks that nothing is left.
 fn wait_until_idle(stand: &Stand, before: &[Sample], figures: &mut Figures) -> Result<()> {
     for (number, mount) in stand.mounts.iter().enumerate() {
         let mut last = Sample::default();
@@ -332,7 +332,7 @@ fn wait_until_idle(stand: &Stand, before: &[Sample], figures: &mut Figures) -> R
     Ok(())
 }
 
-/// What helps to find out why something hangs or failed.
+/// Collects information about a hang or a failure.
 fn evidence(stand: &Stand, workers: &[Worker]) {
     for mount in &stand.mounts {
         if let Ok(stats) = mount.stats() {

@@ -1,4 +1,4 @@
-//! The test bench: a responder, the proxy before it, mounts, and the end of all of them.
+//! The test bench: a responder, the proxy before it, mounts, and their cleanup.
 
 use crate::proxy::Proxy;
 use crate::sys;
@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// After which something that has to happen is taken not to happen.
+/// The time limit for everything that must happen.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
-/// A mount, from its `mount` to its `umount`.
+/// A mount, from `mount` to `umount`.
 #[derive(Debug)]
 pub(crate) struct Mount {
     program: PathBuf,
@@ -23,7 +23,7 @@ pub(crate) struct Mount {
 }
 
 impl Mount {
-    /// What `stats --json` says.
+    /// The output of `stats --json`.
     pub(crate) fn stats(&self) -> Result<Value> {
         stats(&self.program, &self.dir)
     }
@@ -69,7 +69,7 @@ pub(crate) fn until(what: &str, mut condition: impl FnMut() -> Result<bool>) -> 
     Ok(())
 }
 
-/// All of it.
+/// The whole test bench.
 #[derive(Debug)]
 pub(crate) struct Stand {
     pub(crate) base: PathBuf,
@@ -77,7 +77,7 @@ pub(crate) struct Stand {
     pub(crate) server: Responder,
     pub(crate) proxy: Proxy,
     pub(crate) mounts: Vec<Mount>,
-    /// The directory stays when something failed.
+    /// Whether to keep the directory, because something failed.
     pub(crate) keep: bool,
 }
 
@@ -142,7 +142,7 @@ impl Stand {
         Ok(())
     }
 
-    /// Unmounts all; mounts are gone when this returns.
+    /// Unmounts all mounts, which are gone when this returns.
     pub(crate) fn unmount(&mut self) -> Result<()> {
         for mount in std::mem::take(&mut self.mounts) {
             mount.unmount()?;
@@ -150,7 +150,7 @@ impl Stand {
         Ok(())
     }
 
-    /// What the clients' logs say that they must not.
+    /// Messages in the clients' logs that must not be there.
     pub(crate) fn complaints(&self) -> Vec<String> {
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.base).into_iter().flatten().flatten() {
@@ -175,7 +175,7 @@ impl Drop for Stand {
     fn drop(&mut self) {
         let _ = self.server.freeze(false);
         for mount in &self.mounts {
-            // By force: this is the way out of a failure.
+            // By force, because this cleans up after a failure.
             let _ = Command::new("umount").arg("-l").arg(&mount.dir).status();
             let _ = sys::signal(mount.pid, libc::SIGKILL);
         }

@@ -1,4 +1,4 @@
-//! System calls the standard library lacks.
+//! System calls that the standard library lacks.
 
 use anyhow::{Context, Result, bail};
 use std::fs::File;
@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::FileExt;
 
-/// A shared mapping of the first bytes of a file, unmapped when dropped.
+/// A shared mapping of the first bytes of a file, which is unmapped when dropped.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     at: *mut libc::c_void,
@@ -33,8 +33,8 @@ impl Mapping {
         Ok(Mapping { at, len })
     }
 
-    /// Has the kernel copy, by way of a file in memory: a page that cannot be had is then an
-    /// error of the call (EFAULT), and not a SIGBUS that tells nothing.
+    /// Makes the kernel copy the bytes through a file in memory. A page that cannot be read is then
+    /// an error of the call (EFAULT), and causes no SIGBUS.
     pub(crate) fn read(&self, offset: usize, out: &mut [u8]) -> Result<()> {
         assert!(offset + out.len() <= self.len, "inside the mapping");
         let by_way = memory()?;
@@ -56,7 +56,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Likewise; only of a mapping made with `write`.
+    /// The reverse direction, only for a mapping made with `write`.
     pub(crate) fn write(&self, offset: usize, data: &[u8]) -> Result<()> {
         assert!(offset + data.len() <= self.len, "inside the mapping");
         let by_way = memory()?;
@@ -112,7 +112,7 @@ fn memory() -> Result<File> {
     }
 }
 
-/// A buffer that starts at a page, as O_DIRECT wants it.
+/// A buffer that begins at a page boundary, as O_DIRECT needs it.
 #[derive(Debug)]
 pub(crate) struct Aligned {
     bytes: Vec<u8>,
@@ -149,7 +149,7 @@ pub(crate) fn signal(pid: u32, number: i32) -> Result<()> {
     Ok(())
 }
 
-/// Ends with this process's parent, however that ends.
+/// Makes this process end with its parent, however that ends.
 pub(crate) fn die_with_parent() {
     // SAFETY: no memory is involved.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };

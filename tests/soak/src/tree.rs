@@ -1,4 +1,4 @@
-//! What ought to be in a directory, and whether it is.
+//! The expected contents of a directory, and the comparison with the real ones.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// What is compared instead of the bytes themselves.
+/// A checksum, which is compared instead of the bytes.
 pub(crate) fn checksum(bytes: &[u8]) -> u64 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, bytes)
 }
 
-/// An entry as it ought to be.
+/// An expected entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Known {
     File { len: u64, sum: u64 },
@@ -19,10 +19,10 @@ pub(crate) enum Known {
     Symlink(String),
 }
 
-/// Everything below a directory, by its path there.
+/// All expected entries below a directory, by their paths.
 pub(crate) type Manifest = BTreeMap<String, Known>;
 
-/// Fails, naming the first difference, unless `got` is `expected`.
+/// Fails, with the first difference, unless `got` equals `expected`.
 pub(crate) fn same(what: &str, got: &[u8], expected: &[u8]) -> Result<()> {
     if got == expected {
         return Ok(());
@@ -51,8 +51,8 @@ pub(crate) fn same(what: &str, got: &[u8], expected: &[u8]) -> Result<()> {
     )
 }
 
-/// Compares all that is below `dir`; returns the bytes compared. Names the client hides files
-/// under while they are open are passed over.
+/// Compares all entries below `dir`, and returns the number of compared bytes. Hidden names of open
+/// files are ignored.
 pub(crate) fn verify(dir: &Path, manifest: &Manifest) -> Result<u64> {
     let mut found = BTreeSet::new();
     let mut bytes = 0;

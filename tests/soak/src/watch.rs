@@ -1,18 +1,18 @@
-//! What the client takes of the machine: memory, descriptors, threads, registrations.
+//! The client's use of resources: memory, descriptors, threads, registrations.
 
 use crate::stand::Mount;
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::fs;
 
-/// One look at a client.
+/// One sample of a client.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Sample {
     /// Resident memory in KiB.
     pub(crate) resident: u64,
     pub(crate) descriptors: u64,
     pub(crate) threads: u64,
-    /// Memory accessible to the server.
+    /// The number of registrations that the server can access.
     pub(crate) registrations: u64,
     pub(crate) in_flight: u64,
     pub(crate) waiting: u64,
@@ -60,7 +60,7 @@ impl Sample {
     }
 }
 
-/// The looks of a run.
+/// The samples of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     pub(crate) samples: Vec<Sample>,
@@ -72,12 +72,12 @@ impl Watch {
         Ok(())
     }
 
-    /// The largest of a quantity.
+    /// The maximum of a quantity.
     pub(crate) fn most(&self, of: impl Fn(&Sample) -> u64) -> u64 {
         self.samples.iter().map(of).max().unwrap_or(0)
     }
 
-    /// Medians of the second and of the last quarter: what grows without end differs.
+    /// The medians of the second and of the last quarter, which differ if it grows without end.
     pub(crate) fn trend(&self, of: impl Fn(&Sample) -> u64) -> (u64, u64) {
         let n = self.samples.len();
         let median = |part: &[Sample]| {

@@ -1,6 +1,6 @@
-//! A process that does the operations, and the side of it that started it. They are apart,
-//! because a process that starts others closes its files in them, which would wait for a
-//! server that is away.
+//! A process that makes the operations, and its parent's side. It is a separate process, because
+//! programs that a process starts close copies of its files, which would wait for a server that is
+//! away.
 
 use crate::fault::Fault;
 use crate::load::Load;
@@ -17,13 +17,13 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-/// What a worker says, a line each.
+/// A message of a worker, which is one line.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Said {
-    /// So many operations are done.
+    /// This number of operations is done.
     Alive(u64),
-    /// This is to happen now; it waits for a line before it goes on.
+    /// Make this fault now. The worker waits for a line before it continues.
     Fault(Fault),
     Done(Outcome),
 }
@@ -32,7 +32,7 @@ pub(crate) enum Said {
 pub(crate) struct Outcome {
     pub(crate) operations: BTreeMap<String, u64>,
     pub(crate) compared: u64,
-    /// What the directory at the server now has.
+    /// The entries that the directory at the server has now.
     pub(crate) manifest: Manifest,
     pub(crate) failure: Option<String>,
 }
@@ -91,7 +91,7 @@ pub(crate) fn run(task: &Task) -> Result<()> {
     Ok(())
 }
 
-/// Repeats `step` until told to stop.
+/// Repeats `step` until the worker is told to stop.
 fn repeat(task: &Task, halt: &AtomicBool, mut step: impl FnMut() -> Result<()>) -> Result<()> {
     let mut last = Instant::now();
     let mut done = 0;
@@ -139,7 +139,7 @@ fn pair(
     let result = repeat(task, halt, || {
         if let Some(fault) = pair.step()? {
             say(&Said::Fault(fault))?;
-            // Its end is the end of the run.
+            // The run ends with the end of its input.
             let _ = told.recv();
         }
         Ok(())
@@ -151,7 +151,7 @@ fn pair(
     Ok(())
 }
 
-/// The other side: a worker that was started.
+/// The parent's side: a worker that was started.
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) name: String,
@@ -210,7 +210,7 @@ impl Worker {
         })
     }
 
-    /// Listens for at most `time`; a fault it asks for.
+    /// Reads messages for at most `time`. Returns a requested fault.
     pub(crate) fn listen(&mut self, time: Duration) -> Result<Option<Fault>> {
         match self.said.recv_timeout(time) {
             Ok(Said::Alive(progress)) => {
@@ -232,14 +232,14 @@ impl Worker {
         Ok(None)
     }
 
-    /// The fault it asked for has begun.
+    /// Tells the worker that the requested fault has begun.
     pub(crate) fn go_on(&mut self) {
         if let Some(input) = &mut self.input {
             let _ = input.write_all(b"\n");
         }
     }
 
-    /// It is to come to an end.
+    /// Tells the worker to stop.
     pub(crate) fn halt(&mut self) {
         self.input = None;
     }

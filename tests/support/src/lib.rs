@@ -1,4 +1,4 @@
-//! What several test programs need: random choices that a seed repeats, and
+//! Parts that several test programs need: random choices that depend on a seed only, and
 //! `nfsrdma-responder` as a process.
 
 mod random;

@@ -1,7 +1,7 @@
-//! Random choices that a seed repeats.
+//! Random choices that depend on a seed only.
 
-/// A generator of `fastrand`, with the choices that tests make. The same seed gives the same numbers on every machine, as
-/// long as Cargo.lock has the same version of `fastrand`.
+/// A generator of `fastrand`, with the choices that tests need. The same seed gives the same
+/// numbers on every machine, as long as Cargo.lock has the same version of `fastrand`.
 #[derive(Debug, Clone)]
 pub struct Random(fastrand::Rng);
 
@@ -11,7 +11,7 @@ impl Random {
         Random(fastrand::Rng::with_seed(seed))
     }
 
-    /// A seed nobody chose, short enough to be typed.
+    /// A random seed, which is short enough to be typed.
     pub fn any_seed() -> u64 {
         u64::from(fastrand::u32(..))
     }
@@ -31,7 +31,7 @@ impl Random {
         self.below(whole) < part
     }
 
-    /// One of `of`, which is not empty.
+    /// One element of `of`, which must not be empty.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         &of[self.below(of.len())]
     }
@@ -42,7 +42,7 @@ impl Random {
         1 + self.below(scale.min(most.max(1)))
     }
 
-    /// `len` bytes of any value.
+    /// `len` random bytes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut out = vec![0; len];
         self.0.fill(&mut out);

@@ -1,5 +1,5 @@
-//! `nfsrdma-responder` as a process: started on free ports, asked where it listens, killed
-//! with its owner.
+//! Runs `nfsrdma-responder` as a process: starts it on free ports, finds out these ports, and kills
+//! it with its owner.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::{OsStr, OsString};
@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-/// How a responder is started.
+/// The settings for starting a responder.
 #[derive(Debug, Clone)]
 pub struct Launch {
     program: PathBuf,
@@ -20,7 +20,7 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// The program, an export (`DIR` or `/NAME=DIR`), and where its state is kept.
+    /// The program, an export (`DIR` or `/NAME=DIR`), and the directory for its state.
     pub fn new(program: &Path, export: impl AsRef<OsStr>, state: &Path) -> Self {
         Launch {
             program: program.to_owned(),
@@ -43,19 +43,19 @@ impl Launch {
         self
     }
 
-    /// Its messages go to the end of this file.
+    /// Appends its messages to this file.
     pub fn log(mut self, path: impl Into<PathBuf>) -> Self {
         self.log = Some(path.into());
         self
     }
 
-    /// As a user and the group of the same number.
+    /// Runs it as a user, and as the group with the same number.
     pub fn user(mut self, id: u32) -> Self {
         self.user = Some(id);
         self
     }
 
-    /// In a process group of its own: a signal to this program's group does not reach it.
+    /// Runs it in its own process group, which signals to this program's group do not reach.
     pub fn own_group(mut self) -> Self {
         self.own_group = true;
         self
@@ -77,13 +77,13 @@ impl Launch {
     }
 }
 
-/// A responder; it is killed when this is dropped. The ports are 0 where nothing is served.
+/// A running responder, which is killed when this is dropped. Ports that are not served are 0.
 #[derive(Debug)]
 pub struct Responder {
     launch: Launch,
     child: Option<Child>,
     pub rdma: u16,
-    /// NFS over TCP, with MOUNT and the other programs.
+    /// The port of NFS over TCP, which also serves MOUNT and the other programs.
     pub nfs: u16,
     pub mount: u16,
     pub portmap: u16,
@@ -91,7 +91,7 @@ pub struct Responder {
 }
 
 impl Responder {
-    /// Starts it at the ports for RDMA and NFS that it had before, if it has ended.
+    /// Starts it again, at its previous ports for RDMA and NFS, if it has ended.
     pub fn start_again(&mut self) -> io::Result<()> {
         let mut command = Command::new(&self.launch.program);
         command
@@ -114,7 +114,7 @@ impl Responder {
             io::Error::new(error.kind(), format!("starting {program}: {error}"))
         })?;
         let out = child.stdout.take();
-        // Owned before anything can fail: dropping it ends the process.
+        // Take ownership before anything can fail, because dropping it ends the process.
         self.child = Some(child);
         let mut line = String::new();
         if let Some(out) = out {
@@ -150,13 +150,13 @@ impl Responder {
         Ok(self.process()?.as_raw_nonzero().get().unsigned_abs())
     }
 
-    /// Stops its process where it is (SIGSTOP), or lets it go on (SIGCONT).
+    /// Stops its process (SIGSTOP), or lets it continue (SIGCONT).
     pub fn freeze(&self, frozen: bool) -> io::Result<()> {
         let signal = if frozen { Signal::STOP } else { Signal::CONT };
         Ok(kill_process(self.process()?, signal)?)
     }
 
-    /// Kills it, without a chance to save anything; nothing if it has ended.
+    /// Kills it, so that it cannot save anything. Does nothing if it has ended.
     pub fn kill(&mut self) -> io::Result<()> {
         if let Some(mut child) = self.child.take() {
             child.kill()?;
@@ -165,7 +165,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Ends it by SIGTERM; how it ended.
+    /// Ends it by SIGTERM. Returns its exit status.
     pub fn terminate(&mut self) -> io::Result<ExitStatus> {
         kill_process(self.process()?, Signal::TERM)?;
         let child = self.child.take();
@@ -177,13 +177,13 @@ impl Responder {
 
 impl Drop for Responder {
     fn drop(&mut self) {
-        // Whatever fails here, there is nobody left to tell.
+        // If this fails, there is nothing else to be done.
         let _ = self.kill();
     }
 }
 
-/// Where the responder is, for tests of crates that do not have it as a dependency: in the directory
-/// NFSRDMA_BIN, or else it is built, as the running test was.
+/// The path of the responder, for tests of crates that do not depend on it. It is in the directory
+/// NFSRDMA_BIN, or else it is built with the profile of the running test.
 pub fn build_responder() -> io::Result<PathBuf> {
     if let Some(programs) = std::env::var_os("NFSRDMA_BIN") {
         return Ok(PathBuf::from(programs).join("nfsrdma-responder"));

@@ -36,7 +36,7 @@ def minimal(group, *mask):
 
 
 NAMED = acl([(61002, 7)], 5)
-# What is done to a new file or, from "dir" on, directory: the list and its value, None to take it away, or a new mode.
+# The operation on a new file, or from "dir" on directory: an ACL and its value (None removes it), or a new mode.
 FORMS = {
     "three": [(ACCESS, minimal(4))],
     "mask-same": [(ACCESS, minimal(5, 5))],
@@ -76,7 +76,7 @@ def change(path, step):
 
 
 def form(path, steps):
-    """What came of it: ok, or the name of the error and of the step."""
+    """The outcome: ok, or the name of the error and of the step."""
     path.mkdir(0o770) if path.name.split(".", 1)[1].startswith("dir") else path.touch(0o640)
     path.chmod(0o750)
     for number, step in enumerate(steps, 1):

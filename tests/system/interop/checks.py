@@ -25,7 +25,7 @@ MIB = 1 << 20
 SIZES = sorted({0, 1, 2, 3, 5, 4096 * 7 + 1, 3 * MIB + 7} | {
     base + delta for base in (512, 1024, 4096, 65536, 131072, 262144, 524288, MIB) for delta in (-1, 0, 1)})
 ENTRIES = int(os.environ.get("CHECK_ENTRIES", "20000"))
-# Longer than what is read ahead or written at once; an emulated guest takes a second for each MiB, all told.
+# Longer than what is read ahead or written at once. In total, an emulated guest takes a second for each MiB.
 BIG = int(os.environ.get("CHECK_BIG_MIB", "16")) * MIB
 
 
@@ -77,7 +77,7 @@ def drop_caches():
 
 
 def procedures(top):
-    """Every NFSv3 procedure once, by the system call that causes it, with an error where one is due."""
+    """Every NFSv3 procedure once, by the system call that causes it, with an expected error where there is one."""
     a, b = f"{top}/a", f"{top}/b"
     descriptor = os.open(a, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o640)  # CREATE, exclusive
     same(stat.S_IMODE(os.fstat(descriptor).st_mode), 0o640, "mode of an exclusive create")
@@ -242,7 +242,7 @@ def listing(top):
 
 
 def directory(top):
-    """A directory filled, listed and emptied from here."""
+    """A directory that is filled, listed and emptied here."""
     fill(top)
     listing(top)
     for name in names():
@@ -291,7 +291,7 @@ def concurrent(top):
 
 
 def unlinked(top):
-    """An open file stays readable after its last name went (silly rename)."""
+    """An open file stays readable after its last name was removed (silly rename)."""
     write_file(f"{top}/open", b"still here")
     with open(f"{top}/open", "rb", buffering=0) as file:
         os.unlink(f"{top}/open")
@@ -333,7 +333,7 @@ def remove(top):
 
 
 def leave(top):
-    """A data set whose other side is compared by `sum`."""
+    """A data set, which `sum` compares on the other side."""
     os.mkdir(f"{top}/set")
     for size in SIZES:
         write_file(f"{top}/set/{size}", blob(size, size))

@@ -1,4 +1,4 @@
-"""What tests of this suite stand on."""
+"""Fixtures for the tests of this suite."""
 
 import pytest
 from _pytest.runner import runtestprotocol
@@ -18,7 +18,7 @@ def pytest_runtest_makereport(item, call):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item, nextitem):
-    """As pytest has it, but a test whose emulated guest crashed runs once more, in a guest of its own."""
+    """Like pytest's own, but a test whose emulated guest crashed runs once more, in a new guest."""
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     reports = runtestprotocol(item, nextitem=nextitem, log=False)
     if crash := item.stash.get(CRASH, None):

@@ -1,10 +1,10 @@
-"""A QEMU guest for tests: built once into a cache, booted with a throw-away overlay, driven over a virtio port.
+"""A QEMU guest for tests: built once into a cache, booted with a throw-away overlay, controlled over a virtio port.
 
-Booting takes most of a short test's time in emulation. So the second test of a process keeps a guest that has just
-booted, in a file (Snapshot), and goes on with a copy of it, as do all after it. Where that fails, guests are booted.
+In emulation, booting takes most of the time of a short test. So the second test of a process saves a guest that has just
+booted to a file (Snapshot), and continues with a copy of it, as do all later tests. If that fails, guests are booted.
 
-Nothing but this machine's loopback is reachable from the guest, and only through 10.0.2.2 when asked for; nothing but
-this machine's loopback can reach its forwarded ports.
+The guest reaches nothing but this machine's loopback, and that only through 10.0.2.2 when a test asks for it; only this
+machine's loopback reaches its forwarded ports.
 """
 
 import atexit
@@ -26,7 +26,7 @@ from suites import free_port
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-# What the guest's knfsd exports, and the ports of it and of its mountd (guest/lib.sh).
+# The export of the guest's knfsd, and the ports of knfsd and mountd (guest/lib.sh).
 EXPORT = "/srv/export"
 NFS, MOUNTD = 20049, 20048
 RECIPE = ("guest/build", "guest/init")
@@ -35,7 +35,7 @@ BOOT_LIMIT = 240  # seconds: emulation on a busy machine is slow
 BOOT_TRIES = 3  # an emulated guest sometimes dies while its kernel starts
 BUILD_LIMIT = 3600
 COPY_LIMIT = 120
-# What a test gives as limits is ample on an idle machine; other suites run beside it.
+# The limits of tests are ample on an idle machine. Other suites run at the same time, so multiply them.
 PATIENCE = 3
 KVM_LIMIT = 40
 EMULATED = "tcg,thread=multi"
@@ -43,18 +43,18 @@ CRASHES = {128 + number for number in (signal.SIGILL, signal.SIGBUS, signal.SIGS
 
 
 class GuestError(Exception):
-    """The guest did not do what it was asked; the text holds what it said."""
+    """The guest failed to do what was asked; the text has its output."""
 
 
 class GuestCrash(GuestError):
-    """A program of the guest's distribution was killed by a signal that a wrong instruction gives.
+    """A program of the guest's distribution was killed by a signal that a wrong instruction causes.
 
-    Emulated guests see this now and then (one of some thousand scripts); it says nothing of what is tested.
+    Emulated guests have this now and then (one in some thousand scripts); it says nothing about the tested programs.
     """
 
 
 def cache_dir():
-    """Where built guests live: NFSRDMA_INTEROP_CACHE, or below the user's cache directory."""
+    """The directory of built guests: NFSRDMA_INTEROP_CACHE, or below the user's cache directory."""
     base = os.environ.get("NFSRDMA_INTEROP_CACHE")
     if base:
         return Path(base)
@@ -62,7 +62,7 @@ def cache_dir():
 
 
 def image():
-    """The directory with kernel, initrd and root image for the present recipe, built if it is not there."""
+    """The directory with kernel, initrd and root image for the current recipe; builds them if they are missing."""
     digest = hashlib.sha256(b"".join((HERE / name).read_bytes() for name in RECIPE)).hexdigest()[:16]
     where = cache_dir() / f"guest-{digest}"
     if (where / "root.img").exists():
@@ -73,7 +73,7 @@ def image():
     if os.geteuid() != 0:
         pytest.skip("building the guest needs root (debootstrap and chroot)")
     where.parent.mkdir(parents=True, exist_ok=True)
-    # Made and removed here: a build that is killed leaves it.
+    # This process makes and removes it, because a build that is killed would leave it.
     with tempfile.TemporaryDirectory(prefix="build.", dir=where.parent, ignore_cleanup_errors=True) as work:
         try:
             status = subprocess.run([HERE / "guest/build", where, work], timeout=BUILD_LIMIT, check=False).returncode
@@ -90,13 +90,13 @@ def image():
 
 
 class Guest:
-    """One booted guest; a context manager, so that it is gone whatever happens.
+    """One booted guest. It is a context manager, so that the guest always ends.
 
-    `forward` lists guest TCP ports to reach from the host (`ports[guest port]` is the host's). `host_access` lets the
-    guest reach the host's loopback at 10.0.2.2. `share` (host) is `/job` (guest).
+    `forward` lists guest TCP ports to reach from the host (`ports[guest port]` is the host's). `host_access` lets the guest
+    reach the host's loopback at 10.0.2.2. The host's directory `share` is `/job` in the guest.
     """
 
-    # What is written to the disk goes to an overlay that nobody keeps.
+    # Data written to the disk goes to an overlay that is thrown away.
     overlay = "on"
 
     def __init__(self, forward=(), host_access=False, memory="2G", limit=900):
@@ -110,7 +110,7 @@ class Guest:
         self.ports = {}
 
     def __enter__(self):
-        # Not what a test builds before it.
+        # The time limit does not include what a test builds before.
         self.deadline = time.monotonic() + self.limit * PATIENCE
         self.share = Path(tempfile.mkdtemp(prefix="nfsrdma-guest."))
         try:
@@ -126,7 +126,7 @@ class Guest:
         try:
             if kind:
                 self.show_console()
-        finally:  # who reads the output may have ended
+        finally:  # the reader of the output may have ended
             self._end()
 
     def _end(self):
@@ -149,7 +149,7 @@ class Guest:
                 self._start("kvm", KVM_LIMIT)
                 return
             except GuestError as error:
-                # A /dev/kvm that opens and still runs no guest is common inside virtual machines.
+                # Inside virtual machines, it is common that /dev/kvm can be opened but runs no guest.
                 Guest._no_kvm = True
                 if wanted:
                     raise
@@ -195,7 +195,7 @@ class Guest:
         self.boot_seconds = time.monotonic() - self.started
 
     def _launch(self, accel, limit, disk, state=None):
-        """Starts the emulator, which boots the guest or has it go on in a state that was saved."""
+        """Starts the emulator, which boots the guest or continues from a saved state."""
         self.accel = accel
         self.ports = {port: free_port() for port in self.forward}
         net = "user,id=net" + ("" if self.host_access else ",restrict=on")
@@ -231,7 +231,7 @@ class Guest:
         self.control.settimeout(0.5)
 
     def _await(self, word, limit):
-        """Waits until the guest has said that."""
+        """Waits until the guest has printed the text."""
         until = min(self.deadline, self.started + limit)
         while word not in self.statuses:
             self._alive(until, f"no guest after {limit} s under {self.accel}")
@@ -250,7 +250,7 @@ class Guest:
             return
         except OSError:
             data = b""
-        if not data:  # the emulator is gone or going: its status says more
+        if not data:  # the emulator has ended or is ending: its status says more
             try:
                 self.process.wait(5)
             except subprocess.TimeoutExpired:
@@ -263,7 +263,7 @@ class Guest:
             self.statuses[key] = value
 
     def log(self):
-        """The tail of what kernel and emulator said."""
+        """The last output of kernel and emulator."""
         parts = [(self.share / name).read_text(errors="replace") for name in ("qemu.err", "console")
                  if (self.share / name).exists()]
         return "\n".join(part[-4000:] for part in parts)
@@ -273,7 +273,7 @@ class Guest:
             print(f"    guest's console: {log[-3000:]}", flush=True)
 
     def start(self, script):
-        """Starts a bash script in the guest (`/job/lib.sh` is read first); gives its number for `wait`."""
+        """Starts a bash script in the guest, after `/job/lib.sh`. Returns its number for `wait`."""
         self.count += 1
         number = str(self.count)
         (self.share / f"{number}.sh").write_text(f". /job/lib.sh\n{script}\n")
@@ -293,12 +293,13 @@ class Guest:
         return int(self.statuses[number]), self.output(number)
 
     def output(self, number):
-        """What a job has printed so far."""
+        """The output of a job so far."""
         path = self.share / f"{number}.out"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def run(self, script, limit=120, check=True):
-        """Runs a script in the guest: its output, or GuestError for a non-zero status (with `check`: else a pair)."""
+        """Runs a script in the guest. Returns its output; GuestError for a non-zero status (without `check`: status and
+        output)."""
         status, output = self.wait(self.start(script), limit)
         if not check:
             return status, output
@@ -309,14 +310,14 @@ class Guest:
         return output
 
     def put(self, path, name=None):
-        """Hands a file in; gives its path in the guest."""
+        """Copies a file into the guest. Returns its path there."""
         name = name or Path(path).name
         shutil.copy(path, self.share / name)
         return f"/job/{shlex.quote(name)}"
 
 
 class Template(Guest):
-    """A guest that has booted and was told nothing, on a disk of its own: what a snapshot is made of."""
+    """A guest that has booted and executed nothing, with a disk of its own, from which a snapshot is made."""
 
     overlay = "off"
 
@@ -333,7 +334,7 @@ class Template(Guest):
         self._await("booted", BOOT_LIMIT)
 
     def save(self, state):
-        """Writes what the guest has in memory to a file; it stands still from then on."""
+        """Saves the guest's memory to a file; the guest is stopped from then on."""
         with socket.socket(socket.AF_UNIX) as monitor:
             monitor.settimeout(BOOT_LIMIT)
             monitor.connect(str(self.share / ".monitor"))
@@ -359,7 +360,7 @@ class Template(Guest):
 
 
 class Snapshot:
-    """Disk and memory of a guest that has just booted, kept for the life of this process."""
+    """Disk and memory of a guest that has just booted, kept while this process runs."""
 
     _made = {}
     _asked = 0
@@ -367,7 +368,7 @@ class Snapshot:
 
     @classmethod
     def of(cls, guest):
-        """A snapshot for a guest like this one, or None where it is to boot."""
+        """A snapshot for a guest like this one, or None if it has to boot."""
         cls._asked += 1
         if cls._asked == 1 or cls._directory is False:
             return None
@@ -381,7 +382,7 @@ class Snapshot:
 
     @classmethod
     def give_up(cls, error):
-        """From now on guests are booted."""
+        """Makes all further guests boot."""
         print(f"  guest: no copy ({str(error).splitlines()[0]}); booting each", flush=True)
         cls._directory = False
 
@@ -397,7 +398,7 @@ class Snapshot:
 
 
 def _die_with_parent():
-    """QEMU must not outlive a runner that was killed: PR_SET_PDEATHSIG."""
+    """Makes QEMU end when the runner is killed: PR_SET_PDEATHSIG."""
     import ctypes
     os.setsid()
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The host's side of a case: our programs, mounts through /dev/fuse, the responder, captures of the loopback."""
+"""The host's side of a test: our programs, mounts through /dev/fuse, the responder, captures of the loopback."""
 
 import os
 import shutil
@@ -15,12 +15,12 @@ from interop.guest import EXPORT, Guest, HERE, MOUNTD, NFS, ROOT
 from suites import start_responder, stop
 
 ADDRESS = "10.0.2.15"
-"""Of the guest, for itself."""
+"""The guest's own address."""
 _built = {}
 
 
 class CaseError(AssertionError):
-    """A check of the case did not hold."""
+    """A check of the test failed."""
 
 
 def program(name):
@@ -39,7 +39,7 @@ def program(name):
 
 
 def run(command, limit=300, **more):
-    """A host command: its output, or CaseError."""
+    """Runs a host command. Returns its output, or raises CaseError."""
     try:
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=limit,
                               check=False, **more)
@@ -51,12 +51,12 @@ def run(command, limit=300, **more):
 
 
 def run_status(command):
-    """The exit status of a host command, its output thrown away."""
+    """The exit status of a host command, whose output is ignored."""
     return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode
 
 
 def verbs_programs():
-    """Our programs as they are packaged, with the verbs provider, and its examples; the directory they are in."""
+    """The directory of our programs as they are packaged, with the verbs provider, and of its examples."""
     given = os.environ.get("NFSRDMA_VERBS_BIN")
     if given:
         return Path(given)
@@ -69,7 +69,7 @@ def verbs_programs():
     target = whole / "packaged"
     run([ROOT / "packaging/build-programs", "verbs"], 1800)
     flags = run([ROOT / "packaging/rustflags"]).strip()
-    # As packaging/build-programs has it.
+    # The same variables as in packaging/build-programs.
     variables = {"RUSTFLAGS": flags, "CARGO_BUILD_BUILD_DIR": os.environ.get("CARGO_BUILD_BUILD_DIR", str(whole))}
     run(["cargo", "build", "--locked", "--release", "-q", "-p", "nfsrdma-verbs", "--examples", "--target-dir", target],
         1800, cwd=ROOT, env=os.environ | variables)
@@ -77,7 +77,7 @@ def verbs_programs():
 
 
 def checks(*words, limit=600, **variables):
-    """checks.py on the host: its output, which for `run` is also shown as it comes."""
+    """Runs checks.py on the host. Returns its output, which for `run` is also shown as it comes."""
     command = ["python3", "-B", HERE / "checks.py", *words]
     if words[0] != "run":
         return run(command, limit, env=os.environ | variables)
@@ -91,7 +91,7 @@ def checks(*words, limit=600, **variables):
                 print(f"    {line}", end="", flush=True)
                 lines.append(line)
         except BaseException:
-            # Who is told to end does not wait for all checks.
+            # An interrupted run does not wait for all checks.
             child.kill()
             raise
         finally:
@@ -102,7 +102,7 @@ def checks(*words, limit=600, **variables):
 
 
 class Process:
-    """A program of ours in the foreground, its output kept, ended with the block."""
+    """Runs one of our programs in the foreground and keeps its output. It ends with the block."""
 
     def __init__(self, command, stop=signal.SIGTERM, **variables):
         self.command, self.stop, self.variables = [str(word) for word in command], stop, variables
@@ -117,7 +117,7 @@ class Process:
         try:
             if kind and self.said().strip():
                 print(f"    {Path(self.command[0]).name} said: {self.said()[-3000:].strip()}", flush=True)
-        finally:  # who reads the output may have ended
+        finally:  # the reader of the output may have ended
             if self.child.poll() is None:
                 stop(self.child, self.stop, 30)
             self.output.close()
@@ -161,7 +161,7 @@ class Mount(Process):
         try:
             super().__exit__(*exception)
         finally:
-            # Also where the program was killed: looking at the directory fails then.
+            # This works even if the program was killed, when looking at the directory fails.
             if f" {self.path} " in Path("/proc/self/mountinfo").read_text(errors="replace"):
                 subprocess.run(["umount", "-l", self.path], check=False)
             self.path.rmdir()
@@ -191,12 +191,12 @@ class Knfsd:
         return Mount(EXPORT, port or ports[NFS], ports[MOUNTD], options)
 
     def sum(self, directory):
-        """The data set as the server has it."""
+        """The data set at the server."""
         return self.guest.run(f"sync; python3 /job/checks.py sum {EXPORT}/{directory}", 120)
 
 
 class Responder:
-    """`nfsrdma-responder` serving `directory` on the loopback; `state` keeps its handles over a restart."""
+    """`nfsrdma-responder` serving `directory` on the loopback; `state` keeps file handles valid over a restart."""
 
     def __init__(self, directory, state, *more, port=0, mountport=0):
         self.command, self.state = [program("nfsrdma-responder"), directory, *more], state
@@ -231,7 +231,7 @@ class Capture(Process):
 
 
 class Directory:
-    """A fresh directory, removed with the block."""
+    """A new directory, which is removed with the block."""
 
     def __enter__(self):
         self.path = Path(tempfile.mkdtemp(prefix="nfsrdma-dir."))
@@ -242,7 +242,7 @@ class Directory:
 
 
 class Background(threading.Thread):
-    """A call in a thread; `result` waits and passes its exception on."""
+    """A call in a thread; `result` waits for it and re-raises its exception."""
 
     def __init__(self, call):
         super().__init__(daemon=True)
@@ -272,7 +272,7 @@ def expected():
 
 
 def compare(what, got, wanted):
-    """Fails with what differs, line by line."""
+    """Fails with the differences, line by line."""
     got, wanted = got.strip().splitlines(), wanted.strip().splitlines()
     if got != wanted:
         extra = [line for line in got if line not in wanted]

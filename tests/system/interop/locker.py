@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Processes that lock what they are told to, on the host and in the guest.
+"""Processes that lock on command, on the host and in the guest.
 
-    locker.py ADDRESS PORT    listens there (port 0: any), prints where, and forks for each connection
+    locker.py ADDRESS PORT    listens there (port 0: any), prints the address, and forks for each connection
 
-A connection is one process: it reads a JSON array a line, makes that system call and answers with its result, or with
-{"errno": N}. It ends with the connection; what waits for a lock then is killed with the listener.
+A connection is one process: it reads a JSON array from each line, makes that system call, and answers with its result, or
+with {"errno": N}. It ends with the connection; a process that waits for a lock then is killed with the listener.
 """
 
 import ctypes
@@ -22,13 +22,13 @@ PR_SET_PDEATHSIG = 1
 
 
 class Calls:
-    """The calls, each a method by its name."""
+    """The calls, each of which is a method with its name."""
 
     def __init__(self):
         self.files = {}
 
     def open(self, name, path, mode="r+b"):
-        self.files[name] = open(path, mode, buffering=0)  # noqa: SIM115 -- open as long as the process is told
+        self.files[name] = open(path, mode, buffering=0)  # noqa: SIM115 -- open until the process is told to close it
         return 0
 
     def close(self, name):
@@ -73,7 +73,7 @@ class Calls:
         return 0
 
     def entries(self, path):
-        """What is in such a database, and whether it is whole."""
+        """The contents of such a database, and whether it is consistent."""
         db = sqlite3.connect(path, timeout=300)
         (total,) = db.execute("SELECT n FROM total").fetchone()
         rows = db.execute("SELECT writer, turn FROM entries ORDER BY writer, turn").fetchall()

@@ -13,7 +13,7 @@ from interop.host import Background, CaseError, Mount, Process, indent, program,
 from suites import until
 
 LOCKD = 20047  # guest/lib.sh
-# Where processes are asked for in the guest: those of the other machine there, and those of the server itself.
+# The ports of the locker processes in the guest: those of the other machine there, and those of the server itself.
 OTHER, SERVER = 9103, 9104
 LIMIT = 120
 GRACE = 9  # seconds, of lockd after a restart
@@ -31,7 +31,7 @@ def wants(got, wanted, what):
 
 
 class Locker:
-    """A process (locker.py) that works in `folder` through a mount of the export; gone with the block."""
+    """A process (locker.py) that works in `folder` through a mount of the export. It ends with the block."""
 
     def __init__(self, port, folder, name):
         self.folder, self.name = folder, name
@@ -42,7 +42,7 @@ class Locker:
         return self
 
     def __exit__(self, *_):
-        # A process that waits for a lock does not see the end of its connection; it ends with its listener.
+        # A process that waits for a lock does not notice the end of its connection, but ends with its listener.
         self.stream.close()
         self.socket.close()
 
@@ -77,12 +77,12 @@ class Locker:
         return result if isinstance(result, int) else 0
 
     def holder(self, kind, start=0, length=0, kinds=POSIX, name="f"):
-        """F_GETLK: kind, start and length of what is in the way."""
+        """F_GETLK: kind, start and length of the conflicting lock."""
         kind, _, start, length, _ = self.do("fcntl", kinds[0], name, kind, start, length)
         return kind if kind == FREE else (kind, start, length)
 
     def wait(self, kind, start=0, length=0, kinds=POSIX, name="f"):
-        """Asks for a lock, whose answer is to be received."""
+        """Requests a lock. The answer must be received later."""
         self.send("fcntl", kinds[2], name, kind, start, length)
 
     def waits(self, seconds=0.5):
@@ -98,7 +98,8 @@ class Locker:
 
 
 class Places:
-    """What can lock: `a` and `b`, our mounts; `linux`, Linux's mount on another machine; `server`, the server itself."""
+    """Where processes lock: `a`, `b`: our mounts; `linux`: Linux's mount on another machine; `server`: the server
+    itself."""
 
     def __init__(self, server, a, b, here):
         self.server, self.mounts = server, {"a": a, "b": b}
@@ -111,7 +112,7 @@ class Places:
         return Locker(port, self.folders[place], place)
 
     def make(self, file, text="x" * 100):
-        """At the server; anew, so that no lock of it is left."""
+        """Makes the file at the server again, so that no lock of it is left."""
         self.server.guest.run(f"rm -f {EXPORT}/{file}; printf '{text}' >{EXPORT}/{file}; chmod 666 {EXPORT}/{file}")
 
 
@@ -134,7 +135,7 @@ def counters(mount):
 def exclusion(places, first, second):
     """Ranges, ranges to the end of the file, pieces, upgrades, downgrades, GETLK; whole files by flock(2).
 
-    Whether `first` was told of the other's shared lock: TEST of Linux 6.12.117 is GRANTED where one is held.
+    Returns whether TEST reported the shared lock of the other to `first`: in Linux 6.12.117, TEST is GRANTED despite one.
     """
     file = f"range-{first}-{second}"
     places.make(file)
@@ -173,7 +174,7 @@ def exclusion(places, first, second):
             expect(two, 0, FREE, 0, 0, kinds)
             expect(one, 0, FREE, 0, 0, kinds)
         if "server" in (first, second):
-            return seen != FREE  # There flock(2) is no lock of fcntl(2), as NFS makes it one.
+            return seen != FREE  # There flock(2) is no lock of fcntl(2), as it is with NFS.
         shared, exclusive = fcntl.LOCK_SH | fcntl.LOCK_NB, fcntl.LOCK_EX | fcntl.LOCK_NB
         expect(one, 0, shared, of=Locker.flock)
         expect(two, 0, shared, of=Locker.flock)
@@ -189,7 +190,7 @@ def exclusion(places, first, second):
 
 
 def waiter(places, first, second, ways=(("unlock", POSIX), ("close", OFD), ("end", POSIX))):
-    """`second` gets what it waits for when `first` unlocks, closes the file, or ends."""
+    """`second` gets the lock that it waits for when `first` unlocks, closes the file, or ends."""
     file = f"wait-{first}-{second}"
     places.make(file)
     took = []
@@ -215,7 +216,7 @@ def waiter(places, first, second, ways=(("unlock", POSIX), ("close", OFD), ("end
 
 
 def flock_shared_by_two(places, first, second):
-    """Both want it alone: one after the other."""
+    """Both want the lock exclusively, and get it one after the other."""
     places.make("shared")
     with places.process(first) as one, places.process(second) as two:
         for process in (one, two):
@@ -232,7 +233,7 @@ def flock_shared_by_two(places, first, second):
 
 
 def together(places, who, *words):
-    """One call by a process at each place, at the same time; `words` may be functions of the place and its number."""
+    """One call by a process at each place, at the same time. `words` may be functions of the place and its number."""
     processes = [places.process(place) for place in who]
     try:
         for number, process in enumerate(processes):
@@ -272,7 +273,7 @@ db.close()
 
 
 def lost_connection(places):
-    """Connections of NLM end, and the server has not restarted: nothing is lost, shared or not."""
+    """Connections of NLM end, but the server has not restarted: no lock is lost, shared or not."""
     before = {name: counters(mount)["lock_grace_waits"] for name, mount in places.mounts.items()}
     places.make("connection")
     with places.process("a") as one, places.process("b") as two, places.process("linux") as linux:
@@ -280,7 +281,7 @@ def lost_connection(places):
             process.open("connection")
         wants((one.lock(READ, 0, 10), one.lock(WRITE, 20, 10), two.lock(READ, 40, 10)), (0, 0, 0), "locks")
         places.server.guest.run(f"ss -K state established sport = {LOCKD} dst 10.0.2.2")
-        # A reclaim outside a grace period is refused so.
+        # Outside a grace period, the server refuses a reclaim like this.
         for name, mount in places.mounts.items():
             claims = 2 if name == "a" else 1
             until(lambda mount=mount, least=before[name] + claims: counters(mount)["lock_grace_waits"] >= least, "claims")
@@ -292,7 +293,7 @@ def lost_connection(places):
 
 
 def restart(places):
-    """knfsd, lockd and rpc.statd are restarted under locks; `a` does not see the grace period, `b` has a file less."""
+    """knfsd, lockd and rpc.statd are restarted under locks; `a` misses the grace period, and `b` loses a file."""
     guest, a, b = places.server.guest, places.mounts["a"], places.mounts["b"]
     for file in ("late", "kept", "removed"):
         places.make(file)
@@ -333,7 +334,7 @@ def restart(places):
 
 
 def killed(places, mount):
-    """Our process is killed: its locks stay, and a new mount gives them back, and no others."""
+    """Our process is killed. Its locks stay until a new mount releases exactly these."""
     for file in ("orphan", "other"):
         places.make(file)
     with places.process("linux") as linux, places.process("b") as other:
@@ -371,10 +372,10 @@ class Processes:
 
 
 def knfsd(server, state):
-    """Everything above; `state` is a directory for the journals of our mounts."""
+    """All checks above; `state` is a directory for the journals of our mounts."""
     guest = server.guest
     guest.put(HERE / "locker.py")
-    # No callback and no notice of a restart arrives: who waits for a lock has to ask again.
+    # Callbacks and notices of a restart are dropped, so waiters have to ask again.
     indent(guest.run(f"""filter_callbacks; machine_start
         machine mount -t nfs -o vers=3,tcp,port=2049,mountproto=tcp,mountport={MOUNTD} 10.0.3.1:{EXPORT} /mnt
         machine grep ' /mnt nfs ' /proc/mounts"""))
@@ -396,7 +397,7 @@ def knfsd(server, state):
         for pair in pairs[2:]:
             waiter(places, *pair)
         flock_shared_by_two(places, "a", "linux")
-        # Linux's client asks again after 30 s only, and its lockd calls nobody back: at the same time, therefore.
+        # Linux's client asks again only after 30 s, and its lockd calls nobody back. So these run at the same time.
         work = [Background(call) for call in (
             lambda: waiter(places, "a", "linux", (("unlock", POSIX),)),
             lambda: counter(places, ("a", "b", "linux", "server"), "posix"),

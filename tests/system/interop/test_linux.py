@@ -1,4 +1,4 @@
-"""Our client and Linux's server, Linux's client and our responder, and both side by side; and what is on the wire."""
+"""Our client with Linux's server, Linux's client with our responder, both side by side, and the bytes on the wire."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ from interop.host import (Background, Capture, CaseError, Directory, Knfsd, Moun
                           indent, program, run)
 from suites import until
 
-# Each set of options once, with the checks whose traffic it changes; knfsd-siw has CRC and Position Zero chunks.
+# Each set of options, with the checks whose traffic it changes. test_knfsd_siw has CRC and Position Zero chunks.
 VARIANTS = {
     "nocrc": "nocrc",
     "reduced": "write_chunk=reduced",
@@ -57,7 +57,7 @@ def test_knfsd_siw(knfsd):
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_knfsd_variant(name, knfsd):
-    """As test_knfsd_siw, with other options."""
+    """The same as test_knfsd_siw, with other options."""
     with knfsd.mount(VARIANTS[name]) as mount:
         indent(mount.said())
         checks("run", mount.path, *VARIANT_CHECKS, CHECK_ENTRIES="100", limit=300)
@@ -86,7 +86,7 @@ def test_knfsd_large():
 
 
 def test_knfsd_probe():
-    """A short look at every layer, soft, so that what is broken fails soon: see breaks/run."""
+    """A short test of every layer, on a soft mount so that a mistake fails soon: see breaks/run."""
     with Knfsd() as server, Directory() as local:
         checks("leave", local, CHECK_BIG_MIB="1")
         server.guest.run(f"CHECK_ENTRIES=2000 python3 /job/checks.py fill {EXPORT}")
@@ -137,10 +137,10 @@ def test_knfsd_e2e():
         indent(run([program("nfsrdma-e2e"), "--mounted", mount.path, "--shrink", "100"], 900))
 
 
-# Where `nfsrdma-clients serve` listens in the guest: for the exported directory, and for Linux's own mount.
+# The ports of `nfsrdma-clients serve` in the guest: for the exported directory, and for Linux's own mount.
 CALLS_AT_SERVER, CALLS_OF_LINUX = 9101, 9102
-# Milliseconds within which ext4 in the guest may give two changes the same time: its clock ticks each 4 ms, and late
-# where the emulator waits for a processor.
+# Milliseconds within which ext4 in the guest may give two changes the same time: its clock ticks each 4 ms, or later if the
+# emulator waits for a processor.
 TICK = 20
 
 
@@ -170,7 +170,8 @@ class Calls:
 ], ids=["tcp", "rdma", "direct"])  # fmt: skip
 def test_several_clients(form, judged):
     """Two of our mounts on the host, Linux's own in the guest and the exported directory itself make calls in turn, and
-    the oracle of tests/clients judges each: Linux's by less if `judged` is linux, or as ours, with O_DIRECT (direct). NFSRDMA_INTEROP_SEED, _RUNS and _CALLS choose other ones."""
+    the oracle of tests/clients checks each. It demands less of Linux's mount if `judged` is linux; with O_DIRECT
+    (direct), it demands the same as of ours. NFSRDMA_INTEROP_SEED, _RUNS and _CALLS choose other runs."""
     seed, runs, calls = (os.environ.get(f"NFSRDMA_INTEROP_{name}", default)
                          for name, default in (("SEED", "1"), ("RUNS", "5"), ("CALLS", "400")))
     linux = {"rdma": f"kernel_mount 10.0.2.15 {NFS} {MOUNTD} {EXPORT}",
@@ -234,7 +235,7 @@ WIRE_CHECKS = "procedures synchronous links unlinked"
 
 
 def wire(capture, name):
-    """A capture in the judgement of tshark, and every frame of it in that of our codecs."""
+    """Checks a capture with tshark, and every frame of it with our codecs."""
     keep = os.environ.get("NFSRDMA_INTEROP_KEEP")
     if keep:
         Path(keep).mkdir(parents=True, exist_ok=True)
@@ -250,7 +251,7 @@ def wire(capture, name):
 
 
 def test_wire_kernel(guest):
-    """Captured within the guest: the kernel's client and server over siw, as our codecs and tshark read them."""
+    """Captured within the guest: the kernel's client and server over siw, decoded by our codecs and by tshark."""
     guest.put(HERE / "checks.py")
     guest.run(f"""link siw; knfsd_start; export CHECK_ENTRIES=50
         tcpdump -i lo -s 0 -B 32768 -U -Z root -w /job/wire.pcap tcp port {NFS} >/dev/null 2>/job/tcpdump.log &
@@ -297,15 +298,15 @@ def acls(*words):
 
 
 def acl_forms(server, mount, responder, there):
-    """Every form of ACL, made through our mount and through Linux's (at /mnt), of knfsd and then of the responder.
+    """Every form of ACL, set through our mount and through Linux's (at /mnt), with knfsd and then with the responder.
 
-    Both clients get the same answers of both servers, and see and leave the same.
+    Both clients get the same answers from both servers, and see and leave the same ACLs.
     """
     answers, left = {}, {}
     names = []
 
     def judge(where, folders):
-        """`folders`: of our mount, of the server's side as it can be run, and what shows there."""
+        """`folders`: the directory in our mount, the same one at the server, and the command that runs there."""
         ours, shows = folders
         answers["us", where], answers["linux", where] = acls("forms", ours, "us"), there("forms", "/mnt", "linux")
         names[:] = [line.split()[0] for line in answers["us", where].splitlines()]

@@ -1,4 +1,4 @@
-"""The verbs provider: all inside the guest, whose rxe and siw are the RDMA devices."""
+"""The verbs provider. Everything runs inside the guest, whose rxe and siw are the RDMA devices."""
 
 import os
 import re
@@ -12,18 +12,18 @@ from interop.host import ADDRESS, CaseError, compare, expected, indent, program,
 from suites import until
 
 ADDRESS_6 = "fd6e:6673::15"
-# What the kernel has of RDMA, less what changes with every connection, and the number of a device that came back.
+# The kernel's RDMA resources, without what changes with every connection, and without the number of a device.
 RESOURCES = "rdma resource show | sed 's/^[0-9]*: //; s/cm_id [0-9]* //'"
 
 
 def mounting(server=ADDRESS, options="transport=verbs,cache=64M"):
-    """The command that mounts the guest's knfsd at /mnt. (Locking a large cache takes its time in emulation.)"""
+    """The command that mounts the guest's knfsd at /mnt. (In emulation, locking the memory of a large cache takes long.)"""
     return (f"ulimit -l unlimited; /job/nfsrdma mount {server}:{EXPORT} /mnt "
             f"-o port={NFS},mountport={MOUNTD},mountproto=tcp,{options}")
 
 
 class Mounting:
-    """A guest with a link, its knfsd, and our program. Says what RDMA resources were there before the first mount."""
+    """A guest with a link, its knfsd, and our program. Records the RDMA resources before the first mount."""
 
     def __init__(self, link):
         self.link = link
@@ -49,15 +49,15 @@ class Mounting:
         return self.guest.run(script, limit)
 
     def nothing_left(self):
-        """No queue pair, completion queue, region, domain or context of ours after the unmount."""
+        """Checks that no queue pair, completion queue, region, domain or context of ours is left after the unmount."""
         until(lambda: self.guest.run(RESOURCES) == self.before, "an end of all RDMA resources", 30)
 
     def source(self, size):
-        """Random data in the guest's /srv/source, of so many MiB."""
+        """Makes random data of this many MiB in the guest's /srv/source."""
         self.run(f"dd if=/dev/urandom of=/srv/source bs=1M count={size} status=none")
 
     def copy(self, source, target):
-        """Starts a copy; a pair: its job, and a call that waits for it and compares."""
+        """Starts a copy. Returns its job, and a function that waits for it and compares."""
         job = self.guest.start(f"dd if={source} of={target} bs=1M conv=fsync status=none")
 
         def finish(limit=300):
@@ -69,7 +69,7 @@ class Mounting:
         return job, finish
 
     def until_under_way(self, job, path):
-        """Waits for the first part of the copy's target; the copy must not be over by then."""
+        """Waits until the copy has begun to write its target; it must not have ended by then."""
         self.run(f"until [ $(stat -c %s {path} 2>/dev/null || echo 0) -gt 8000000 ]; do sleep 0.05; done", 60)
         self.still_running(job)
 
@@ -79,14 +79,14 @@ class Mounting:
             raise CaseError(f"the copy was over too early: {self.guest.output(job)}")
 
     def until_ended(self, limit=30):
-        """Waits for the end of our process; says where its threads are if it does not come."""
+        """Waits for the end of our process. If it does not end, reports where its threads are."""
         threads = "cd /proc/$(pidof nfsrdma)/task && for t in *; do echo $t $(cat $t/comm $t/wchan); cat $t/stack; done"
         waiting = f"for i in $(seq {limit * 10}); do pidof nfsrdma >/dev/null || exit 0; sleep 0.1; done"
         self.run(f"{waiting}; {threads}; exit 1", limit + 60)
 
 
-# What moves data: the other cases are the same calls whatever the device. Of them, those with many names take minutes in
-# emulation, and test_knfsd_e2e has them.
+# The cases that move data: the others are the same calls for each device. Those with many names take minutes in emulation,
+# and test_knfsd_e2e runs them.
 MOVING = "sizes random-io offsets direct mmap bulk writers shrinking"
 OTHERS = "objects errors attributes rename silly symlinks statfs append exclusive identity"
 
@@ -121,24 +121,24 @@ def test_verbs_conformance(link, protection):
 
 
 def sanitized():
-    """The conformance program with AddressSanitizer, which takes flags that are not stable yet."""
+    """The conformance program with AddressSanitizer, which needs compiler flags that are not stable yet."""
     libraries = Path(run(["rustc", "--print", "target-libdir"]).strip())
     if not list(libraries.glob("librustc*_rt.asan.a")):
         pytest.skip("this toolchain has no AddressSanitizer")
     host = re.search("^host: (.*)$", run(["rustc", "-vV"]), re.MULTILINE).group(1)
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "asan"
     flags = {"RUSTC_BOOTSTRAP": "1", "RUSTFLAGS": "-Zsanitizer=address -Cforce-frame-pointers=yes"}
-    # Fast to build; the reports need line numbers.
+    # Optimise for a short build; the reports need line numbers.
     for key, value in (("LTO", "off"), ("OPT_LEVEL", "1"), ("CODEGEN_UNITS", "16"), ("DEBUG", "line-tables-only")):
         flags[f"CARGO_PROFILE_RELEASE_{key}"] = value
-    # With a target named, build scripts and macros go without.
+    # If a target is named, build scripts and macros are built without the sanitizer.
     run(["cargo", "build", "--release", "-q", "-p", "nfsrdma-verbs", "--example", "verbs-conformance",
          "--target", host, "--target-dir", target], 1800, cwd=ROOT, env=os.environ | flags)
     return target / host / "release/examples/verbs-conformance"
 
 
 def located(report, binary):
-    """A sanitizer's report with the places in our program that it names by number."""
+    """A sanitizer's report, in which addresses of our program are replaced by places in the source."""
     if not shutil.which("addr2line"):
         return report
 
@@ -150,7 +150,7 @@ def located(report, binary):
 
 @pytest.mark.parametrize("link", ["rxe"])
 def test_verbs_memcheck(link):
-    """The provider contract, and a device's removal, with AddressSanitizer: no memory misused, none lost."""
+    """The provider contract, and the removal of a device, with AddressSanitizer: no memory is misused or lost."""
     binary = sanitized()
     with Guest() as guest:
         guest.put(binary)
@@ -211,7 +211,7 @@ def test_verbs_removal(link):
             side.until_ended()
             side.run(f"link {link}; rm /srv/back")
             side.nothing_left()
-        # What was written is kept until the server can be reached again, or the process is told to end.
+        # Written data is kept until the server can be reached again, or until the process is told to end.
         gone(side, link, "umount -f /mnt", "/srv/source", "/mnt/kept", f"{EXPORT}/kept")
         size = int(side.run(f"pidof nfsrdma >/dev/null; stat -c %s {EXPORT}/kept"))
         side.run(f"link {link}")
@@ -232,13 +232,13 @@ def test_verbs_removal(link):
 
 
 def gone(side, link, ending, source, target, seen):
-    """Mounts, removes the device under a copy, and unmounts; the copy fails. What unmounting said."""
+    """Mounts, removes the device under a copy, and unmounts; the copy fails. Returns the output of the unmount."""
     side.run(mounting())
     job, _ = side.copy(source, target)
     side.until_under_way(job, seen)
     side.run(f"rdma link delete {link}0; sleep 1", 60)
     side.still_running(job)
-    # Busy until the copy has seen its error.
+    # The mount is busy until the copy has got its error.
     said = side.run(f"while grep -q ' /mnt ' /proc/mounts; do {ending} 2>&1 || sleep 0.1; done", 60)
     status, _ = side.guest.wait(job, 60)
     if status == 0:
@@ -267,7 +267,7 @@ def test_verbs_restart(link):
 
 @pytest.mark.parametrize("link", ["rxe"])
 def test_verbs_ipv6(link):
-    """The same server at its IPv6 address, chosen by transport=auto, which says why."""
+    """The same server at its IPv6 address, chosen by transport=auto, which reports the reason."""
     with Mounting(link) as side:
         side.run(f"link_ipv6 {ADDRESS_6}")
         said = side.run(mounting(f"[{ADDRESS_6}]", "transport=auto,cache=64M") + " -v 2>&1")
@@ -280,8 +280,8 @@ def test_verbs_ipv6(link):
         side.nothing_left()
 
 
-# What goes wrong on a machine, step by step: what to do first, as whom, and what must be said with transport=verbs,
-# and as the reason with transport=auto.
+# Problems of a machine, step by step: the command that causes each, the user, and the expected message with
+# transport=verbs, which is also the reason with transport=auto.
 WRONG = (
     ("no RDMA modules", "rm -rf /dev/infiniband", "root", "load the driver of one", "this machine has no RDMA device"),
     ("no device", "modprobe -a rdma_rxe rdma_cm ib_uverbs rdma_ucm; make_nodes", "root",
@@ -296,7 +296,7 @@ AS = {"root": "", "user": "setpriv --reuid 1000 --regid 1000 --clear-groups",
 
 
 def test_verbs_errors():
-    """What is missing on a machine is told in one sentence with its remedy; and only this build needs RDMA libraries."""
+    """What is missing on a machine is reported with its remedy; and only this build needs RDMA libraries."""
     binary = verbs_programs() / "nfsrdma"
     for path, wanted in ((program("nfsrdma"), False), (binary, True)):
         libraries = run(["ldd", path])
@@ -305,7 +305,7 @@ def test_verbs_errors():
                 raise CaseError(f"{path} is {'not ' if wanted else ''}linked with {name}: {libraries}")
     with Guest() as guest:
         guest.put(binary, "nfsrdma")
-        # A server of MOUNT, so that the first thing missing is the device.
+        # A server of MOUNT, so that the device is the first thing that is missing.
         guest.run("install -m 755 /job/nfsrdma /usr/local/bin/; knfsd_start")
         for what, first, whose, remedy, reason in WRONG:
             guest.run(first or "true")

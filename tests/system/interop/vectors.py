@@ -18,7 +18,7 @@ import tempfile
 import xml.etree.ElementTree as ElementTree
 
 MPA_REQUEST, MPA_REPLY = b"MPA ID Req Frame", b"MPA ID Rep Frame"
-# What is compared, by tshark's names; the rest is text, reserved bits or tshark's own reckoning.
+# The fields that are compared, by tshark's names. The others are text, reserved bits, or computed by tshark.
 FIELDS = {
     "iwarp_mpa": "marker_flag crc_flag rej_flag rev pdlength privatedata ulpdulength",
     "iwarp_ddp": "tagged_flag last_flag dv qn msn mo stag tagged_offset",
@@ -31,7 +31,7 @@ FIELDS = {
 WANTED = {f"{protocol}.{name}" for protocol, names in FIELDS.items() for name in names.split()}
 # Dissectors that show two protocols in one layer.
 PARTS = {"iwarp_ddp_rdmap": ("iwarp_ddp", "iwarp_rdma")}
-# tshark states these for a reply too, from the call: they are not in the bytes.
+# tshark also states these for a reply, but takes them from the call: they are not in the bytes.
 FROM_CALL = {"rpc.program", "rpc.programversion", "rpc.procedure"}
 LARGEST = 4200  # bytes of a vector
 
@@ -44,10 +44,10 @@ class Unit:
         self.fields, self.program, self.procedure, self.status, self.malformed = [], None, None, None, False
 
     def take(self, view):
-        """What tshark saw in the same bytes."""
+        """tshark's view of the same bytes."""
         self.fields, self.malformed = view.fields, view.malformed
         self.program, self.procedure, self.status = view.program, view.procedure, view.status
-        # Of an RPC message that is not whole in this frame tshark shows what it put together elsewhere.
+        # For an RPC message that is not complete in this frame, tshark shows data that it has reassembled elsewhere.
         if view.first("rpcordma.msg_type") != "0":
             self.fields = [(field, value) for field, value in view.fields if not field.startswith("rpc.")]
         elif view.first("rpc.msgtyp") == "1":
@@ -178,7 +178,7 @@ def dissect(path, key):
 
 
 def recut(path, key, sides, to):
-    """The connection again as a capture at `to`, with each of `sides` (its units) in a segment of its own.
+    """Writes the connection to `to` as a new capture, with each of `sides` (its units) in a segment of its own.
 
     tshark loses the stream where a full window ended a segment in the middle of an FPDU.
     """
@@ -218,7 +218,7 @@ def recut(path, key, sides, to):
 
 
 def units(path):
-    """Every unit of the capture with tshark's view of it; an error where the two cuts of the stream differ."""
+    """Every unit of the capture with tshark's view of it; an error if both split the stream differently."""
     result = []
     for key, sides in streams(path):
         seen = dissect(path, key)
@@ -253,7 +253,7 @@ KINDS = {"0": "msg", "1": "nomsg", "2": "msgp", "3": "done", "4": "error"}
 
 
 def name(unit):
-    """What kind of message a unit is; one vector of each is kept."""
+    """The kind of message of a unit; one vector of each kind is kept."""
     if unit.data[:16] in (MPA_REQUEST, MPA_REPLY):
         return "mpa-request" if unit.data[:16] == MPA_REQUEST else "mpa-reply"
     words = [OPCODES.get(unit.first("iwarp_rdma.opcode"), "?")]
@@ -302,14 +302,14 @@ def make(path, title, everything):
 
 
 def judge(path):
-    """Counts of what was dissected; an error for anything malformed that tshark can judge."""
+    """The numbers of dissected messages; an error for anything malformed that tshark can decode."""
     counts, wrong, over = {}, [], 0
     for unit in units(path):
         label = f"{unit.source} {name(unit)}"
         counts[label] = counts.get(label, 0) + 1
-        # What tshark 4.0 cannot judge: it takes the data of a READ or READLINK reply for missing when they went into a
-        # Write chunk; it does not put a Send of several segments together but takes each for a message (and stops with
-        # "Dissector bug"); and what it puts together from tagged segments goes wrong when connections follow each other.
+        # Messages that tshark 4.0 cannot decode: it misses the data of a READ or READLINK reply that went into a Write
+        # chunk; it takes each segment of a Send for a message (and stops with "Dissector bug"); and it mixes up data from
+        # tagged segments when connections follow each other.
         placed = unit.source == "server" and unit.procedure in (5, 6) and int(unit.first("rpcordma.writes_count", "0"))
         piece = unit.first("iwarp_ddp.mo", "0") != "0" or unit.first("iwarp_ddp.last_flag") == "0"
         if unit.malformed and (placed or piece or unit.first("iwarp_ddp.tagged_flag") == "1"):

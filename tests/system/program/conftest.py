@@ -1,4 +1,4 @@
-"""What tests of this suite stand on."""
+"""Fixtures for the tests of this suite."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def place():
 
 @pytest.fixture
 def server(request):
-    """The same, with a responder; its further arguments are those of the mark `responder`."""
+    """A place with a responder, whose further arguments are those of the mark `responder`."""
     marker = request.node.get_closest_marker("responder")
     with Server(*(marker.args if marker else ())) as server:
         yield server
@@ -23,13 +23,13 @@ def server(request):
 
 @pytest.fixture
 def mount(request, server):
-    """The export of `server` is mounted on its mount point, with the options that are the fixture's parameter."""
+    """The server, with its export mounted on its mount point; the parameter of the fixture is the mount options."""
     server.mount_well(getattr(request, "param", ""))
     return server.mnt
 
 
 @pytest.fixture
 def users():
-    """Three who are not root, and have nothing to do with each other."""
+    """Three users other than root, who share no group."""
     root()
     return A, B, C

@@ -1,4 +1,5 @@
-"""Whether a mount option has an effect: mounting for a while, counted calls, what the program and the kernel show."""
+"""Finding out whether a mount option has an effect: temporary mounts, counted calls, what the program and the kernel
+show."""
 
 import contextlib
 import functools
@@ -10,11 +11,11 @@ from program.support import *  # noqa: F403
 from program.support import GIVEN, LIMIT
 
 TRIED, KINDS = set(), set()
-"""Names of the options that tests try, and kinds of options, of those files that are imported."""
+"""The options that tests in the imported files try, by name or by kind."""
 
 
 def effect(*names, kind=None):
-    """The test tries these options, and all of a kind; it fails if it does not mount with them."""
+    """Marks a test that tries these options, and all of a kind. It fails if it does not mount with them."""
     TRIED.update(names)
     KINDS.update([kind] if kind else [])
 
@@ -32,7 +33,7 @@ def effect(*names, kind=None):
 
 
 def table(kind="flag|value|either|accept|refuse"):
-    """Names of the program's options."""
+    """The names of the program's options."""
     entries = [line.split() for line in nfsrdma("list-options").stdout.splitlines()]
     assert len(entries) > 3, "the program does not list its options"
     return [name for own, name in entries if own in kind.split("|")]
@@ -40,7 +41,7 @@ def table(kind="flag|value|either|accept|refuse"):
 
 @contextlib.contextmanager
 def mount(server, options, at=None):
-    """Mounts for a while. Gives what the program says about the mount."""
+    """Mounts temporarily. Yields what the program says about the mount."""
     at = at or server.mnt
     at.mkdir(exist_ok=True)
     expect(server.mount(options, at=at), 0)
@@ -59,7 +60,7 @@ def document(server):
 
 
 class Counted:
-    """Calls made while it lasts, by procedure: `counted["READ"]`."""
+    """Counts the calls made in the meantime, by procedure: `counted["READ"]`."""
 
     def __init__(self, server):
         self.server = server
@@ -93,7 +94,7 @@ def fails(number, function, *words):
 
 @contextlib.contextmanager
 def stopped(server):
-    """The server does not answer."""
+    """The server does not answer in the meantime."""
     server.pause()
     try:
         yield
@@ -102,7 +103,7 @@ def stopped(server):
 
 
 class Later(threading.Thread):
-    """A call in a thread of its own."""
+    """Makes a call in a thread of its own."""
 
     def __init__(self, function, *words):
         super().__init__(daemon=True)

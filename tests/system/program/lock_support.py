@@ -1,4 +1,4 @@
-"""What cases about locks share: processes that lock, and a server that takes locks of several mounts."""
+"""Parts of the tests of locks: processes that lock, and a server that keeps the locks of several mounts."""
 
 import errno
 import fcntl
@@ -59,7 +59,7 @@ for line in sys.stdin:
 
 
 class Process:
-    """Another process that locks what it is told to. It can be given files that are open ("open" with the number)."""
+    """A process that locks on command. It can inherit open files ("open" with the number)."""
 
     def __init__(self, *files):
         command = [sys.executable, "-c", DRIVER]
@@ -96,7 +96,7 @@ class Process:
         return result if isinstance(result, int) else 0
 
     def get(self, name, kind, start=0, length=0, command=fcntl.F_GETLK):
-        """Type, start, length and process of what is in the way."""
+        """Type, start, length and process of the conflicting lock."""
         kind, _, start, length, pid = self.do("fcntl", command, name, kind, start, length)
         return (kind, start, length, pid)
 
@@ -104,7 +104,7 @@ class Process:
         return self.do("flock", name, how) or 0
 
     def wait_for(self, name, kind, start=0, length=0, command=fcntl.F_SETLKW):
-        """Asks and returns at once: the answer is to be received."""
+        """Sends a command and returns at once; the answer must be received later."""
         self.send("fcntl", command, name, kind, start, length)
 
     def got(self):
@@ -113,7 +113,7 @@ class Process:
 
 
 def elsewhere(point):
-    """Whether a mount namespace of another program's making has a copy of the mount, which is served on for it."""
+    """Whether a mount namespace of another program has a copy of the mount, which keeps the mount served."""
     for process in Path("/proc").glob("[0-9]*/mountinfo"):
         try:
             if f" {point} " in process.read_text():
@@ -124,7 +124,7 @@ def elsewhere(point):
 
 
 class LockServer(Server):
-    """A responder with a lock manager that the mounts are told of, and two mounts, `a` and `b`."""
+    """A responder with a lock manager that the mounts know of, and two mounts, `a` and `b`."""
 
     def __init__(self, *words, options=""):
         super().__init__(*words)
@@ -152,8 +152,8 @@ class LockServer(Server):
         try:
             for point in mounts_below(self.base):
                 if run("umount", point).returncode != 0:
-                    continue  # A case that failed has files open: the rest is taken away by force.
-                if why[0] is None:  # Else its own error is the one to be shown.
+                    continue  # A failed test has files open: the rest is removed by force.
+                if why[0] is None:  # Otherwise the test's own error must be shown.
                     until(lambda: not servers_of(point) or elsewhere(point), "the end of the serving process")
         finally:
             super().__exit__(*why)
@@ -183,7 +183,7 @@ AGAIN = -errno.EAGAIN
 
 
 def waits(process, seconds=0.3):
-    """Whether no answer comes in this time: for what must not happen, so it may be short."""
+    """Whether no answer comes within this time. It is for answers that must not come, so the time may be short."""
     import select
 
     ready, _, _ = select.select([process.child.stdout], [], [], seconds)
@@ -203,7 +203,7 @@ for _ in range(times):
 
 
 def run_together(script, arguments, limit=4 * LIMIT):
-    """Runs a Python script several times at once; all are to succeed."""
+    """Runs a Python script in several processes at once, which must all succeed."""
     running = [subprocess.Popen([sys.executable, "-c", script, *map(str, words)]) for words in arguments]
     try:
         for child in running:
@@ -215,7 +215,7 @@ def run_together(script, arguments, limit=4 * LIMIT):
 
 
 def count_under_a_lock(server, points, how, children, times):
-    """Processes on the mounts in turn add to a number in the same file, each addition under a lock."""
+    """Processes, alternating between the mounts, add to a number in one file, each time under a lock."""
     (server.export / "n").write_bytes(b"%019d\n" % 0)
     run_together(COUNT, [(points[n % len(points)] / "n", times, how) for n in range(children)])
     assert int((server.export / "n").read_bytes()) == children * times, how

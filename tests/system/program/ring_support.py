@@ -1,7 +1,7 @@
 """Mounts whose requests come by io_uring.
 
-The kernel's switch is everybody's, so it is set only while a mount is being made, with a lock of
-its own, and put back at once: what was agreed on stays for the life of a mount.
+The kernel's switch is global. So it is set only while a mount is being made, under a lock, and restored at once: a
+mount keeps what was negotiated at its beginning.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ REASON = "requests come by /dev/fuse and not by io_uring"
 
 @contextlib.contextmanager
 def switched(value):
-    """The switch is on ("Y") or off ("N") meanwhile."""
+    """Sets the kernel's switch to on ("Y") or off ("N") in the meantime."""
     root()
     if not SWITCH.exists():
         pytest.skip("this kernel has no FUSE over io_uring")
@@ -40,13 +40,13 @@ def switched(value):
 
 
 def rings(pid):
-    """How many io_urings a process has."""
+    """The number of io_urings of a process."""
     links = list(Path(f"/proc/{pid}/fd").iterdir())
     return sum(os.readlink(link) == "anon_inode:[io_uring]" for link in links)
 
 
 def no_rings_here():
-    """Why io_uring cannot be had at all, or nothing."""
+    """The reason why io_uring is not available at all, or nothing."""
     disabled = Path("/proc/sys/kernel/io_uring_disabled")
     if disabled.exists() and disabled.read_text().strip() != "0":
         return f"kernel.io_uring_disabled is {disabled.read_text().strip()}"

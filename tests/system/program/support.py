@@ -1,4 +1,4 @@
-"""What the cases share: running programs, a place of one's own, a responder."""
+"""Parts of all tests: running programs, a directory for each test, a responder."""
 
 import contextlib
 import functools
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 class Programs:
-    """Where our programs are: NFSRDMA_BIN, else they are built when first asked for."""
+    """The directory of our programs: NFSRDMA_BIN, or else they are built at first use."""
 
     @functools.cached_property
     def folder(self):
@@ -45,7 +45,7 @@ BIN = Programs()
 
 
 GIVEN = set()
-"""Names of the mount options given to programs so far; a case may clear it."""
+"""The names of the mount options given to programs so far; a test may clear it."""
 
 
 def run(*command, limit=LIMIT, **more):
@@ -66,7 +66,7 @@ def nfsrdma(*words, **more):
 
 
 def expect(result, status, *parts):
-    """The exit status is `status`, and each part is said; failures are one line."""
+    """Checks that the exit status is `status` and that the output has each part. A failure must be one line."""
     said = result.stdout + result.stderr
     assert result.returncode == status, f"status {result.returncode}, not {status}: {said}"
     for part in parts:
@@ -92,7 +92,7 @@ def mounts_below(base):
 
 
 class Place:
-    """A directory with an empty mount point `mnt`; leaves no mount and no process behind."""
+    """A directory with an empty mount point `mnt`. It leaves no mount and no process behind."""
 
     def __enter__(self):
         self.base = Path(tempfile.mkdtemp(prefix="nfsrdma-program.")).resolve()
@@ -110,7 +110,7 @@ class Place:
 
 
 class Server(Place):
-    """The same, with a responder that exports `export`; `words` are further arguments of it."""
+    """A place with a responder that exports `export`; `words` are further arguments of the responder."""
 
     def __init__(self, *words, host="127.0.0.1"):
         self.words, self.host = words, host
@@ -132,12 +132,12 @@ class Server(Place):
         return self
 
     def start(self):
-        """Starts it, at the ports it had before if there are some."""
+        """Starts the responder, at its previous ports if it had some."""
         command = [BIN / "nfsrdma-responder", self.export, *self.words]
         self.child, self.port, self.mountport = start_responder(command, self.base, self.port, self.mountport)
 
     def pause(self):
-        """Stops its process, and waits until all of its threads have stopped."""
+        """Stops its process by SIGSTOP, and waits until all of its threads are stopped."""
         self.child.send_signal(signal.SIGSTOP)
         threads = Path(f"/proc/{self.child.pid}/task")
         stopped = lambda thread: (thread / "stat").read_text().rpartition(") ")[2].startswith("T")
@@ -178,7 +178,7 @@ class Server(Place):
 
 @contextlib.contextmanager
 def scripted(*words):
-    """A server and a function that gives it a command while it runs (tests/responder/README.md)."""
+    """A server, and a function that sends it a command while it runs (tests/responder/README.md)."""
     with tempfile.TemporaryDirectory(prefix="nfsrdma-program.") as folder:
         door = Path(folder) / "control"
         with Server("--control", door, *words) as server:
@@ -197,7 +197,7 @@ def scripted(*words):
 
 
 def event(server, name):
-    """How often something has happened on the mount."""
+    """The value of a counter of the mount."""
     return json.loads(stats(server, "--json"))["cache"][name]
 
 
@@ -210,7 +210,7 @@ NOBODY = 65534
 
 
 def as_nobody(*words, **more):
-    """Runs a program as a user who has nothing to do with the mount."""
+    """Runs a program as a user who has no rights on the mount."""
     root()
     if not shutil.which("setpriv"):
         pytest.skip("needs setpriv")
@@ -218,7 +218,7 @@ def as_nobody(*words, **more):
 
 
 def alone(*words):
-    """In a mount namespace of its own."""
+    """Runs in a mount namespace of its own."""
     root()
     if run("unshare", "-m", "true").returncode != 0:
         pytest.skip("unshare -m is not permitted")
@@ -226,13 +226,14 @@ def alone(*words):
 
 
 def run_over(source, target, *words, **more):
-    """Runs a command where `target` is what `source` is elsewhere."""
+    """Runs a command with `source` bind-mounted on `target`."""
     script = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
     return run(*alone("sh", "-c", script, "sh", source, target, *words), **more)
 
 
 def run_inside(enter, test, mark, limit=LIMIT):
-    """Runs a test a second time by the command `enter`, in namespaces; the environment variable `mark` tells it so."""
+    """Runs a test again by the command `enter`, in namespaces. The environment variable `mark` says that this is the
+    second run."""
     environment = {**os.environ, mark: "1", "NFSRDMA_BIN": str(BIN)}
     result = run(*enter, sys.executable, ROOT / "tests/system/run", "program", test, env=environment, limit=limit)
     if result.returncode == 77:
@@ -242,7 +243,7 @@ def run_inside(enter, test, mark, limit=LIMIT):
 
 
 def with_open_device(test):
-    """Runs a test again where /dev/fuse is open to users, as it is where udev looks after it."""
+    """Runs a test again where users may open /dev/fuse, as on systems with udev."""
     if "NFSRDMA_INSIDE" in os.environ:
         pytest.skip("/dev/fuse is not open to users here")
     with Place() as place:
@@ -262,7 +263,7 @@ def procedures(server):
 
 
 def control_of(path):
-    """A conversation with the process that serves `path`, past our own client."""
+    """A connection to the control socket of the process that serves `path`, without our own client."""
     device = os.stat(path).st_dev
     control = socket.socket(socket.AF_UNIX)
     control.settimeout(LIMIT)
@@ -277,5 +278,5 @@ def rest_of(control):
         while piece := control.recv(65536):
             said += piece
     except ConnectionResetError:
-        pass  # It had not read all that was sent.
+        pass  # The process had not read everything.
     return said

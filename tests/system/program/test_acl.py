@@ -1,6 +1,6 @@
-"""Access control lists through a mount: getfacl and setfacl, who gets in by them, and what new files inherit.
+"""Access control lists through a mount: getfacl and setfacl, the access that they grant, and what new files inherit.
 
-The responder keeps them on the exported files themselves, so each is compared with what the server's own side says.
+The responder keeps them on the exported files themselves, so each is compared with the ACL in the exported directory.
 """
 
 import errno
@@ -30,7 +30,7 @@ def tools():
 
 
 def getfacl(path):
-    """Its entries, without comments, as effective as they are."""
+    """The entries of an ACL, without comments, with their effective rights."""
     return sorted(facl("getfacl", "-cnpE", path).split())
 
 
@@ -52,7 +52,7 @@ def test_acls_go_there_and_back(server):
     wanted = ["group::r--", f"group:{C.gid}:r--", "mask::rw-", "other::---", "user::rw-", f"user:{B.uid}:rw-"]
     entries = same(server, "file")
     assert entries == sorted(wanted), entries
-    # The mask is the group of the mode.
+    # The group bits of the mode are the mask.
     assert os.stat(file).st_mode & 0o777 == 0o660, oct(os.stat(file).st_mode)
     shown = run("ls", "-l", file).stdout
     assert shown.split()[0].endswith("+"), shown
@@ -61,7 +61,7 @@ def test_acls_go_there_and_back(server):
     entries = same(server, "file")
     assert "mask::---" in entries, entries
     facl("setfacl", "-b", file)
-    # setfacl(1) leaves what the mask had left.
+    # setfacl(1) keeps the rights that the mask had left.
     entries = same(server, "file")
     assert entries == ["group::---", "other::---", "user::rw-"], entries
     assert os.listxattr(file) == [], os.listxattr(file)
@@ -69,14 +69,14 @@ def test_acls_go_there_and_back(server):
     entries = same(server, "dir")
     assert f"default:user:{B.uid}:rwx" in entries and f"user:{C.uid}:--x" in entries, entries
     assert sorted(os.listxattr(folder)) == [ACCESS, DEFAULT], os.listxattr(folder)
-    # The one list is changed and the other stays.
+    # One ACL is changed, and the other stays.
     facl("setfacl", "-k", folder)
     entries = same(server, "dir")
     assert f"user:{C.uid}:--x" in entries and os.listxattr(folder) == [ACCESS], entries
     facl("setfacl", "-m", f"d:u:{B.uid}:r", folder)
     facl("setfacl", "-b", folder)
     assert os.listxattr(folder) == [], os.listxattr(folder)
-    # What the server's own side sets is seen when the attributes are asked for again.
+    # An ACL that is set at the server is seen when the attributes are next fetched.
     facl("setfacl", "-m", f"u:{B.uid}:x", server.export / "file")
     until(lambda: file.read_bytes() and f"user:{B.uid}:--x" in getfacl(file), "the server's ACL")
 
@@ -97,7 +97,7 @@ def test_who_an_acl_names_gets_in_and_no_others(server):
         refused(user, file.read_bytes)
         refused(user, os.stat, folder / "below")
         refused(user, os.listdir, folder)
-    # A group, and the mask that takes from it.
+    # A group, and a mask that reduces its rights.
     facl("setfacl", "-m", f"g:{C.gid}:rw", file)
     by(C, file.write_bytes, b"from C")
     facl("setfacl", "-m", "m::r", file)
@@ -113,7 +113,7 @@ def test_who_an_acl_names_gets_in_and_no_others(server):
     assert by(C, file.read_bytes) == b"from C"
     facl("setfacl", "-x", f"u:{A.uid}", file)
     assert by(A, file.read_bytes) == b"from C"
-    # In a directory that the mode opens to everybody, too: names and attributes are hidden.
+    # Also in a directory that the mode opens to everybody: names and attributes are hidden.
     facl("setfacl", "-b", folder)
     folder.chmod(0o755)
     questions = (os.stat, folder / "below"), (os.listdir, folder)
@@ -127,7 +127,7 @@ def test_who_an_acl_names_gets_in_and_no_others(server):
 
 
 def made(folder):
-    """Makes one of each kind in a directory; their modes."""
+    """Makes one object of each kind in a directory. Returns their modes."""
     os.umask(0o027)
     os.close(os.open(folder / "file", os.O_CREAT | os.O_WRONLY, 0o666))
     os.close(os.open(folder / "exclusive", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o664))
@@ -161,7 +161,8 @@ def test_new_files_inherit_as_they_do_at_the_server(server):
 
 @each("", *CHECKED_BY)
 def test_a_directory_made_by_a_stranger_keeps_the_set_gid_bit_beside_a_default_acl(server):
-    """The server hands on ACL and bit by itself; an ACL set afterwards would clear the bit for who is not in the group."""
+    """The server itself passes on ACL and bit. Setting an ACL later would clear the bit if the user is not in the
+    group."""
     tools()
     for where in (server.mnt, server.export):
         folder = where / ("here" if where == server.mnt else "there")
@@ -188,7 +189,7 @@ def test_what_was_written_before_an_acl_took_the_right_to_write_is_kept(server):
         fd = by_effective(B, os.open, file, os.O_WRONLY)
         try:
             os.write(fd, b"in time" * 1000)
-            # No process that ends and closes the descriptor, too: that would write.
+            # Do not use a process here: its end would close the descriptor, which writes the data.
             by_effective(A, os.removexattr, file, ACCESS)
             os.fsync(fd)
         finally:
@@ -227,7 +228,7 @@ def no_acls(server):
     write(file, mode=0o640)
     for name in (ACCESS, DEFAULT, "user.a", "security.capability"):
         got = outcome(ROOT_USER, os.getxattr, file, name)
-        # Linux from 6.2 on takes a FUSE file system without attributes for one whose files have no ACLs.
+        # From 6.2 on, Linux assumes that a FUSE file system without extended attributes has no ACLs.
         assert got == UNSUPPORTED or (got == "ENODATA" and name in (ACCESS, DEFAULT)), f"{name}: {got}"
     valid = b"\2\0\0\0" + b"".join(tag + b"\0\4\0\xff\xff\xff\xff" for tag in (b"\1", b"\4", b"\x20"))
     for name, value in ((ACCESS, valid), ("user.a", b"x")):
@@ -302,7 +303,7 @@ def test_a_default_list_set_at_the_server_is_handed_on_though_names_are_made_mea
     numbers = iter(range(10_000))
 
     def inherits():
-        """Each CREATE changes the directory's times, at an instant after that of the list."""
+        """Makes each CREATE change the directory's times, later than the ACL was read."""
         name = f"file{next(numbers)}"
         write(here / name)
         return any(entry.startswith(f"user:{B.uid}:") for entry in getfacl(there / name))

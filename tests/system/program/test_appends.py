@@ -8,7 +8,7 @@ from program.support import *  # noqa: F403
 
 
 class Appender:
-    """A file that is open for appending, and a lock around each use of it."""
+    """A file that is open for appending, with a lock around each use."""
 
     def __init__(self, path):
         self.path = path
@@ -22,7 +22,7 @@ class Appender:
         fcntl.flock(self.file, fcntl.LOCK_UN)
 
     def all(self):
-        """What an open reader and a new one see: the same."""
+        """The contents that an open reader and a new one see, which must be equal."""
         here = os.pread(self.file, 1 << 24, 0)
         assert self.path.read_bytes() == here
         return here
@@ -50,7 +50,7 @@ def test_appends_in_a_row_follow_what_another_mount_appended():
 
 
 def test_an_append_of_several_requests_is_whole():
-    """One that begins in the middle of a page, or is longer than a request."""
+    """A write that begins in the middle of a page, or is longer than a request."""
     with LockServer() as server:
         writers = two(server)
         expected = b""

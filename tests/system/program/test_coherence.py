@@ -1,4 +1,4 @@
-"""Old and new, and what is kept: docs/COHERENCE.md, with two mounts of a real export."""
+"""Old and new data, and what is kept: docs/COHERENCE.md, with two mounts of a real export."""
 
 import contextlib
 import json
@@ -38,14 +38,14 @@ class Opened:
 
 
 def both_write(change):
-    """A reads, `change` is made, A writes much and closes, A opens again: it must see the change."""
+    """A reads, `change` is made, A writes much and closes. When A opens the file again, it must see the change."""
     with Server() as server:
         (server.export / "f").write_bytes(b"o" * 4 * PAGE)
         server.mount_well("actimeo=3600")
         other = server.base / "other"
         other.mkdir()
         expect(server.mount("actimeo=3600", at=other), 0)
-        # The second mount is told from the first by its path only.
+        # The path is the only difference between the mounts.
         places = {"mount": other / "f", "server": server.export / "f"}
         for round, size in enumerate((8 << 20, 100, 100, 100)):
             with Opened(server.mnt / "f") as own:
@@ -61,7 +61,7 @@ def both_write(change):
 
 
 def test_names_are_looked_up_again_once_a_change_by_another_mount_is_noticed():
-    """Not only when the attributes of their directory have been believed for as long as they may be."""
+    """Also before the attributes of their directory have expired."""
     if tuple(map(int, os.uname().release.split(".")[:2])) < (6, 2):
         pytest.skip("kernels before 6.2 cannot be told to look names up again")
     with Server() as server:
@@ -73,7 +73,7 @@ def test_names_are_looked_up_again_once_a_change_by_another_mount_is_noticed():
         (server.export / "d/removed").unlink()
         (server.export / "d/made").write_text("")
         assert [(here / name).exists() for name in ("removed", "made")] == [True, False], "nothing has told of it"
-        # The reply to this shows that somebody else has changed the directory.
+        # The reply to this call shows that somebody else has changed the directory.
         (here / "own").write_text("")
         until(lambda: (here / "made").exists(), "the new name")
         until(lambda: not (here / "removed").exists(), "the end of the old one")
@@ -92,7 +92,7 @@ def test_a_time_set_before_close_outlives_a_restart_of_the_server():
     with Server() as server:
         server.mount_well()
         for name, size in (("small", 100), ("large", 8 << 20)):
-            # A program of its own, which can be killed if the server does not come back.
+            # A separate program, which can be killed if the server does not come back.
             script = (
                 "import os, sys; own = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT); size = int(sys.argv[2]);"
                 "[os.write(own, b'x' * min(size, 1 << 20)) for _ in range((size + (1 << 20) - 1) >> 20)];"
@@ -124,7 +124,7 @@ def test_a_set_uid_bit_that_a_write_clears_is_shown_cleared_at_once():
         path = server.mnt / "f"
 
         def mode():
-            # Asks for the mode and nothing else.
+            # stat(1) only asks for the mode.
             result = run("stat", "-c", "%a", path)
             expect(result, 0)
             return result.stdout.strip()
@@ -165,12 +165,12 @@ def test_what_a_first_read_brings_late_does_not_come_back_where_a_file_was_cut()
         server.mount_well()
         path = server.mnt / "f"
         with Opened(path) as own:
-            # The READ is run, and its answer with the old bytes kept back.
+            # The READ is executed, and its reply with the old bytes is held back.
             command("hold-reply READ")
             reader = threading.Thread(target=lambda: page(own, 0))
             reader.start()
             command(f"wait-held 1 {LIMIT * 1000}")
-            # Waits for the page that the reader has locked, after the server has cut the file.
+            # This waits for the page that the reader has locked, after the server has cut the file.
             cutter = threading.Thread(target=lambda: os.truncate(path, 0))
             cutter.start()
             try:
@@ -187,7 +187,8 @@ def test_what_a_first_read_brings_late_does_not_come_back_where_a_file_was_cut()
 
 
 def test_who_may_not_write_any_more_costs_nobody_else_data():
-    """Two users write to one file, the second one without the right: nothing of the first is written in their name."""
+    """Two users write to one file, the second one without the right: no data of the first is written in the second
+    one's name."""
     root()
     for restarts in (False, True):
         with scripted("--fake-unstable") as (server, command):
@@ -216,7 +217,8 @@ def test_who_may_not_write_any_more_costs_nobody_else_data():
 
 
 def test_what_one_mapped_is_not_written_in_the_name_of_another():
-    """The kernel sends mapped pages by any open file that is mapped; here one of a user who may not write any more."""
+    """The kernel sends mapped pages by any open file that is mapped; here by one of a user who may not write any
+    more."""
     root()
     for option in ("", "permissions=server,allow_other"):
         with Server() as server:
@@ -243,7 +245,7 @@ def test_what_one_mapped_is_not_written_in_the_name_of_another():
 
 
 def seen(condition, seconds=2):
-    """Whether it comes true soon: for what happens on a client with the defect, and never on another."""
+    """Whether it becomes true soon. It is for what happens on a client with the defect, and never on another."""
     end = time.monotonic() + seconds
     while time.monotonic() < end and not condition():
         time.sleep(0.01)
@@ -256,7 +258,7 @@ def test_what_a_first_read_brings_while_a_truncation_is_under_way_does_not_come_
         server.mount_well()
         path = server.mnt / "f"
         with Opened(path) as own:
-            # Nothing of the file is cached when the truncation is sent; it is run after the READ.
+            # No data of the file is cached when the truncation is sent. It is executed after the READ.
             command("hold SETATTR")
             calls = [threading.Thread(target=lambda: os.truncate(path, 0)), threading.Thread(target=page, args=(own, 0))]
             try:
@@ -276,8 +278,9 @@ def test_what_a_first_read_brings_while_a_truncation_is_under_way_does_not_come_
 
 
 def test_what_another_cut_off_is_not_shown_as_zeros():
-    """The mount learns of the cut while the kernel waits for a READ: the kernel is told after the READ, whose end it would
-    ignore otherwise (docs/COHERENCE.md, "The kernel is told later"; not later than a second, so slow rounds tell nothing)."""
+    """The mount learns of the cut while the kernel waits for a READ. The kernel must be notified after the READ,
+    whose end it would ignore otherwise (docs/COHERENCE.md, "When the kernel is notified"). The notification waits at
+    most a second, so slow rounds prove nothing."""
     old, cut = 64 * PAGE, 10 * PAGE + 100
     judged = 0
     with scripted() as (server, command):
@@ -327,7 +330,7 @@ def test_a_truncation_is_not_undone_by_a_restart_of_the_server():
             command("restart")
         found = (server.export / "f").read_bytes()
         assert found == b"x" * 100, (len(found), found[:1])
-        # What was cut off is not written again later either.
+        # Data that was cut off is not written again later either.
         with Opened(path) as own:
             os.ftruncate(own, 2 * PAGE)
             command("restart")
@@ -340,7 +343,7 @@ def test_what_a_read_brings_late_is_not_kept_when_newer_attributes_are_known():
     for change in ("longer", "as long"):
         with scripted() as (server, command):
             (server.export / "f").write_bytes(b"o" * PAGE)
-            # Attributes are asked for by each stat(2), and believed by the next open.
+            # Each stat(2) fetches the attributes, and the next open uses them.
             server.mount_well("noac")
             path = server.mnt / "f"
             with Opened(path) as own:
@@ -349,7 +352,8 @@ def test_what_a_read_brings_late_is_not_kept_when_newer_attributes_are_known():
                 reader.start()
                 command(f"wait-held 1 {LIMIT * 1000}")
                 new = b"n" * (2 * PAGE if change == "longer" else PAGE)
-                # The program's view is learned by the mount; the kernel waits for the page that is being read.
+                # The mount learns the new attributes by this stat(2), while the kernel waits for the page that is being
+                # read.
                 asker = threading.Thread(target=lambda: os.stat(path))
                 try:
                     (server.export / "f").write_bytes(new)
@@ -393,7 +397,7 @@ def test_a_direct_write_is_not_done_again_after_a_truncation():
                         call.start()
                     if held != "COMMIT":
                         command(f"wait-held 1 {LIMIT * 1000}")
-                    # What was not committed is forgotten, and written again.
+                    # Uncommitted data is lost, and written again.
                     command("restart")
                 finally:
                     command("release")
@@ -411,7 +415,7 @@ def test_a_direct_write_is_not_done_again_after_a_truncation():
 
 def test_buffers_that_lost_connections_hold_for_long_cost_no_data():
     with scripted("--fake-unstable") as (server, command):
-        # The smallest cache: calls under way hold much of the pool.
+        # With the smallest cache, calls under way hold much of the pool.
         server.mount_well("cache=16M,dirty=8M,timeo=20")
         size, files = 4 << 20, 6
         failures = []
@@ -447,20 +451,20 @@ def test_buffers_that_lost_connections_hold_for_long_cost_no_data():
 
 
 def came(command, procedure):
-    """How many calls of a procedure came to the server."""
+    """The number of calls of a procedure that came to the server."""
     words = dict(word.split("=") for word in command("calls").split() if "=" in word)
     return int(words.get(procedure, 0))
 
 
 def comes(command, procedure, before, seconds):
-    """Some time for a call that may come, or wait for others."""
+    """Waits for a call that may come, or may wait for others."""
     limit = time.monotonic() + seconds
     while came(command, procedure) == before and time.monotonic() < limit:
         time.sleep(0.01)
 
 
 def test_a_truncation_is_not_undone_by_what_is_written_again_beside_it():
-    """The server has forgotten what was written, and gets it again between a truncation and its reply."""
+    """The server has lost written data, and gets it again between a truncation and its reply."""
     with scripted("--fake-unstable") as (server, command):
         server.mount_well()
         path = server.mnt / "f"
@@ -475,7 +479,7 @@ def test_a_truncation_is_not_undone_by_what_is_written_again_beside_it():
             command(f"wait-held 1 {LIMIT * 1000}")
             before = came(command, "WRITE")
             try:
-                # What is not committed is after five seconds.
+                # Uncommitted data is written after five seconds.
                 comes(command, "WRITE", before, 12)
             finally:
                 command("release")
@@ -488,7 +492,7 @@ def test_a_truncation_is_not_undone_by_what_is_written_again_beside_it():
 
 
 def test_a_truncation_is_not_undone_by_a_killed_direct_write_before_it():
-    """A program is killed in a write with O_DIRECT, whose WRITE is on its way when the file is truncated afterwards."""
+    """A program is killed in a write with O_DIRECT, while its WRITE is on its way. Then the file is truncated."""
     script = (
         "import mmap, os, sys; data = mmap.mmap(-1, 8 * 4096); data.write(b'd' * 8 * 4096);"
         "own = os.open(sys.argv[1], os.O_RDWR | os.O_DIRECT); print(flush=True); os.pwritev(own, [data], 0)"
@@ -508,7 +512,7 @@ def test_a_truncation_is_not_undone_by_a_killed_direct_write_before_it():
         ended.start()
         ended.join(LIMIT)
         assert not ended.is_alive(), "the killed program hangs"
-        # If the SETATTR does not wait for the WRITE, it is run before it.
+        # If the SETATTR does not wait for the WRITE, the server executes it first.
         before = came(command, "SETATTR")
         cut = threading.Thread(target=lambda: os.truncate(path, 100))
         cut.start()
@@ -526,8 +530,8 @@ def test_a_truncation_is_not_undone_by_a_killed_direct_write_before_it():
 
 @contextlib.contextmanager
 def to_be_killed(script, *words):
-    """A Python script that waits to be told to go on; what is yielded tells it, waits until it is in a system call that
-    goes on, and kills it."""
+    """Runs a Python script that waits for a command. The yielded function gives the command, waits until the script
+    is in a system call that takes long, and kills it."""
     program = subprocess.Popen([sys.executable, "-c", script, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def kill():
@@ -550,13 +554,14 @@ TOLD = "print('ready', flush=True); sys.stdin.readline(); print('now', flush=Tru
 
 
 def test_a_truncation_is_not_undone_by_a_killed_write_that_waited():
-    """A program is killed in write(2), which waits for what others have written to be safe."""
+    """A program is killed in write(2), which waits until the data of others is on stable storage."""
     script = f"import os, sys; own = os.open(sys.argv[1], os.O_RDWR); {TOLD} os.pwrite(own, b'd' * 9000, 0)"
     with scripted() as (server, command):
         server.mount_well()
         path = server.mnt / "f"
         path.touch()
-        # Started before there is anything to wait for: a child closes what its parent has open.
+        # Start it before there is anything to wait for: a child closes the descriptors of its parent, which waits for
+        # data.
         with to_be_killed(script, path) as kill, Opened(path, os.O_RDWR) as own:
             os.pwrite(own, b"o" * PAGE, 0)
             command("hold WRITE 1")
@@ -578,7 +583,8 @@ def test_a_truncation_is_not_undone_by_a_killed_write_that_waited():
 
 
 def test_a_killed_removal_does_not_take_away_what_comes_later():
-    """The server answers REMOVE by JUKEBOX; the program is killed, and its file is replaced by another."""
+    """The server answers REMOVE by JUKEBOX; the program is killed, and another file takes the place of the removed
+    one."""
     with scripted() as (server, command):
         (server.export / "f").write_bytes(b"old")
         (server.export / "new").write_bytes(b"new")
@@ -589,13 +595,13 @@ def test_a_killed_removal_does_not_take_away_what_comes_later():
         os.rename(server.mnt / "new", server.mnt / "f")
         before = came(command, "REMOVE")
         command("clear")
-        # The next try would come within twice the last pause.
+        # The next attempt would come within twice the last pause.
         comes(command, "REMOVE", before, 2)
         assert (server.export / "f").read_bytes() == b"new"
 
 
 def test_a_rename_that_is_refused_leaves_no_hidden_name():
-    """In a sticky directory, over a file of another user that is open: the hidden name that it got before could not be
+    """In a sticky directory, over an open file of another user: the hidden name that it got before could not be
     removed again."""
     with Server() as server:
         (server.export / "d").mkdir()

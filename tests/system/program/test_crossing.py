@@ -1,4 +1,5 @@
-"""What two operations at a time do to each other, on one mount or with another one: each as if it were alone."""
+"""Effects of two overlapping operations on each other, on one mount or with another one: each must act as if it were
+alone."""
 
 import ctypes
 import fcntl
@@ -40,7 +41,7 @@ class Call(threading.Thread):
 
 
 def aligned(data):
-    """The same bytes in memory that begins with a page."""
+    """The same bytes in memory that is aligned to a page."""
     memory = mmap.mmap(-1, len(data))
     memory.write(data)
     return memory
@@ -52,7 +53,7 @@ def pattern(size, seed):
 
 @pytest.mark.parametrize("how", ["opened", "set later"])
 def test_a_direct_append_of_several_requests_is_whole(how):
-    """The kernel sends the requests of one write(2) all at once where O_DIRECT was set after open(2)."""
+    """The kernel sends all requests of one write(2) at once if O_DIRECT was set after open(2)."""
     with scripted("--delay", "WRITE=30") as (server, _):
         server.mount_well()
         path, there, expected = server.mnt / "f", server.export / "f", b""
@@ -93,7 +94,7 @@ def test_a_direct_append_goes_to_the_end_that_another_mount_has_left():
 
 @pytest.mark.parametrize("how", ["opened", "set later"])
 def test_a_direct_append_follows_a_truncation_by_another_client(how):
-    """The kernel asks for the end that it knew, which is a whole number of requests behind the end."""
+    """The kernel asks for the end that it knew, which is a whole number of requests behind the real end."""
     with scripted() as (server, _):
         server.mount_well()
         there, seen = server.export / "f", server.mnt / "f"
@@ -126,7 +127,7 @@ def test_a_direct_append_does_not_take_the_place_of_a_killed_program_s():
                 one.kill()
             file = os.open(seen, os.O_WRONLY | os.O_APPEND | os.O_DIRECT)
             append = Call(os.write, file, aligned(kept))
-            # What is not to be seen cannot be waited for: it writes in the wrong place, or waits.
+            # There is no condition to wait for: the append writes to the wrong place, or waits.
             append.join(0.3)
         finally:
             command("release")
@@ -149,7 +150,7 @@ def test_an_append_that_waits_for_a_truncation_follows_it(direct):
             cut = Call(lambda: os.close(os.open(path, os.O_WRONLY | os.O_TRUNC)))
             command(f"wait-held 1 {LIMIT * 1000}")
             append = Call(os.write, file, aligned(record))
-            # It is here when it waits: there is nothing else to be seen of it.
+            # The append has begun when it waits; nothing else shows that.
             until(lambda: event(server, "write_waits") > 0 or direct, "the append to wait")
             time.sleep(0.2 if direct else 0)
             command("release")
@@ -162,7 +163,7 @@ def test_an_append_that_waits_for_a_truncation_follows_it(direct):
 
 
 def test_data_are_written_while_another_file_s_do_not_get_there():
-    """dirty_age holds for each file."""
+    """dirty_age applies to each file."""
     with scripted() as (server, command):
         server.mount_well()
         stuck, other = (open(server.mnt / name, "wb", buffering=0) for name in ("stuck", "other"))
@@ -180,7 +181,7 @@ def test_data_are_written_while_another_file_s_do_not_get_there():
 
 
 def test_a_file_opened_for_direct_appends_can_be_mapped():
-    """The kernel has its writes come one after the other by a mode that forbids shared mappings, unless that is allowed
+    """The kernel serialises these writes by a mode that forbids shared mappings, unless these are permitted
     (FUSE_DIRECT_IO_ALLOW_MMAP, Linux 6.6)."""
     with Server() as server:
         server.mount_well()
@@ -206,7 +207,7 @@ def test_a_file_opened_for_direct_appends_can_be_mapped():
 def test_a_directory_is_removed_while_a_hidden_file_of_another_one_is():
     with scripted() as (server, command):
         server.mount_well()
-        # In two directories: the kernel removes from one after the other.
+        # In two directories, because the kernel serialises removals in one.
         for name in ("a", "of-b", "of-b/b"):
             (server.mnt / name).mkdir()
         file = os.open(server.mnt / "a/f", os.O_WRONLY | os.O_CREAT)
@@ -226,7 +227,7 @@ def test_a_directory_is_removed_while_a_hidden_file_of_another_one_is():
 
 
 def fails_to_open(server):
-    """An open(2) that fails with ESTALE for good: what it names was removed at the server."""
+    """An open(2) that always fails with ESTALE, because the file was removed at the server."""
     victim = server.mnt / "victim"
     (server.export / "victim").write_bytes(b"x")
     path = os.open(victim, os.O_PATH)
@@ -269,7 +270,7 @@ def test_a_failed_open_does_not_have_everybody_wait_for_a_rename():
 
 @pytest.mark.parametrize("noticed", [False, True])
 def test_a_rename_of_what_another_has_put_in_the_place_moves_that(noticed):
-    """A name that was looked up here, and replaced at the server since."""
+    """A name that was looked up here, and then replaced at the server."""
     with scripted() as (server, _):
         server.mount_well()
         for turn, (old, new) in enumerate((("D1", "D2"), ("D1", "D1"))):
@@ -282,10 +283,10 @@ def test_a_rename_of_what_another_has_put_in_the_place_moves_that(noticed):
             os.rename(server.export / source, server.export / f"{old}/old{turn}")
             os.rename(server.export / f"{old}/c", server.export / source)
             if noticed:
-                # The kernel is told a little later.
+                # The kernel is notified a little later.
                 os.close(os.open(server.mnt / old, os.O_RDONLY))
             os.rename(server.mnt / source, server.mnt / target)
-            # The kernel is told by another thread.
+            # Another thread notifies the kernel.
             until(lambda: (server.mnt / target).read_bytes() == b"B", "what was moved", 5)
             (server.mnt / target).write_bytes(b"new")
             found = [(server.export / name).read_bytes() for name in (target, f"{old}/old{turn}")]
@@ -294,7 +295,7 @@ def test_a_rename_of_what_another_has_put_in_the_place_moves_that(noticed):
 
 @pytest.mark.parametrize("was", ["absent", "there"])
 def test_a_look_up_that_a_change_overtook_is_not_believed(was):
-    """The change is noticed while the reply to LOOKUP, from before it, is on its way."""
+    """The change is noticed while a LOOKUP reply from before it is on its way."""
     with scripted() as (server, command):
         server.mount_well()
         there, seen = server.export / "d/x", server.mnt / "d/x"
@@ -310,7 +311,7 @@ def test_a_look_up_that_a_change_overtook_is_not_believed(was):
                 there.rename(there.with_name("y"))
             else:
                 there.write_bytes(b"new")
-            # Opening the directory asks. (Listing it would wait for the name.)
+            # Opening the directory asks the server. (Listing it would wait for the name.)
             os.close(os.open(seen.parent, os.O_RDONLY))
         finally:
             command("clear")
@@ -331,7 +332,7 @@ def test_locks_go_with_a_mount_that_is_aborted():
             assert holder.set("f", LOCK) == 0
             waiter.wait_for("f", LOCK)
             until(lambda: "held:" in server.control("locks"), "the lock at the server")
-            # Busy until who has it open is gone.
+            # It is busy until the process that has it open is gone.
             nfsrdma("umount", "-f", point)
         until(lambda: not mounted(point) or nfsrdma("umount", "-f", point).returncode == 0, "the end of the mount")
         until(lambda: not servers_of(point), "the end of the serving process")
@@ -383,7 +384,7 @@ def opened_by(user, path, flags):
 
 
 def test_closing_what_another_user_has_opened_flushes_it():
-    """`sudo command >file` on a mount that is its user's alone: root gets the descriptor, writes and closes it."""
+    """`sudo command >file` on a mount that is for its user only: root gets the descriptor, writes and closes it."""
     root()
     if not shutil.which("fusermount3"):
         pytest.skip("needs fusermount3")

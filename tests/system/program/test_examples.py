@@ -1,7 +1,7 @@
-"""The commands that the documentation shows are run, as they stand there.
+"""Runs the commands that the documentation shows, exactly as they are written.
 
-Each line of a command in README.md, docs/ and so on is either run here, in namespaces of its own, or `ELSEWHERE` says
-where it is tried and why not here.
+Each command in README.md, docs/ and so on is either run here, in namespaces of its own, or `ELSEWHERE` says where it is
+tested and why not here.
 """
 
 import fcntl
@@ -14,12 +14,12 @@ from program.support import *  # noqa: F403
 from program.support import BIN
 
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "tests/responder/README.md"]
-# What a line of a command begins with.
+# How the line of a command begins.
 COMMAND = re.compile(
     r"(sudo|nfsrdma|nfsrdma-responder|mount|umount|findmnt|cargo|rustup|cd|for|ln|done|podman|kubectl|curl|objdump"
     r"|packaging/\S+|\.?/?tests/\S+|\./\S+|[A-Z_]+=\S+) "
 )
-# Lines that are not run here, and where they are.
+# Commands that are not run here, and where they are run.
 ELSEWHERE = {
     r"^\./packaging/quickstart$": "CI runs it with --exit",
     r"^(NFSRDMA_\w+=\S+ )*\./tests/(run|bench/run|clients/run|differential/run|external/run|system/\S+|soak/run)": "suites of their own",
@@ -32,9 +32,9 @@ ELSEWHERE = {
     r"^cd tests/fuzz && ": "needs a nightly compiler, and ten minutes",
     r"^nfsrdma-responder /data=": "stays in the foreground: every case with a server starts one",
 }
-# Commands that go on until they are interrupted: they have cases of their own.
+# Commands that run until they are interrupted: they have tests of their own.
 LASTING = re.compile(r"(sudo )?nfsrdma (trace|capture|top|metrics)\b|--watch|\bmount -f ")
-# What stands for something, and what is there for it.
+# Placeholders, and what is used for them.
 MEANT = [
     ("OPTION,OPTION=VALUE,...", "ro,rsize=64K"),
     ("-o OPTIONS", "-o soft"),
@@ -70,7 +70,7 @@ def blocks():
 
 
 def commands(block):
-    """Its commands without comments behind them, or nothing if it shows something else."""
+    """The commands of a block, without the comments behind them, or nothing if the block shows something else."""
     joined = re.sub(r"\\\n\s*", "", "\n".join(block))
     lines = [re.sub(r"\s{2,}(#\s)?[a-z#].*$", "", line).strip() for line in joined.splitlines()]
     lines = [line for line in lines if line]
@@ -80,7 +80,7 @@ def commands(block):
 
 
 def spans():
-    """(place, command): what stands between backquotes in running text."""
+    """(place, command): the commands between backquotes in running text."""
     for path in documents():
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if not line.startswith(("    ", "```")):
@@ -112,13 +112,13 @@ def test_documented_commands():
 
 
 class Example:
-    """A machine as the documents have it in mind: a host `server`, which exports /export and /scratch."""
+    """The machine that the documents assume: a host `server`, which exports /export and /scratch."""
 
     def __init__(self, place):
         self.base = place.base
         self.failed = []
         self.ran = 0
-        # Copies of others' mounts, which are not these examples'.
+        # Mounts of others, copied into this namespace, do not belong to the examples.
         self.others = set(self.mounts())
         for name in ("home/mnt", "exports/export", "exports/scratch", "bin", "target"):
             (self.base / name).mkdir(parents=True)
@@ -128,7 +128,7 @@ class Example:
         for name, text in (("hosts", "127.0.0.1 localhost server\n"), ("bin/sudo", '#!/bin/sh\nexec "$@"\n')):
             (self.base / name).write_text(text)
         (self.base / "bin/sudo").chmod(0o755)
-        # What is installed, mounted and written there goes with this namespace.
+        # Everything that is installed, mounted and written there is removed with this namespace.
         for number, point in enumerate(("/usr/sbin", "/usr/local/bin")):
             upper = self.base / f"over{number}"
             upper.mkdir()
@@ -179,7 +179,7 @@ class Example:
     def run_all(self):
         exports = self.base / "exports"
         command = [BIN / "nfsrdma-responder", f"/export={exports}/export", f"/scratch={exports}/scratch"]
-        # Where clients look for them.
+        # The ports at which clients look for them.
         command += ["--mount-port", "20048", "--portmap-port", "111"]
         child, _, _ = start_responder(command, self.base, 20049, 2049)
         try:
@@ -196,7 +196,7 @@ class Example:
     def blocks(self):
         used = set()
         everything = list(blocks())
-        # "From source" puts the program where the others expect it.
+        # "From source" installs the program where the other commands expect it.
         everything.sort(key=lambda item: not any("/usr/local/bin/" in line for line in item[1]))
         for place, block in everything:
             here = []
@@ -228,7 +228,7 @@ class Example:
                 letter = re.fullmatch(r"-([a-z])\1*", flag)
                 shown = f"-{letter[1]}," if letter else flag
                 if shown not in usage.stdout and f" {flag} " not in usage.stdout:
-                    # After ';' or '|' there is another program's.
+                    # After ';' or '|' the option belongs to another program.
                     if not re.search(r"[;|] .*" + re.escape(flag), span):
                         self.failed.append(f"{place}: {span}: nfsrdma {words[1]} has no {flag}")
             arguments = [word for word in words[2:] if not word.startswith("-")]
@@ -239,7 +239,7 @@ class Example:
             else:
                 self.without_mounts()
             if "mountstats mountstats" in span:
-                # `stats_read_by_mountstats_and_nfsiostat` has the second half.
+                # `stats_read_by_mountstats_and_nfsiostat` tests the second half.
                 span = span.split(";")[0]
             self.try_(place, span)
 

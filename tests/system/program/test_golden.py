@@ -1,10 +1,9 @@
-"""Wrong inputs, and what the program says to each: tests/system/program/golden/wrong-inputs.txt, compared exactly.
+"""The program's messages for wrong inputs, compared exactly with tests/system/program/golden/wrong-inputs.txt.
 
     NFSRDMA_GOLDEN=write ./tests/system/run program wrong_inputs
 
-writes the file anew; read the difference before you commit it. Addresses, ports and directories that differ from run
-to run are replaced by words. Every message has to name a remedy itself: that there is help, or how the command is
-called, is none.
+writes the file again; read the difference before you commit it. Addresses, ports and directories that differ between
+runs are replaced by words. Every message has to name a remedy; a reference to the help or to the usage is not enough.
 """
 
 import difflib
@@ -67,10 +66,10 @@ COMMANDS = [
     "capture MNT f --packets x", "capture MNT f --snaplen x", "capture MNT f --size", "log MNT debgu", "top --delay 0",
     "top --delay 3601", "top -n 0", "top -n x", "metrics", "metrics --listen nowhere", "metrics --listen unix:x",
 ]  # fmt: skip
-"""A blank is the shell's."""
+"""The shell splits at blanks."""
 
 PLACES = ["MISSING", "BASE", "FILE", "/proc"]
-"""Where nothing of ours is mounted."""
+"""A directory on which nothing of ours is mounted."""
 
 REMEDY = re.compile(
     r"\b(write|put|give|leave|choose|use|check|see|make|takes|load|install|raise|close|listed|lists|shows|"
@@ -79,7 +78,7 @@ REMEDY = re.compile(
 
 
 class Inputs:
-    """Runs wrong inputs and collects what is said."""
+    """Runs wrong inputs, and collects the messages."""
 
     def __init__(self, server, helper):
         self.server, self.helper, self.said, self.without = server, helper, [], []
@@ -96,7 +95,7 @@ class Inputs:
             text = re.sub(rf"\b{number}\b", name, text)
         text = re.sub(r"nfsrdma mounts are on [^\n]*|nothing is mounted by nfsrdma here: see [^\n]*", "[MOUNTS]", text)
         text = text.replace("and [MOUNTS]", "[MOUNTS]").replace(": [MOUNTS]", ", [MOUNTS]")
-        # Which provider was tried depends on the build and the machine.
+        # The provider that was tried depends on the build and the machine.
         return re.sub(r" \((soft-iWARP|verbs) because [^\n]*\)", "", text)
 
     def run(self, *words, program=None):
@@ -133,7 +132,7 @@ def run_all(inputs):
     inputs.run("127.0.0.1:/x", program=inputs.helper)
     inputs.run("127.0.0.1:/x", "MNT", "--zork", program=inputs.helper)
     inputs.run("mount", "nfs://127.0.0.1:1/x", "MNT", "-o", "port=2")
-    # With a server that is there.
+    # These need a running server.
     own = f"{server.options()},retry=0"
     spec = server.spec
     for words in (
@@ -157,7 +156,7 @@ def run_all(inputs):
 
 def test_wrong_inputs():
     root()
-    # Port 9 has to be closed, and an address has to be out of reach: a network of its own.
+    # This needs a closed port 9 and an address that cannot be reached, and so a network namespace of its own.
     if "NFSRDMA_GOLDEN_INSIDE" not in os.environ:
         run_inside(alone("--net"), "test_wrong_inputs", "NFSRDMA_GOLDEN_INSIDE", 10 * LIMIT)
         return

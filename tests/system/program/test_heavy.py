@@ -1,6 +1,6 @@
-"""Heavy use: what many small writes cost, who waits for them, and what memory comes back.
+"""Heavy use: the cost of many small writes, who has to wait for them, and memory that is returned.
 
-Bounds are ratios and counts: other programs run on this machine, too.
+Bounds are ratios and counts, because other programs run on this machine, too.
 """
 
 import mmap
@@ -21,7 +21,7 @@ MIB = 1 << 20
 
 
 def cpu_time(pid):
-    """Seconds of CPU of all threads, to the nanosecond where the kernel counts so."""
+    """The CPU time of all threads in seconds, in nanosecond resolution where the kernel has it."""
     total = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         total += int((task / "schedstat").read_text().split()[0])
@@ -29,14 +29,14 @@ def cpu_time(pid):
 
 
 def resident(pid, field="VmRSS"):
-    """In bytes."""
+    """The resident memory, in bytes."""
     found = re.search(rf"^{field}:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.M)
     return int(found[1]) << 10
 
 
 def scatter(server, name, pages, between=None):
-    """Eight bytes to each of `pages` pages, then fsync; `between` is called before that. Returns
-    the CPU time of the serving process for each page."""
+    """Writes eight bytes to each of `pages` pages, calls `between`, then fsync. Returns the CPU time of the serving
+    process for each page."""
     (pid,) = servers_of(server.mnt)
     begin = cpu_time(pid)
     descriptor = os.open(server.mnt / name, os.O_RDWR | os.O_CREAT)
@@ -60,7 +60,7 @@ def test_scattered_small_writes_cost_the_same_however_many_there_are(server):
     few = min(scatter(server, f"few{n}", 2000) for n in range(3))
     many = scatter(server, "many", 24_000)
     assert many < 2.5 * few, f"{many * 1e6:.1f} us for each of many, {few * 1e6:.1f} us for each of few"
-    # Nothing but what programs wrote was sent.
+    # Only the bytes that programs wrote were sent.
     sent = procedures(server)["WRITE"]
     assert sent["calls"] <= 500 + 3 * 2000 + 24_000 + 10, sent
 
@@ -70,7 +70,7 @@ def test_names_are_looked_up_while_a_flush_of_many_small_writes_goes_on():
         server.mount_well()
 
         def look_up(over):
-            """The times that names which are not there took."""
+            """Measures look-ups of names that do not exist."""
             times = []
             while not over.is_set():
                 begin = time.monotonic()
@@ -80,7 +80,7 @@ def test_names_are_looked_up_while_a_flush_of_many_small_writes_goes_on():
 
         over, times = threading.Event(), []
         looking = threading.Thread(target=lambda: times.extend(look_up(over)))
-        # The flush is another process, which does not share a lock of Python's with the looking.
+        # The flush runs in another process, so that it does not share Python's global lock with the look-ups.
         program = (
             "import os, sys\n"
             "f = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)\n"
@@ -98,7 +98,7 @@ def test_names_are_looked_up_while_a_flush_of_many_small_writes_goes_on():
                 over.set()
                 if looking.ident:
                     looking.join()
-        # Half of the credits are left to them: they do not wait for the flush as a whole.
+        # Half of the credits are reserved for other calls, so the look-ups do not wait for the whole flush.
         assert len(times) >= 15, f"{len(times)} look-ups beside 15,000 WRITEs"
 
 
@@ -128,7 +128,7 @@ def test_many_failed_writes_are_one_line_in_the_log(server):
         expect(server.mount("", "--log", log), 0)
         descriptor = os.open(server.mnt / "f", os.O_RDWR | os.O_CREAT)
         for page in range(3000):
-            # Every second page: what lies between two pages is not read and written along.
+            # Every second page: the bytes between two pages are not read and written together with them.
             os.pwrite(descriptor, b"12345678", 2 * page * PAGE)
         try:
             os.fsync(descriptor)
@@ -201,8 +201,8 @@ def test_memory_of_many_names_comes_back(server):
 
 
 def test_large_writes_beside_small_ones_leave_what_a_local_file_has(server):
-    """Data of 256 KiB or more, at a multiple of its length, is kept where the kernel's request was read to: over, below
-    and beside what is cached, is being sent, or is mapped."""
+    """Data of 256 KiB or more, at a multiple of its length, stays in the buffer into which the kernel's request was
+    read: over, below and next to data that is cached, being sent, or mapped."""
     server.mount_well("cache=16M")
     seed = int.from_bytes(os.urandom(4))
     print("seed", seed)
@@ -233,7 +233,7 @@ def test_large_writes_beside_small_ones_leave_what_a_local_file_has(server):
                 case "direct":
                     length = choice.choice([4096, 1 << 18, 3 << 18, 1 << 20])
                     at = choice.randrange((size - length) // 4096) * 4096
-                    # Page-aligned memory, as O_DIRECT wants it.
+                    # O_DIRECT needs memory that is aligned to pages.
                     with mmap.mmap(-1, length) as memory:
                         memory[:] = choice.randbytes(4096) * (length // 4096)
                         assert os.pwrite(direct, memory, at) == length

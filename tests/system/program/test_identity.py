@@ -1,4 +1,4 @@
-"""Which object a name, an open file and an inode number stand for."""
+"""The object to which a name, an open file and an inode number belong."""
 
 import errno
 import os
@@ -25,7 +25,7 @@ def test_inode_numbers_are_those_of_the_server(server):
 
 @pytest.mark.responder("--equal-fileids")
 def test_equal_fileids_are_not_one_file(server):
-    """Snapshots: other handles, the same file system and the same fileids."""
+    """Snapshots have other handles, but the same fsid and the same fileids."""
     if "--equal-fileids" not in run(BIN / "nfsrdma-responder", "--help").stdout:
         pytest.skip("this responder has no --equal-fileids")
     for name in ("live", "snapshot"):
@@ -44,12 +44,13 @@ def test_equal_fileids_are_not_one_file(server):
     assert sorted(os.listdir(server.mnt)) == ["live", "snapshot"]
 
 
-#: How often a file is replaced while others open it.
+#: The number of times that a file is replaced while others open it.
 REPLACED = 2000
 
 
 def test_opens_succeed_while_the_file_is_replaced(server):
-    """Atomic replacement on the same mount: each open finds the old file or the new one, never none and no other."""
+    """Atomic replacement on the same mount: each open finds the old file or the new one, and never another one or
+    none."""
     server.mount_well()
     target = server.mnt / "target"
     target.write_text("target 0")
@@ -62,7 +63,7 @@ def test_opens_succeed_while_the_file_is_replaced(server):
                 new = server.mnt / "new"
                 new.write_text(f"target {number}")
                 new.rename(target)
-                # What may get the number of the file that went.
+                # This file may get the inode number of the replaced one.
                 other = server.mnt / "other"
                 other.write_text("another file")
                 other.unlink()
@@ -75,7 +76,7 @@ def test_opens_succeed_while_the_file_is_replaced(server):
         while not over.is_set() and len(failures) < 20:
             try:
                 with open(target, "rb") as file:
-                    # Not emptied, not cut: whoever replaces it wrote it before.
+                    # The file is complete, since it was written before it replaced the other one.
                     data = file.read()
                 if not data.startswith(b"target "):
                     failures.append(f"opened another file: {data!r}")
@@ -90,12 +91,12 @@ def test_opens_succeed_while_the_file_is_replaced(server):
         thread.join()
     assert not failures, f"{len(failures)} of {sum(opened)} opens: {sorted(set(failures))[:8]}"
     assert min(opened) > 0, "the test did not open anything"
-    # Nothing that was hidden is left.
+    # No hidden name is left.
     until(lambda: os.listdir(server.export) == ["target"], "the hidden files to go")
 
 
 def test_a_directory_made_again_is_another(server):
-    """A directory is removed while in use and made again with the same inode number at the server."""
+    """A directory is removed while in use, and made again with the same inode number at the server."""
     server.mount_well()
     path = server.mnt / "d"
     same = 0
@@ -105,7 +106,7 @@ def test_a_directory_made_again_is_another(server):
         try:
             before = os.stat(path).st_ino
             path.rmdir()
-            # By turns a directory and a file.
+            # Alternately a directory and a file.
             path.mkdir() if turn % 2 else path.write_text("")
             if os.lstat(server.export / "d").st_ino == before:
                 same += 1
@@ -117,7 +118,7 @@ def test_a_directory_made_again_is_another(server):
             ):
                 try:
                     call()
-                    # What the kernel still knows of it may be shown; no name is found or made.
+                    # What the kernel has cached of it may be shown, but no name can be found or made.
                     assert what in ("stat", "list"), f"{what} in a directory that is gone"
                 except OSError as error:
                     name = errno.errorcode.get(error.errno)

@@ -1,4 +1,4 @@
-"""Leaving: what is true when umount(8), `nfsrdma umount` or SIGTERM have done their work."""
+"""Unmounting: what holds when umount(8), `nfsrdma umount` or SIGTERM have done their work."""
 
 import contextlib
 import mmap
@@ -68,7 +68,7 @@ def check_written(server, size=6 * MIB):
 
 
 def plain_umount_in_a_while(server):
-    """umount(8) without a helper, while the server is stopped at first: 0 only if all is written."""
+    """umount(8) without a helper, while the server is stopped at first: it returns 0 only if all data is written."""
     child = subprocess.Popen(["umount", server.mnt], stderr=subprocess.PIPE, text=True)
     try:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -112,7 +112,7 @@ def test_plain_umount_fails_while_data_are_unwritten():
 
 
 def test_plain_umount_after_a_mapping_leaves_nothing_unwritten():
-    """The descriptor was closed before the pages were dirty: no FLUSH came after them."""
+    """The descriptor was closed before the pages became dirty, so no FLUSH followed."""
     no_helper()
     with Server() as server:
         server.mount_well()
@@ -162,7 +162,7 @@ def test_umount_8_by_source_waits_for_the_data():
 
 
 def test_umount_8_of_all_of_the_type_waits_for_the_data():
-    # In a namespace where no other mounts of the type are; ours goes with it.
+    # In a namespace without other mounts of the type. Our mount is removed with the namespace.
     root()
     inside = (
         "import os, subprocess, sys\n"
@@ -270,7 +270,7 @@ time.sleep(600)
 
 @contextlib.contextmanager
 def stranger(*words):
-    """A user who has nothing to do with the mount does his worst."""
+    """A user without rights on the mount tries to disturb it."""
     root()
 
     def many_descriptors():
@@ -314,7 +314,7 @@ def test_strangers_cannot_take_the_place_of_the_process():
         with stranger("0", "squat", str(minor)):
             server.mount_well()
             expect(nfsrdma("stats", server.mnt), 0)
-            # A loss is heard all the same.
+            # A loss is reported nevertheless.
             unwritten(server)
             (server.export / "a").unlink()
             server.child.send_signal(signal.SIGCONT)
@@ -335,7 +335,7 @@ def test_sigterm_leaves_what_is_mounted_on_top():
             (point / "theirs").write_text("precious")
             if point == server.mnt:
                 os.kill(pid, signal.SIGTERM)
-                # It has tried when the log would say so; it tries again every second.
+                # By then it has tried and logged that. It tries again every second.
                 time.sleep(3)
                 assert mounted(point)[2] == "tmpfs", "SIGTERM took away another mount"
                 assert (point / "theirs").read_text() == "precious"
@@ -375,7 +375,7 @@ def test_a_copy_in_another_namespace_is_not_waited_for():
             expect(result, 0, "in another mount namespace", "all data are at the server")
             assert not mounted(server.mnt)
             check_written(server, MIB)
-            # It is served there all the same, and ends with it.
+            # It is still served there, and ends with the last mount.
             said, _ = child.communicate("go on\n", timeout=LIMIT)
             assert said.strip() == str(MIB), said
         finally:
@@ -416,7 +416,7 @@ def test_what_an_exiting_program_lost_is_told_at_unmount():
         script = "import os, sys; os.write(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT), b'k' * 4194304); os._exit(0)"
         assert run(sys.executable, "-c", script, server.mnt / "a").returncode == 0
         unmount_tells_the_loss(server)
-        # Who heard of it need not be told again.
+        # A loss that a program was told of is not reported again.
         server.mount_well()
         try:
             with open(server.mnt / "b", "wb", buffering=0) as file:

@@ -102,7 +102,7 @@ def test_not_ours(place):
 
 
 def test_one_line(server):
-    # One line; what there is no room for is said with -v.
+    # One line; with -v the rest is printed, too.
     result = server.mount("", "-v")
     expect(result, 0, f"{server.spec} mounted on {server.mnt}: iwarp")
     assert result.stdout.count("\n") == 1, result.stdout
@@ -170,7 +170,7 @@ def test_by_mount_8(server):
         assert run("umount", server.mnt).returncode == 0
         result = run(*command, server.options("ro,nosuid,noatime"))
         expect(result, 0)
-        # As mount.nfs: no news is good news.
+        # Like mount.nfs, it prints nothing on success.
         assert result.stdout + result.stderr == "", result
         flags = mounted(server.mnt)[3].split(",")
         assert {"ro", "nosuid", "noatime"} <= set(flags), flags
@@ -204,7 +204,7 @@ def test_terminate_in_use(server):
         file.flush()
         os.kill(pid, signal.SIGTERM)
         until(lambda: not mounted(server.mnt), "the mount to be detached")
-        # Still served, for whoever has it open.
+        # It is still served for those who have it open.
         file.write(b"z" * 1_000_000)
         file.flush()
         os.fsync(file.fileno())
@@ -224,7 +224,7 @@ def test_unmount_in_use(server):
 
 def is_dead(path):
     try:
-        os.statvfs(path)  # what stat says may be cached
+        os.statvfs(path)  # the result of stat may be cached
     except OSError as error:
         return error.errno == errno.ENOTCONN
     return False
@@ -235,7 +235,7 @@ def test_killed(server):
     (pid,) = servers_of(server.mnt)
     os.kill(pid, signal.SIGKILL)
     server.ended()
-    # A process that ends gives its memory back before its files, of which the kernel's side is one.
+    # An ending process frees its memory before it closes its files, one of which is the kernel's side.
     until(lambda: is_dead(server.mnt), "the end of the kernel's side")
     expect(server.mount(), 32, "whose program has ended", "nfsrdma umount")
     expect(nfsrdma("umount", server.mnt), 0)
@@ -321,14 +321,14 @@ def test_as_a_user():
         assert (server.export / "mine").stat().st_uid == NOBODY
         expect(as_nobody(BIN / "nfsrdma", "umount", server.mnt), 0)
         server.ended()
-    # Where such a user has no directory of that user's own, the sockets' is kept for the next mount.
+    # If the user has no directory under /run/user, the directory of the sockets is kept for the next mount.
     for directory in Path("/tmp").glob(f"nfsrdma-{NOBODY}-*"):
         with contextlib.suppress(OSError):
             directory.rmdir()
 
 
 def test_the_helpers_enter_the_namespace_that_mount_8_names(server):
-    """mount -N and umount -N hand over a file of the namespace, and run the helpers outside of it."""
+    """mount -N and umount -N pass a file of the namespace, and run the helpers outside of it."""
     root()
     there = subprocess.Popen(alone("--propagation", "private", "sh", "-c", "echo; exec sleep 1000"), stdout=subprocess.PIPE)
     try:
@@ -339,7 +339,7 @@ def test_the_helpers_enter_the_namespace_that_mount_8_names(server):
             (server.base / name).symlink_to(BIN / "nfsrdma")
         missing = run(server.base / "mount.nfsrdma", server.spec, server.mnt, "-N", "/proc/1/ns/none", "-o", server.options())
         expect(missing, 1, "cannot enter the mount namespace /proc/1/ns/none", "/proc/PID/ns/mnt")
-        # Its nsswitch.conf would name the libraries that look names up.
+        # Its nsswitch.conf would name the libraries for name resolution.
         name = run(server.base / "mount.nfsrdma", f"localhost:{server.export}", server.mnt, "-N", namespace, "-o", server.options())
         expect(name, 1, "-N takes no names of servers", "write the address of localhost")
         expect(run(server.base / "mount.nfsrdma", server.spec, server.mnt, "-N", namespace, "-o", server.options()), 0)

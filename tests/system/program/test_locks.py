@@ -1,5 +1,5 @@
-"""Locks that go to the server: between two mounts of one export, over a restart of the server, and when the server
-of locks is silent."""
+"""Locks that go to the server: between two mounts of one export, over a restart of the server, and with a lock
+manager that is silent."""
 
 import contextlib
 import errno
@@ -40,7 +40,7 @@ def test_locks_of_two_mounts_exclude_each_other():
             assert two.get("f", READ, 0, 0, get)[:3] == (WRITE, 10, 10)
             assert two.get("f", READ, 20, 0, get)[0] == FREE
             assert two.set("f", FREE, 0, 0, set_) == 0
-            # A lock that is split, and put together.
+            # A lock that is split, and merged again.
             assert one.set("f", FREE, 13, 2, set_) == 0
             assert two.set("f", WRITE, 13, 2, set_) == 0
             assert two.set("f", WRITE, 12, 1, set_) == AGAIN
@@ -55,7 +55,7 @@ def test_locks_of_two_mounts_exclude_each_other():
             assert two.set("f", READ, 0, 0, set_) == AGAIN
             assert one.set("f", READ, 0, 0, set_) == 0
             assert two.set("f", READ, 0, 0, set_) == 0
-            # A close frees a process's own locks, by whatever descriptor; those of an open file stay.
+            # A close releases a process's own locks, by any descriptor of the file; locks of an open file stay.
             assert two.set("f", FREE, 0, 0, set_) == 0
             assert one.do("close", "g") == 0
             assert two.set("f", WRITE, 0, 0, set_) == (AGAIN if ofd else 0)
@@ -76,7 +76,7 @@ def test_locks_of_two_mounts_exclude_each_other():
         assert one.do("close", "f") == 0
         until(lambda: two.flock("f", fcntl.LOCK_EX | fcntl.LOCK_NB) == 0, "the end of a closed file's flock")
         assert two.flock("f", fcntl.LOCK_UN) == 0
-        # Only readable: exclusive locks need a file open for writing.
+        # The file is opened for reading only, and exclusive locks need one that is open for writing.
         assert one.do("open", "r", str(a / "f"), "rb") == 0
         assert one.flock("r", fcntl.LOCK_SH | fcntl.LOCK_NB) == 0
         assert one.do("close", "r") == 0
@@ -139,12 +139,12 @@ def test_a_waiter_that_is_killed_or_interrupted_leaves_no_lock():
             (server.export / "f").write_bytes(b"x" * 100)
             one.do("open", "f", str(a / "f"))
             for how in (signal.SIGKILL, signal.SIGUSR1):
-                # A process that has ended may have its locks given back a moment later.
+                # The locks of a process that has ended may be released a moment later.
                 until(lambda: one.set("f", WRITE, 0, 50) == 0, "the end of the locks of the turn before")
                 with Process() as two, Process() as three:
                     two.do("open", "f", str(b / "f"))
                     three.do("open", "f", str(b / "f"))
-                    # What it held stays as it was.
+                    # The locks that it held are unchanged.
                     until(lambda: two.set("f", READ, 50, 50) == 0, "a lock beside the other")
                     two.wait_for("f", WRITE, 0, 100)
                     until(lambda: counters(b)["lock_waiters"] == 1, "a waiter")
@@ -157,7 +157,7 @@ def test_a_waiter_that_is_killed_or_interrupted_leaves_no_lock():
                         result = two.got()
                         assert result == -errno.EINTR, result
                         assert one.set("f", WRITE, 50, 50) == AGAIN, "the read lock is still there"
-                        # What the server granted to the waiter meanwhile is given back behind its back.
+                        # If the server granted the waiter's lock meanwhile, the mount releases it by itself.
                         until(lambda: one.set("f", READ, 50, 50) == 0, "the lock that was waited for is given back")
                         assert one.set("f", FREE, 50, 50) == 0, "unlocking a part"
                     assert one.set("f", FREE) == 0, "unlocking all"
@@ -252,7 +252,7 @@ def test_a_deadlock_of_two_mounts_is_refused_as_the_server_finds_it():
 
 @contextlib.contextmanager
 def talking(script, *words):
-    """A Python program that says when it has done something, and goes on when it is told to."""
+    """A Python program that reports each step, and continues on command."""
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", script, *words], stdin=pipe, stdout=pipe, text=True, bufsize=1) as one:
         try:
@@ -329,7 +329,7 @@ def test_a_counter_under_a_lock_loses_nothing():
 
 
 def test_who_takes_a_lock_sees_the_names_beside_the_file():
-    """As SQLite needs it: whether a journal is there says whether the database is whole."""
+    """SQLite needs this: whether a journal exists says whether the database is consistent."""
     with LockServer() as server, Process() as one, Process() as two:
         a, b = server.mounts()
         (server.export / "db").write_bytes(b"x" * 100)
@@ -337,7 +337,7 @@ def test_who_takes_a_lock_sees_the_names_beside_the_file():
         two.do("open", "f", str(b / "db"))
         for turn in range(3):
             for there in (True, False):
-                # Here, to be believed for half a minute.
+                # This caches the name, which would be valid for half a minute.
                 assert (b / "db-journal").exists() != there
                 assert one.set("f", WRITE) == 0
                 if there:
@@ -401,14 +401,14 @@ def test_a_reader_rolls_back_what_a_writer_on_another_mount_left_when_it_was_kil
         db.execute("COMMIT")
         db.close()
         for dies in (True, False):
-            # Another one each time: what SQLite itself caches is not at issue.
+            # A new connection each time, because the cache of SQLite itself is not the subject.
             reader = sqlite3.connect(b / "db", timeout=LIMIT)
             found = reader.execute("SELECT count(*), min(n), max(n) FROM entries").fetchone()
             assert found == (50, 0, 0), f"half a transaction: {found}"
             assert reader.execute("PRAGMA integrity_check").fetchone() == ("ok",)
             reader.close()
             if dies:
-                # After it was seen that there is no journal.
+                # By now the mount knows that there is no journal.
                 assert not (b / "db-journal").exists()
                 writer = subprocess.run([sys.executable, "-c", DYING_WRITER, a / "db"], timeout=LIMIT)
                 assert writer.returncode == -signal.SIGKILL
@@ -427,7 +427,7 @@ def test_locks_are_claimed_again_when_the_server_restarts():
         server.control("restart")
         until(lambda: counters(a)["locks_reclaimed"] >= 2, "the locks of one mount")
         until(lambda: counters(b)["locks_reclaimed"] >= 1, "the locks of the other")
-        # A new one waits for the end of the grace period, and sees those from before.
+        # A new lock waits for the end of the grace period, and sees the locks from before.
         assert two.set("f", WRITE, 5, 1) == AGAIN
         assert one.set("f", WRITE, 20, 1) == AGAIN
         assert two.set("f", WRITE, 60, 1) == 0
@@ -437,7 +437,7 @@ def test_locks_are_claimed_again_when_the_server_restarts():
 
 
 def test_a_restart_is_noticed_where_locks_go_over_udp():
-    """There is no connection that ends, and its holder makes no calls: that of NFS, which is made again, tells."""
+    """No connection to the lock manager can end, and the holder makes no calls: the new connection of NFS shows it."""
     with LockServer("--grace", "8s") as server, Datagrams(server.mountport) as udp, Process() as one:
         expect(server.mount(f"lock,lockport={udp.port}"), 0)
         (server.export / "f").write_bytes(b"x" * 100)
@@ -448,7 +448,7 @@ def test_a_restart_is_noticed_where_locks_go_over_udp():
         server.control("disconnect")
         until(lambda: counters(server.mnt)["lock_grace_waits"] > refused, "a claim of what the server has not forgotten")
         server.control("restart")
-        # Twice, if each of two connections that are made again is one more sign.
+        # Twice, if each of two new connections counts as a sign.
         until(lambda: counters(server.mnt)["locks_reclaimed"] >= 1, "the lock")
         assert counters(server.mnt)["locks_lost"] == 0
         assert one.do("read", "f", 0, 1) == "x"
@@ -466,11 +466,11 @@ def test_a_lock_that_the_server_forgot_is_told_to_its_holder():
         assert one.do("read", "f", 0, 1) == -errno.EIO
         assert one.do("write", "f", 0, "y") == -errno.EIO
         assert one.set("f", READ, 50, 1) == -errno.EIO
-        # Others are not concerned.
+        # Other processes are not affected.
         assert other.do("read", "f", 0, 1) == "x"
         assert other.set("f", WRITE, 0, 1) == 0
         assert other.set("f", FREE) == 0
-        # Once it has let go, it can begin again.
+        # After releasing its locks, it can begin again.
         assert one.set("f", FREE) == -errno.EIO
         assert one.do("read", "f", 0, 1) == "x"
         assert one.set("f", WRITE, 0, 10) == 0
@@ -486,12 +486,12 @@ def flush_fails(memory):
 
 
 def test_a_lost_lock_does_not_fail_what_others_write_by_a_mapping():
-    """The kernel writes the pages of a mapping in the name of any open file that is mapped: who has lost a lock, too."""
+    """The kernel writes pages in the name of any open file that is mapped, also of one that has lost a lock."""
     with LockServer() as server, contextlib.ExitStack() as stack:
         (a,) = server.mounts(1)
         (server.export / "f").write_bytes(b"x" * 2 * 4096)
         files = [stack.enter_context(open(a / "f", "r+b", buffering=0)) for _ in range(3)]
-        # The kernel takes the first or the last of them: both have lost a lock.
+        # The kernel chooses the first or the last of them, so both have lost a lock.
         maps = [stack.enter_context(mmap.mmap(file.fileno(), 0)) for file in files]
         first, other, last = files
         for at, file in enumerate((first, last)):
@@ -506,7 +506,7 @@ def test_a_lost_lock_does_not_fail_what_others_write_by_a_mapping():
         maps[1].flush()
         os.fsync(other.fileno())
         assert (server.export / "f").read_bytes()[:8] == b"keptxxxx"
-        # When its open file is gone, nobody is left who may write.
+        # After the close of its open file, there is no file left by which to write.
         maps[1].close()
         other.close()
         until(lambda: flush_fails(maps[0]), "an error")
@@ -522,7 +522,7 @@ def test_a_connection_that_is_lost_costs_no_lock_though_test_sees_no_shared_ones
         for point in (a, b):
             assert counters(point)["lock_grace_waits"] == 0
         server.control("disconnect")
-        # Reclaims are refused, outside a grace period.
+        # Outside a grace period, reclaims are refused.
         until(lambda: counters(a)["lock_grace_waits"] >= 2, "claims of one mount")
         until(lambda: counters(b)["lock_grace_waits"] >= 1, "a claim of the other")
         assert one.set("f", READ, 70, 1) == two.set("f", READ, 80, 1) == 0, "after the recovery"
@@ -532,7 +532,7 @@ def test_a_connection_that_is_lost_costs_no_lock_though_test_sees_no_shared_ones
             assert counters(point)["locks_lost"] == 0
         for process in (one, two):
             assert process.set("f", FREE) == 0
-        # Whoever looked has left nothing.
+        # The mount's check has left no lock behind.
         assert two.set("f", WRITE) == two.set("f", FREE) == 0
         assert one.set("f", READ, 0, 10) == 0
         server.control("restart")
@@ -542,7 +542,7 @@ def test_a_connection_that_is_lost_costs_no_lock_though_test_sees_no_shared_ones
 
 
 def test_who_shares_a_lock_that_is_lost_is_not_taken_for_its_holder():
-    """Those who shared it look whether it is held, and must not see each other."""
+    """The processes that shared the lock check whether it is held, and must not see each other."""
     for words in ((), ("--blind-test",)):
         with LockServer(*words) as server, contextlib.ExitStack() as stack:
             points = server.mounts()
@@ -555,7 +555,7 @@ def test_who_shares_a_lock_that_is_lost_is_not_taken_for_its_holder():
             server.control("restart")
             for point in points:
                 until(lambda: counters(point)["lock_grace_waits"] >= 8, "claims of what nobody holds")
-                # One that waits for the end of the recovery.
+                # This one waits for the end of the recovery.
                 other = stack.enter_context(Process())
                 assert other.do("open", "f", str(point / "f")) == 0
                 assert other.set("f", READ, 50, 1) == other.set("f", FREE) == 0
@@ -619,7 +619,7 @@ def test_a_mount_that_is_told_to_end_ends_though_the_server_of_locks_is_silent()
                 expect(run("umount", "-l", a), 0)
             else:
                 os.kill(pid, signal.SIGTERM)
-            # What holds the mount ends; whether a lock is given back or not.
+            # Processes that use the mount end, whether a lock is released or not.
             for process in (waiter, holder):
                 process.child.kill()
                 process.child.wait(LIMIT)
@@ -628,7 +628,7 @@ def test_a_mount_that_is_told_to_end_ends_though_the_server_of_locks_is_silent()
 
 
 def blocked_port():
-    """A port whose connections are taken by nobody's program: the kernel accepts them, and nothing is answered."""
+    """A port whose connections nobody serves: the kernel accepts them, but nothing answers."""
     listener = socket.create_server(("127.0.0.1", 0))
     return listener, listener.getsockname()[1]
 
@@ -644,7 +644,7 @@ def test_a_lock_port_that_never_answers_gives_no_locks_of_this_machine():
             one.do("open", "f", str(server.mnt / "f"))
             one.wait_for("f", WRITE)
             assert waits(one)
-        # The server has it now, over TCP.
+        # From now on, the server has this port over TCP.
         with Relay(server.mountport, port=port):
             assert one.got() == 0
             assert server.control("locks").count("held:") == 1
@@ -725,7 +725,7 @@ def test_calls_that_are_run_and_not_answered_change_nothing():
 
 def test_without_a_server_of_locks_they_are_this_machines():
     with LockServer("--no-locks") as server, Process() as one, Process() as two:
-        # By name it is an error; else a line in the log.
+        # With `lock` it is an error, and otherwise a line in the log.
         result = server.mount(f"lock,lockport={server.mountport},retry=0")
         expect(result, 32, "takes no locks")
         expect(server.mount(f"lockport={server.mountport}"), 0)
@@ -775,7 +775,7 @@ with open(sys.argv[1], 'r+b') as file:
 
 
 def test_an_unlock_that_waits_for_a_page_of_a_silent_server_can_be_killed():
-    """What a mapping wrote is written back before an unlock, which waits for pages that are being read."""
+    """Data of a mapping is written back before an unlock, which waits for pages that are being read."""
     with LockServer() as server, Process() as holder:
         (a,) = server.mounts(1)
         (server.export / "f").write_bytes(b"x" * (8 << 20))

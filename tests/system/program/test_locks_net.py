@@ -9,7 +9,7 @@ import pytest
 from program.support import *  # noqa: F403
 
 ADDRESS = "169.254.97.9"
-"""The server's, in namespaces of the case's own."""
+"""The port of the server, which is in a network namespace of its own."""
 
 
 def ip(*words):
@@ -20,9 +20,9 @@ def ip(*words):
 
 @contextlib.contextmanager
 def networks(*machines):
-    """A network namespace for the server and each machine; the words that run a program in each.
+    """A network namespace for the server and one for each machine. Yields the words that run a program in each.
 
-    The server's ends of the links are called as the machines.
+    The server's ends of the links have the names of the machines.
     """
     root()
     if not shutil.which("ip"):
@@ -41,7 +41,7 @@ def networks(*machines):
                 ip("-n", space, "address", "add", f"{address}/30", "dev", device)
                 ip("-n", space, "link", "set", device, "up")
             ip("-n", inside, "route", "add", ADDRESS, "via", gate)
-        # Not `ip netns exec`: mounts have to be seen here.
+        # `ip netns exec` would hide the mounts, which must be visible here.
         yield {machine: ["nsenter", f"--net=/run/netns/{name}"] for machine, name in names.items()}
     finally:
         for name in names.values():
@@ -49,7 +49,7 @@ def networks(*machines):
 
 
 class Machines(LockServer):
-    """A responder in a namespace of its own; a machine's mount point is called as the machine."""
+    """A responder in a namespace of its own. A machine's mount point has the name of the machine."""
 
     def __init__(self, within, *words):
         super().__init__("--listen", f"{ADDRESS}:0", *words)
@@ -64,7 +64,7 @@ class Machines(LockServer):
     def mount_on(self, machine):
         point = self.base / machine
         point.mkdir(exist_ok=True)
-        # What one machine remembers of its locks another does not see.
+        # Each machine has its own record of its locks.
         state = self.base / f"state-{machine}"
         result = run(*self.within[machine], BIN / "nfsrdma", "mount", self.spec, point, "-o",
                      self.options(self.lock_options), env={**os.environ, "NFSRDMA_STATE_DIR": str(state)})  # fmt: skip
@@ -130,7 +130,7 @@ def test_a_machine_keeps_its_locks_while_the_server_cannot_be_reached_and_only_i
         assert one.set("f", FREE, 50, 20) == 0
         assert two.got() == 0
         assert counters(a)["locks_lost"] == counters(b)["locks_lost"] == 0
-        # It is killed: another machine's new mount takes nothing away, its own does.
+        # Its process is killed. A new mount of another machine releases nothing, its own new mount does.
         (pid,) = servers_of(a)
         os.kill(pid, signal.SIGKILL)
         until(lambda: not servers_of(a), "the end of the process")

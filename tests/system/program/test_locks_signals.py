@@ -1,4 +1,4 @@
-"""Signals to who takes a lock or gives one back, and what is held after them."""
+"""Signals to a process that takes or releases a lock, and the locks that it has afterwards."""
 
 import fcntl
 import os
@@ -22,7 +22,8 @@ def slow_reads():
 
 
 def test_a_signal_after_the_grant_takes_no_lock_away():
-    """The lock is told when others' READs are answered, so that the kernel can drop what it has: a signal in between."""
+    """The caller learns of the lock after READs of others are answered, so that the kernel can drop its pages. A
+    signal comes in between."""
     for command in (fcntl.F_SETLKW, F_OFD_SETLKW):
         with slow_reads() as server, Process() as one, Process() as reader, Process() as other:
             a, b = server.mounts()
@@ -71,7 +72,7 @@ UNLOCKS = [
 
 
 def test_an_unlock_that_waits_for_data_is_not_interrupted():
-    """The kernel says of an unlock that it waits, as of a lock: that signals may end it would be too much."""
+    """The kernel marks an unlock, like a lock, as a call that waits. Signals must not interrupt it nevertheless."""
     for lock, unlock in UNLOCKS:
         with LockServer("--delay", "COMMIT=2000") as server, Process() as one, Process() as other:
             a, b = server.mounts()
@@ -88,7 +89,7 @@ def test_an_unlock_that_waits_for_data_is_not_interrupted():
 
 
 def test_an_unlock_whose_caller_is_killed_is_done_all_the_same():
-    """By way of an open file that another process has, too: no close ends the lock."""
+    """By an open file that another process shares, so no close ends the lock."""
     for lock, unlock in (UNLOCKS[0], UNLOCKS[2]):
         with LockServer("--delay", "COMMIT=2000") as server, Process() as other:
             a, b = server.mounts()

@@ -40,7 +40,7 @@ def test_log_levels_are_the_owners(server):
 
 
 def test_progress_of_the_last_flush(server):
-    """Data of a killed process are written at the unmounting: a terminal shows how far that is."""
+    """Data of a killed process is written at the unmount, and a terminal shows the progress."""
     script = (
         "import os, sys\n"
         "file = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)\n"

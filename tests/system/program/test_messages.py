@@ -1,4 +1,5 @@
-"""What the program says: every error is in docs/TROUBLESHOOTING.md, names what failed, and may be lost itself."""
+"""The program's messages: every error is in docs/TROUBLESHOOTING.md, names what failed, and does no harm if it
+cannot be written."""
 
 import contextlib
 import json
@@ -18,24 +19,24 @@ from program.wire import Relay
 
 SOURCES = ["fuse/cli/src", "client/nfs3/src/mount", "client/rpcrdma/src/rpc/plain.rs", "client/nfs3/src/options.rs"]
 GUIDE = ROOT / "docs/TROUBLESHOOTING.md"
-# What makes an error, or its text.
+# Code that makes an error, or its text.
 MAKERS = re.compile(
     r"(?:\busage|\bnot_ours|Failure::new|MountError::new|\bfailed|\brefused|\brefusal|\bdismiss|#\[error|\bmessage = format!|"
     r"\bmessage: format!|\bnotice|\.cannot|\bwhy = )\("
 )
 STRING = re.compile(r'"((?:[^"\\]|\\.)*)"', re.S)
-# Faults of this program: what a user can do about each is to report it.
+# Faults of this program: the user can only report them.
 INTERNAL = ["cannot write JSON", "the connecting task died"]
 
 
 def code_of(path):
-    """Without tests and comments."""
+    """The code of a file without tests and comments."""
     text = path.read_text().split("#[cfg(test)]")[0]
     return re.sub(r"^\s*//.*$", "", text, flags=re.M)
 
 
 def arguments(text, begin):
-    """From an opening parenthesis to its end."""
+    """The text from an opening parenthesis to its end."""
     depth, at = 0, begin
     while at < len(text):
         if literal := STRING.match(text, at):
@@ -49,12 +50,12 @@ def arguments(text, begin):
 
 
 def messages():
-    """(file, text); what is filled in is `*`."""
+    """(file, text) of each message, with `*` for inserted values."""
     found = set()
     for source in SOURCES:
         root = ROOT / source
         for path in sorted(root.rglob("*.rs")) if root.is_dir() else [root]:
-            # Why an option is refused always follows "cannot be honoured"; CONFIGURATION.md has it.
+            # The reason why an option is refused always follows "cannot be honoured"; CONFIGURATION.md has the reasons.
             if path.name in ("tests.rs", "table.rs") or path.parent.name == "table":
                 continue
             text = code_of(path)
@@ -63,7 +64,7 @@ def messages():
                 for literal in STRING.findall(place):
                     literal = re.sub(r"\\\n\s*", "", literal).replace('\\"', '"')
                     literal = re.sub(r"\{[^}]*\}", "*", literal)
-                    # One or two words are parts of others: names, protocols.
+                    # Literals of one or two words are parts of others: names, protocols.
                     if len(re.findall(r"[A-Za-z]{2,}", literal)) >= 3:
                         found.add((str(path.relative_to(ROOT)), literal))
     assert len(found) > 60, f"only {len(found)} messages: they are made differently now"
@@ -71,13 +72,13 @@ def messages():
 
 
 def rows():
-    """Messages of the guide: their parts around '...'."""
+    """The messages of the guide, split at '...'."""
     guide = []
     for line in GUIDE.read_text().splitlines():
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
         if len(cells) == 3 and cells[0] not in ("Message", "Symptom") and not cells[0].startswith("---"):
             assert cells[2], f"no remedy: {line}"
-            # Messages with the same cause share a row; a comma may belong to one, too.
+            # Messages with the same cause share a row. A comma may also be part of a message.
             for one in [cells[0], *cells[0].split(", ")]:
                 parts = [part.strip(" :,") for part in one.split("...")]
                 guide.append([part.lower() for part in parts if part])
@@ -97,7 +98,7 @@ def covered(message, guide):
             at += len(part)
         return True
 
-    # A message may be the end of another: the row has both.
+    # A message may be the end of another one: the row has both.
     end = re.split("[*;:]", message)[0].strip()
     ends = len(end.split()) >= 2 and any(end in part for parts in guide for part in parts)
     return ends or any(parts and in_order(parts) for parts in guide)
@@ -118,7 +119,8 @@ def test_every_error_has_a_remedy():
 
 @contextlib.contextmanager
 def two_addresses(server):
-    """Runs commands where the name `two` has 127.0.0.1, where nobody listens, and 127.0.0.2, where the server is."""
+    """Runs commands for which the name `two` has two addresses: 127.0.0.1, where nobody listens, and 127.0.0.2,
+    which is the server's."""
     hosts = server.base / "hosts"
     hosts.write_text("127.0.0.1 two\n127.0.0.2 two\n")
 
@@ -136,7 +138,7 @@ def test_every_address_of_a_name_is_tried():
         result = there("ping", spec, "-o", f"{own},port={port}")
         expect(result, 0, "127.0.0.1, 127.0.0.2", "failed     127.0.0.1: ", "trying the next address", "null ")
         expect(there("exports", "two", "-o", own), 0, f"{server.export} ")
-        # The step that failed is that of the address that got furthest.
+        # The named step is that of the address that got furthest.
         closed = free_port()
         for words in (("mount", spec, server.mnt), ("ping", spec)):
             expect(
@@ -148,7 +150,7 @@ def test_every_address_of_a_name_is_tried():
                 there(*words, "-o", f"{own},port={port}"), 32, "127.0.0.1 of two failed, too",
                 "two (127.0.0.2) does not export /nothing to this machine: 'nfsrdma exports two' lists",
             )  # fmt: skip
-        # Also those of mounthost.
+        # Also the addresses of mounthost.
         own = f"{own},port={server.port},mounthost=two"
         expect(there("ping", f"127.0.0.1:{server.export}", "-o", own), 0, "null ")
         own = f"mountport={free_port()},mountproto=tcp"
@@ -156,7 +158,7 @@ def test_every_address_of_a_name_is_tried():
 
 
 class Speaker(threading.Thread):
-    """Listens, and answers whatever comes with `words` (or nothing), and hangs up."""
+    """Listens, answers everything with `words` (or nothing), and closes the connection."""
 
     def __init__(self, words):
         super().__init__(daemon=True)
@@ -184,7 +186,8 @@ class Speaker(threading.Thread):
 
 
 def test_ports_that_speak_something_else():
-    """NFS over TCP and other services: told at once, not tried for two minutes, and not as "refused"."""
+    """NFS over TCP and other services are recognised: the error comes at once, not after two minutes, and does not
+    say "refused"."""
     with Server() as server, Speaker(b"") as silent, Speaker(b"HTTP/1.1 400 Bad Request\r\n\r\n") as http:
         for port in (server.mountport, silent.port, http.port):
             own = f"port={port},mountport={server.mountport},mountproto=tcp"
@@ -204,7 +207,7 @@ def test_logs_that_cannot_be_written():
             result = server.mount("", "--log", path)
             expect(result, 2, f"cannot write the log {path}: {why}; choose another file for --log")
             assert not mounted(server.mnt)
-        # A full disk is not the mount's concern.
+        # A full disk does not affect the mount.
         expect(server.mount("", "--log", "/dev/full", "-vv"), 0)
         (server.mnt / "a").write_text("1")
         expect(nfsrdma("umount", server.mnt), 0)
@@ -214,7 +217,7 @@ def test_logs_that_cannot_be_written():
 
 @contextlib.contextmanager
 def outputs():
-    """Pairs of standard output and standard error that take nothing."""
+    """Pairs of standard output and standard error that cannot be written."""
     with open("/dev/full", "wb") as full:
         reader, writer = os.pipe()
         os.close(reader)
@@ -244,7 +247,7 @@ def test_output_that_goes_nowhere_changes_nothing():
                 assert outcome([BIN / "nfsrdma", "umount", "-v", server.mnt], out, error)[0] == 0
                 assert not mounted(server.mnt)
                 server.ended()
-            # Failures are as they are, too.
+            # Failures keep their exit status as well.
             assert outcome([BIN / "nfsrdma", "mount", spec, server.mnt, "-o", "zork"], out, error)[0] == 1
             assert outcome([BIN / "nfsrdma", "umount", server.mnt], out, error)[0] == 1
             assert outcome([BIN / "nfsrdma", "zork"], out, error)[0] == 1
@@ -256,7 +259,7 @@ def test_output_that_goes_nowhere_changes_nothing():
             writer = sinks[3][0]
             assert outcome([BIN / "nfsrdma", *words], writer, subprocess.PIPE) == (0, ""), words
         expect(nfsrdma("umount", server.mnt), 0)
-        # In the foreground the process is the mount.
+        # In the foreground this process is the mount.
         for out, error in sinks:
             words = [BIN / "nfsrdma", "mount", "-f", "-vv", spec, server.mnt, "-o", own]
             with subprocess.Popen([str(word) for word in words], stdout=out, stderr=error) as child:
@@ -327,7 +330,7 @@ def test_stray_signals_do_not_end_a_mount():
 def test_sighup_opens_the_log_anew():
     with Server() as server:
         log, old = server.base / "log", server.base / "log.1"
-        # By a relative name: the process leaves the directory.
+        # With a relative name, because the process leaves the directory.
         expect(server.mount("", "--log", "log", cwd=server.base), 0)
         (pid,) = servers_of(server.mnt)
         log.rename(old)
@@ -339,7 +342,7 @@ def test_sighup_opens_the_log_anew():
         until(lambda: " TRACE " in log.read_text(), "lines in the new log")
         assert " TRACE " not in old.read_text()[len(before) :]
         assert servers_of(server.mnt) == [pid]
-        # Where it cannot be opened it goes on.
+        # If the file cannot be opened again, it keeps writing to the old one.
         log.rename(old)
         log.mkdir()
         os.kill(pid, signal.SIGHUP)
@@ -391,7 +394,7 @@ def test_replies_to_interrupted_calls_are_no_errors():
                 child.kill()
                 child.wait()
                 child.stdout.close()
-        # Calls under way when the connection is aborted.
+        # Calls that are under way when the connection is aborted.
         with subprocess.Popen([sys.executable, "-S", "-c", script, server.mnt]) as caller:
             try:
                 expect(nfsrdma("umount", "-f", "-l", server.mnt), 0)

@@ -1,4 +1,4 @@
-"""What those who come from the kernel's client are promised: docs/MIGRATION.md, row by row."""
+"""The promises to users of the kernel's client: docs/MIGRATION.md, row by row."""
 
 import contextlib
 import functools
@@ -14,7 +14,7 @@ from program.support import BIN
 
 GUIDE = ROOT / "docs/MIGRATION.md"
 
-# Names of the manual pages nfs(5) (nfs-utils 2.8), of the kernel's own table (Linux 6.18), and of mount(8).
+# Names in the manual page nfs(5) (nfs-utils 2.8), in the kernel's own table (Linux 6.18), and in mount(8).
 NFS = """
 nfsvers vers soft softerr hard softreval nosoftreval intr nointr timeo retrans rsize wsize ac noac acregmin acregmax
 acdirmin acdirmax actimeo bg fg nconnect max_connect rdirplus nordirplus retry sec xprtsec sharecache nosharecache resvport
@@ -31,7 +31,7 @@ nolazytime suid nosuid silent loud owner ro rw sync user nouser users nosymfollo
 
 
 def rows():
-    """(options, what becomes of them, the rest) of the tables of options."""
+    """(options, treatment, the rest) of the rows in the tables of options."""
     found = []
     for line in GUIDE.read_text().split("\n## Every option of nfs(5)")[1].splitlines():
         cells = [cell.strip() for cell in line.split("|")[1:-1]]
@@ -48,7 +48,7 @@ def test_every_option_of_the_manual_pages_is_in_the_guide():
 
 
 def checked(place, option, *more):
-    """What the helper of mount(8) makes of an option, without mounting (-f)."""
+    """How the helper of mount(8) understands an option, without mounting (-f)."""
     return run(place.base / "mount.nfsrdma", "127.0.0.1:/x", place.mnt, "-f", *more, "-o", option)
 
 
@@ -78,7 +78,7 @@ def test_every_row_of_the_guide_is_true():
 
 
 def test_a_line_of_proc_mounts_is_taken():
-    """As the kernel's client shows itself, word by word; then what `nfsrdma fstab` makes of it."""
+    """A line that the kernel's client shows, word by word; then its translation by `nfsrdma fstab`."""
     root()
     with Server() as server:
         shown = (
@@ -93,7 +93,7 @@ def test_a_line_of_proc_mounts_is_taken():
         source, at, kind, options, *rest = result.stdout.split()
         assert (source, at, kind, rest) == (server.spec, str(server.mnt), "nfsrdma", ["0", "0"]), result.stdout
         assert "_netdev" in options.split(",") and "addr=" not in options, options
-        # The port of mountd is found out at each mount, which needs an rpcbind.
+        # The port of mountd is found at each mount, which needs an rpcbind.
         own = f"{options},mountport={server.mountport}"
         expect(nfsrdma("mount", source, at, "-o", own), 0)
         assert (server.mnt / "a").read_text() == "1"
@@ -132,7 +132,7 @@ def test_fstab_takes_commands_as_mount_8_does():
     expect(nfsrdma("fstab", "mount --bind srv:/x /mnt"), 1, "cannot be translated: write mount -t nfs")
     result = nfsrdma("fstab", "mount", "-o", "rdma", "srv:/a b", "/mnt")
     assert result.stdout.startswith("srv:/a\\040b  /mnt  "), result.stdout
-    # A source is no command, whatever its last component.
+    # A source is not a command, whatever its last component is.
     for words in (["srv:/mount /mnt nfs rdma"], ["srv:/mount", "/mnt", "nfs", "rdma"]):
         assert nfsrdma("fstab", *words).stdout == "srv:/mount  /mnt  nfsrdma  rdma,_netdev  0  0\n"
 
@@ -155,7 +155,7 @@ def test_fstab_goes_on_behind_what_it_cannot_translate():
         assert said in result.stderr, result.stderr
     assert result.stderr.count("\n") == 5, result.stderr
     expect(nfsrdma("fstab", "-", input="srv:/b /b nfs\n"), 0)
-    # A port of TCP is none for RDMA.
+    # A port of TCP is not a port for RDMA.
     result = nfsrdma("fstab", "srv:/b /b nfs port=2049,ro")
     expect(result, 0)
     assert result.stdout == "srv:/b  /b  nfsrdma  ro,_netdev  0  0\n", result.stdout
@@ -178,7 +178,7 @@ def test_fstab_takes_names_of_any_bytes():
 
 @contextlib.contextmanager
 def etc(place, **files):
-    """Runs commands where /etc is a copy with `files` in it."""
+    """Runs commands with a copy of /etc that has `files` in it."""
     own = place.base / "etc"
     shutil.copytree("/etc", own, symlinks=True, ignore_dangling_symlinks=True)
     for name, text in files.items():
@@ -195,7 +195,7 @@ def test_nfsmount_conf_is_read():
             f'[ MountPoint "{server.mnt}" ]\nTimeo=333\nrsize=32k\n'
         )
         with etc(server, nfsmount_conf=conf) as there:
-            # Mounted, asked and unmounted in the same namespace.
+            # Mount, show and unmount in the same namespace.
             script = '"$0" mount "$1" "$2" -v -o "$3" && "$0" umount "$2"'
             for given, wanted in (
                 ("", {"timeo=333", "retrans=7", "soft", "rsize=32768"}),
@@ -250,7 +250,7 @@ def test_the_foreground_of_the_helper_has_another_letter(server):
 
 
 def test_updatedb_is_kept_out(place):
-    """The command of the guide adds the type to PRUNEFS, once, and changes nothing else."""
+    """The command in the guide adds the type to PRUNEFS, once, and changes nothing else."""
     (line,) = [line.strip() for line in GUIDE.read_text().splitlines() if line.startswith("    sed ")]
     conf = place.base / "updatedb.conf"
     before = 'PRUNE_BIND_MOUNTS="yes"\nPRUNEFS="NFS afs nfs4 fuse.sshfs"\nPRUNEPATHS="/tmp /var/spool"\n'

@@ -1,5 +1,5 @@
-"""NSM and GRANTED: what a server of locks says by itself, through rpcbind and rpc.statd of this machine, or where neither
-runs. The cases with rpcbind run in a network namespace of their own, as it has one port only."""
+"""NSM and GRANTED: calls of a lock manager to its clients, with rpcbind and rpc.statd on this machine, and without
+them. Tests with rpcbind run in a network namespace of their own, because it has a fixed port."""
 
 import errno
 import fcntl
@@ -26,7 +26,7 @@ INSIDE = "NFSRDMA_MONITORS_INSIDE"
 
 
 def in_namespaces(function):
-    """The test runs in network and mount namespaces of its own, where /run and /var/lib/nfs are empty."""
+    """The test runs in network and mount namespaces of its own, in which /run and /var/lib/nfs are empty."""
 
     @functools.wraps(function)
     def outside():
@@ -56,7 +56,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 class Daemon:
-    """A program of the system, until the end of the case."""
+    """A program of the system, which runs until the end of the test."""
 
     def __init__(self, *command):
         self.command = command
@@ -65,7 +65,7 @@ class Daemon:
         program = shutil.which(self.command[0], path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
         if not program:
             pytest.skip(f"needs {self.command[0]}")
-        # Outlived by nothing, also if this process is killed.
+        # It ends with this process, even if that is killed.
         self.child = subprocess.Popen([program, *self.command[1:]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             until(self.is_ready, self.command[0])
@@ -124,7 +124,7 @@ def rpc(port, program, version, procedure, args=b"", udp=True, limit=5):
 
 
 def registered():
-    """What rpcbind has: program and version to ports by protocol (6 is TCP). None if it does not answer."""
+    """The registrations of rpcbind: program and version to ports by protocol (6 is TCP). None if it does not answer."""
     results = rpc(111, 100000, 2, 4, udp=False, limit=1)
     if results is None:
         return None
@@ -137,17 +137,17 @@ def registered():
 
 
 def entries():
-    """Whom rpc.statd monitors, as it has written down: a line for each of them and of us."""
+    """The hosts that rpc.statd monitors, by its files: a line for each pair of a host and a mount."""
     return [line for path in Path("/var/lib/nfs/sm").iterdir() for line in path.read_text().splitlines()]
 
 
 def ours(versions):
-    """Versions of NLM that are mounts' own, for rpc.statd."""
+    """Versions of NLM that mounts have registered for rpc.statd."""
     return [version for program, version in versions if program == NLM and version > 1000]
 
 
 class Isolated(LockServer):
-    """Journals of locks of the mounts are in its own directory."""
+    """A server whose mounts keep their journals of locks in its directory."""
 
     def __enter__(self):
         self.was = os.environ.get("NFSRDMA_STATE_DIR")
@@ -164,12 +164,12 @@ class Isolated(LockServer):
         super().__exit__(*why)
 
     def locks(self):
-        """What the server has granted, or has to grant."""
+        """The locks that the server has granted, or has to grant."""
         said = self.control("locks")
         return [word for word in said.split()[1:] if ":" in word]
 
     def elsewhere(self, command, more=""):
-        """Another client takes a lock of the file f, or gives it back."""
+        """Another client takes a lock of the file f, or releases it."""
         said = self.control(f"{command} {self.export}/f {more}")
         assert said.startswith("ok"), said
 
@@ -188,11 +188,11 @@ def test_rpc_statd_monitors_the_server_while_there_are_locks_and_tells_of_its_re
         assert not ours(registered())
         assert one.set("f", WRITE, 0, 10) == 0
         (entry,) = entries()
-        assert entry.endswith(" 127.0.0.1"), entry  # Our address as the server sees it.
+        assert entry.endswith(" 127.0.0.1"), entry  # Our address, as the server sees it.
         until(lambda: ours(registered()), "the port for rpc.statd")
         assert two.set("f", READ, 20, 20) == 0
         assert entries() == [entry], "one for all mounts"
-        # The kernel's lockd is not there, so its program is ours for GRANTED.
+        # There is no lockd of the kernel, so its program number is free for GRANTED.
         until(lambda: set(registered().get((NLM, 4), ())) == {6, 17}, "the lock manager's registration")
         server.control("restart")
         for point, locks in ((a, 1), (b, 1)):
@@ -200,7 +200,7 @@ def test_rpc_statd_monitors_the_server_while_there_are_locks_and_tells_of_its_re
             until(lambda: counters(point)["locks_reclaimed"] >= locks, "the locks")
             assert counters(point)["locks_lost"] == 0
         assert two.set("f", WRITE, 5, 1) == AGAIN
-        # The other mount has locks still.
+        # The other mount still has locks.
         one.do("close", "f")
         expect(nfsrdma("umount", a), 0)
         until(lambda: not servers_of(a), "the end of one mount")
@@ -220,7 +220,7 @@ def test_a_program_that_has_the_lock_manager_s_registration_keeps_it():
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as lockd:
             lockd.bind(("127.0.0.1", 0))
             port = lockd.getsockname()[1]
-            # Silent, so it may be busy.
+            # It is silent, so it may be busy.
             address = f"0.0.0.0.{port >> 8}.{port & 255}".encode()
             args = struct.pack(">II", NLM, 4) + opaque(b"udp") + opaque(address) + opaque(b"root")
             with socket.socket(socket.AF_UNIX) as to:
@@ -258,7 +258,7 @@ def test_without_rpc_statd_a_mount_is_its_own_monitor():
         for point in (a, b):
             until(lambda: counters(point)["lock_restarts_told"] >= 1, "the notice of the restart")
             until(lambda: counters(point)["locks_reclaimed"] >= 1, "the lock")
-        # Somebody else's word costs a question, and nothing more.
+        # A notice that the server did not send causes a question to the server, and nothing else.
         for state in (1001, 1003, 1005):
             assert rpc(port, NSM, 1, 6, opaque(b"server") + struct.pack(">I", state)) == b""
         until(lambda: counters(a)["lock_restarts_told"] >= 4, "the forged notices")
@@ -281,17 +281,18 @@ def threads(pid):
 def crash(point):
     (pid,) = servers_of(point)
     os.kill(pid, signal.SIGKILL)
-    # The next mount takes a journal that is still locked for one of a process that lives: the command line goes first.
+    # A new mount takes a journal that is still locked for that of a living process. The command line disappears before
+    # the lock does.
     until(lambda: state(pid) in (None, "Z") and threads(pid) <= 1, "the end of the process")
     expect(run("umount", "-l", point), 0)
 
 
 @in_namespaces
 def test_a_server_is_told_of_a_crash_that_lost_locks_and_of_nothing_else():
-    # The responder is the machine's rpcbind, too, which takes no registrations.
+    # The responder is also the machine's rpcbind, which accepts no registrations.
     with Isolated("--portmap-port", "111", "--lock-callback", "takes") as server, Process() as one, Process() as two:
         (server.export / "f").write_bytes(b"x" * 100)
-        # A mount that held nothing any more.
+        # A mount that held no locks any more.
         (a,) = server.mounts(1)
         one.do("open", "f", str(a / "f"))
         assert one.set("f", WRITE, 0, 10) == one.set("f", FREE, 0, 10) == 0
@@ -306,7 +307,7 @@ def test_a_server_is_told_of_a_crash_that_lost_locks_and_of_nothing_else():
         expect(nfsrdma("umount", a), 0)
         until(lambda: not servers_of(a), "the end of the mount")
         assert not list((server.base / "journals").iterdir())
-        # With another mount that has locks: exactly what is left is unlocked.
+        # If another mount has locks, exactly the locks that were left are released.
         a, b = server.mounts()
         one.do("open", "f", str(a / "f"))
         two.do("open", "f", str(b / "f"))
@@ -316,7 +317,8 @@ def test_a_server_is_told_of_a_crash_that_lost_locks_and_of_nothing_else():
         until(lambda: len(server.locks()) == 1, "the unlocking")
         assert server.nsm_calls()["SM_NOTIFY"] == "0", "another mount has locks"
         assert ":20-" in server.locks()[0]
-        # Alone: all locks of the address go, with what was waited for and would be taken by the server.
+        # If no other mount has any, all locks of the address are released, also those that the server would take for
+        # waiters.
         two.do("close", "f")
         expect(nfsrdma("umount", b), 0)
         until(lambda: not servers_of(b), "the end of the mount")
@@ -334,7 +336,7 @@ def test_a_server_is_told_of_a_crash_that_lost_locks_and_of_nothing_else():
         assert "script" in left, left
         first = (server.base / "journals" / "nsm").read_text()
         assert int(re.search(r"state (\d+)", first)[1]) % 2 == 1, first
-        # And its own locks are its own.
+        # Its own locks are not affected.
         one.do("open", "f", str(a / "f"))
         assert one.set("f", WRITE, 0, 10) == 0
         assert len(server.locks()) == 2
@@ -347,7 +349,7 @@ def granted_args(handle, svid, cookie=b"\0" * 8, start=0, length=0):
 
 
 class CalledBack(Isolated):
-    """The responder calls back at a known port, which the first mount that locks has."""
+    """The responder calls back at a known port, which belongs to the first mount that locks."""
 
     def __init__(self, *words):
         self.callback = free_port()
@@ -361,7 +363,7 @@ def test_who_waits_for_a_lock_is_called_when_it_is_free():
             (server.export / "f").write_bytes(b"x" * 100)
             one.do("open", "f", str(a / "f"))
             two.do("open", "f", str(b / "f"))
-            # The first that locks has the port, and passes on what is for the other.
+            # The first mount that locks has the port, and passes on calls for the other one.
             for process, point in ((one, a), (two, b)):
                 assert process.set("f", WRITE, 90, 1) == process.set("f", FREE, 90, 1) == 0
                 until(lambda: rpc(server.callback, NLM, 4, 0, limit=1) == b"", "the port")
@@ -369,7 +371,7 @@ def test_who_waits_for_a_lock_is_called_when_it_is_free():
                 server.elsewhere("lock", "exclusive")
                 process.wait_for("f", WRITE)
                 until(lambda: any("waiting" in lock for lock in server.locks()), "a waiter at the server")
-                # Pauses between its own questions grow to a second.
+                # The pauses between its own requests grow to a second.
                 until(lambda: counters(point)["lock_polls"] >= 7, "long pauses")
                 server.elsewhere("unlock")
                 assert process.got() == 0
@@ -407,9 +409,9 @@ def test_a_granted_that_is_forged_repeated_or_late_gives_and_takes_nothing():
                     args = granted_args(handle, svid, struct.pack(">Q", turn))
                     results.append(rpc(server.callback, NLM, 4, 5, args))
                     assert rpc(server.callback, NLM, 4, 10, args) == b""
-        # GRANTED, whose cookie comes back, is denied: nobody asked for these files.
+        # GRANTED, whose cookie is returned, is denied, because nobody asked for locks of these files.
         assert all(result and result[-4:] == b"\0\0\0\1" for result in results), results[:3]
-        # What is none at all is not answered, or refused; the listener goes on.
+        # Other bytes are not answered, or refused, and the listener continues.
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as to:
             chance = random.Random(1)
             for size in list(range(0, 120)) + [1400, 8192, 60000]:
@@ -425,7 +427,7 @@ def test_a_granted_that_is_forged_repeated_or_late_gives_and_takes_nothing():
                 pass
         assert rpc(server.callback, NLM, 4, 0) == b""
         assert waits(two) and sorted(server.locks()) == before
-        # A waiter that has given up: what is granted to it late is given back.
+        # A waiter that has given up: a lock that is granted to it late is released.
         os.kill(two.child.pid, signal.SIGUSR1)
         assert two.got() == -errno.EINTR
         server.elsewhere("unlock", "0 10")
@@ -436,7 +438,7 @@ def test_a_granted_that_is_forged_repeated_or_late_gives_and_takes_nothing():
 
 
 def sent_locks(said):
-    """File handles and owners' numbers of the LOCKs among what a mount sent."""
+    """File handles and owners' numbers of the LOCKs that a mount sent."""
     found = []
     for stream in said:
         at, data = 0, bytes(stream)
@@ -451,7 +453,7 @@ def sent_locks(said):
                 size = struct.unpack_from(">I", call, place)[0]
                 return call[place + 4 : place + 4 + size], place + 4 + size + -size % 4
 
-            _, place = opaque_at(place)  # Of the credential; then the verifier, whose flavor comes first.
+            _, place = opaque_at(place)  # The credential; then the verifier, whose flavor comes first.
             _, place = opaque_at(place + 4)
             _, place = opaque_at(place)  # The cookie; then two booleans.
             _, place = opaque_at(place + 8)
@@ -477,19 +479,19 @@ def test_a_granted_with_the_waiter_s_own_file_and_number_is_not_believed_either(
         before = counters(point)
         for turn in range(100):
             args = granted_args(handle, svid, struct.pack(">Q", turn))
-            # It is for somebody here, whether true or not: the server must not take it back.
+            # It names a waiter of this mount, so it must be accepted, or the server would take the lock back.
             assert rpc(server.callback, NLM, 4, 5, args)[-4:] == b"\0\0\0\0"
         assert waits(waiter)
         after = counters(point)
         assert after["lock_grants_told"] - before["lock_grants_told"] >= 100
-        # Each of them is at most one question more.
+        # Each of them causes at most one more request.
         assert 1 <= after["lock_polls"] - before["lock_polls"] <= 110, (before, after)
         assert len(server.locks()) == 2, server.locks()
         server.elsewhere("unlock")
         assert waiter.got() == 0
         (held,) = server.locks()
         assert held.startswith("held:127") and svid_of(held) == svid
-        # Repeated while it is held, and late.
+        # The same call again while the lock is held, and after its release.
         for _ in range(20):
             assert rpc(server.callback, NLM, 4, 5, granted_args(handle, svid))[-4:] == b"\0\0\0\0"
             assert rpc(server.callback, NLM, 4, 10, granted_args(handle, svid)) == b""
@@ -539,33 +541,33 @@ os.posix_fadvise(file, 0, 4 << 20, os.POSIX_FADV_WILLNEED)
 
 
 def ends(how, point, pid):
-    """Whether a mount goes, and its process: by umount(8), lazily as that does not look at the directory, or by a
-    signal."""
+    """Whether a mount and its process can be removed: by umount(8), lazily because that does not look at the
+    directory, or by a signal."""
     if how != "umount":
         os.kill(pid, getattr(signal, how))
     if how == "SIGKILL":
         until(lambda: not servers_of(point), "the end of the process")
     if how != "SIGTERM":
-        # Not waited for if it fails: the kernel may not let it go.
+        # It is not waited for if it fails, because the kernel may not let it end.
         program = subprocess.Popen(["umount", "-l", point])
         until(lambda: program.poll() is not None, f"umount(2) after {how}")
     until(lambda: not servers_of(point) and not mounted(point) or elsewhere(point), f"the end of the mount by {how}")
 
 
 def abort(device):
-    """Ends all requests of a mount, as nobody else can where the kernel waits for itself."""
+    """Aborts all requests of a mount, which is the only way if the kernel waits for itself."""
     with tempfile.TemporaryDirectory() as place:
         expect(run("mount", "-t", "fusectl", "none", place), 0)
         try:
             (Path(place) / str(os.minor(device)) / "abort").write_text("1")
         except FileNotFoundError:
-            pass  # The mount has gone, as it should.
+            pass  # The mount is gone, as expected.
         finally:
             expect(run("umount", place), 0)
 
 
 def test_a_mount_ends_though_an_unlock_waits_for_pages_that_a_silent_server_does_not_send():
-    """Read-ahead outlives its process, and a notification of the kernel that waits for its pages keeps umount(2) waiting."""
+    """Readahead outlives its process, and a notification of the kernel that waits for its pages blocks umount(2)."""
     root()
     for how in ("umount", "SIGTERM", "SIGKILL"):
         with LockServer() as server, Process() as holder:
@@ -588,7 +590,7 @@ def test_a_mount_ends_though_an_unlock_waits_for_pages_that_a_silent_server_does
                 holder.child.wait(LIMIT)
                 ends(how, a, pid)
             except BaseException:
-                # Not otherwise: the device's number may be another mount's by now.
+                # Only in this case, because the device's number may belong to another mount by now.
                 abort(device)
                 raise
             finally:

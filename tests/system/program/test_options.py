@@ -1,7 +1,7 @@
-"""Each mount option has the effect that docs/CONFIGURATION.md promises; here those of transport, caching and locks.
+"""The effects of mount options that docs/CONFIGURATION.md promises; here those of transport, caching and locks.
 
-A test says by `@effect(...)` which options it tries. `test_every_option_is_tried` fails for an option of the program's
-table that no test in a file test_options*.py tries.
+A test names the options that it tries by `@effect(...)`. `test_every_option_is_tried` fails for an option in the
+program's table that no test in a file test_options*.py tries.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ def test_sizes():
                 assert (server.mnt / "from-server").read_bytes() == payload
                 (link,) = document(server)["connections"]
             assert (server.export / "a").read_bytes() == payload
-            # None is larger, and few are smaller.
+            # No call is larger, and few are smaller.
             for name, size in (("READ", rsize), ("WRITE", wsize)):
                 least = len(payload) // size
                 assert least <= counted[name] <= least * 3 // 2, (name, size, counted[name])
@@ -60,7 +60,7 @@ def test_sizes():
                 assert data >= counted["WRITE"] and whole == 0, (whole, data)
         with mount(server, "rsize=5000,wsize=1") as said:
             assert {"rsize=4096", "wsize=4096"} <= set(said["options"].split(",")), said["options"]
-    # Head and data of a WRITE by Position Zero chunk stay within wtmax.
+    # Head and data of a WRITE by Position Zero chunk fit into wtmax.
     with Server("--rtmax", "16384", "--wtmax", "8192") as server, mount(server, "rsize=1M,wsize=1M") as said:
         assert {"rsize=16384", "wsize=4096"} <= set(said["options"].split(",")), said["options"]
 
@@ -71,14 +71,14 @@ def test_transport_and_version():
         own = f"mountport={server.mountport},mountproto=tcp"
         words = f"port={relay.port},proto=rdma,rdma,vers=3,nfsvers=3,v3,sec=sys,xprtsec=none,nconnect=3,{own}"
         expect(nfsrdma("mount", server.spec, server.mnt, "-o", words), 0, "iwarp")
-        # Calls side by side need them all.
+        # Parallel calls need all connections.
         (server.mnt / "a").write_bytes(b"x" * (64 << 20))
         assert len(relay.peers) == 3, f"{len(relay.peers)} connections"
         links = document(server)["connections"]
         assert [link["connected"] for link in links] == [True] * 3, links
         assert {link["peer"] for link in links} == {f"127.0.0.1:{relay.port}"}, links
         assert all(link["counters"]["sends"] > 0 for link in links), links
-        # sec=sys: the caller's own numbers reach the server.
+        # sec=sys: the server gets the caller's own uid and gid.
         server.export.chmod(0o777)
         if os.geteuid() == 0:
             expect(as_nobody("touch", server.mnt / "mine"), 0)
@@ -98,7 +98,7 @@ def test_ipv6():
             (f"tcp6,mountport={server.mountport}", 0),
             ("rdma6", 0),
             (f"udp6,mountport={server.mountport}", 0),
-            # Where only TCP is listened to.
+            # The server listens at TCP only.
             (f"udp6,mountport={server.port}", 32),
         )
         for proto, status in ways:
@@ -125,7 +125,7 @@ def test_inline_and_credits():
             (link,) = document(server)["connections"]
             assert (link["inline_call"], link["credits_wanted"]) == (32768, 512), link
             assert link["credits_granted"] == 32, link
-            # Such a WRITE fits now.
+            # Such a WRITE fits inline now.
             assert link["counters"]["position_zero_chunks"] == 0, link
 
 
@@ -147,7 +147,7 @@ def test_frames():
                 assert max(sizes_seen) <= 256, max(sizes_seen)
             else:
                 assert max(sizes_seen) > 1000, max(sizes_seen)
-        # Soft-iWARP is not what answers.
+        # The error must not come from soft-iWARP.
         result = server.mount("transport=verbs")
         assert result.returncode in (1, 2, 32) and "verbs" in result.stderr, result
         assert result.stderr.count("\n") == 1, result.stderr
@@ -161,7 +161,7 @@ def test_frames():
 def test_mount_service():
     with Server() as server, Relay(server.mountport, host="127.0.0.2") as other:
         server_only = f"port={server.port},mountproto=tcp,mountvers=3"
-        # Nobody listens there on the server's own address.
+        # Nobody listens there at the server's own address.
         result = nfsrdma("mount", server.spec, server.mnt, "-o", f"{server_only},mountport={other.port},retry=0")
         expect(result, 32, "mountd", "refused")
         elsewhere = f"{server_only},mounthost=127.0.0.2,mountport={other.port}"
@@ -181,7 +181,7 @@ def test_mount_service():
             expect(nfsrdma("mount", server.spec, server.mnt, "-o", words), 0)
             expect(nfsrdma("umount", server.mnt), 0)
             assert gateway.calls >= 2, "MNT and UMNT did not come by UDP"
-        # By the NFS connection: no other port is told to the program.
+        # By the NFS connection: the program gets no other port.
         words = f"port={server.port},mountproto=rdma"
         expect(nfsrdma("mount", server.spec, server.mnt, "-o", words), 0)
         expect(nfsrdma("umount", server.mnt), 0)
@@ -212,7 +212,7 @@ def test_trying_again():
             assert mounted(server.mnt)
             expect(nfsrdma("umount", server.mnt), 0)
             server.stop()
-        # `server_comes_later` has the rest of bg.
+        # `server_comes_later` tests the rest of bg.
 
 
 # --- when the server does not answer ----------------------------------------------------------
@@ -242,7 +242,7 @@ def test_recovery():
                 def timeouts(at):
                     return sum(entry["timeouts"] for entry in json.loads(stats_of(at))["procedures"])
 
-                # As often as a soft mount with these bears.
+                # After as many time-outs as a soft mount with these options permits.
                 until(lambda: timeouts(fourth) >= 1, "the hard mount's call to run out of time")
                 assert timeouts(third) == 0, "timeo=600 is over already"
                 assert hard.is_alive() and patient.is_alive()
@@ -251,7 +251,7 @@ def test_recovery():
 
 @effect("intr", "nointr")
 def test_interrupts():
-    """nfs(5): accepted, and without effect since Linux 2.6.25. Deadly signals end a wait either way."""
+    """nfs(5): accepted, and without effect since Linux 2.6.25. Deadly signals end a wait in either case."""
     script = (
         "import ctypes, os, signal, sys\n"
         "signal.signal(signal.SIGUSR1, lambda *_: None)\n"
@@ -290,7 +290,7 @@ def test_interrupts():
 
 
 def asked_again(server, path, times=5):
-    """How many of some fstat(2) reach the server: no directory on the way has a part in it."""
+    """The number of several fstat(2) calls that reach the server. No directory is involved."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fstat(descriptor)
@@ -319,7 +319,7 @@ def test_attribute_times():
                 for path, wanted in ((file, of_files), (folder, of_folders)):
                     seen = asked_again(server, path)
                     assert seen == (5 if wanted else 0), f"{words}: {seen} calls for {path.name}"
-        # One second, again and again; with the default of acregmax it would be ever longer.
+        # One second each time; with the default of acregmax the time would grow.
         with mount(server, "acregmin=1,acregmax=1"):
             for size in (1, 2, 3):
                 (server.export / "file").write_bytes(b"x" * size)
@@ -333,7 +333,7 @@ def test_attribute_times():
                     assert counted["WRITE"] == 200 and counted["COMMIT"] == 0, (words, counted["WRITE"])
                     assert (server.export / "file").read_bytes() == b"y" * 25_600
                 else:
-                    # Few: what waits a while is written all the same.
+                    # A few WRITEs are permitted, because data is written after some time in any case.
                     assert counted["WRITE"] <= 50, (words, counted["WRITE"])
                 if words == "sync":
                     assert "sync" in flags_of(server.mnt), flags_of(server.mnt)
@@ -394,8 +394,8 @@ def test_memory():
     with Server() as server:
         with open(server.export / "large", "wb") as file:
             file.truncate(size)
-        # What is under way comes on top of the cache, within a pool that is 32M larger. What was only read, and the
-        # kernel has, may take a quarter.
+        # Data under way is in the pool in addition to the cache; the pool is 32M larger. Data that was only read, and
+        # that the kernel has cached, may take a quarter.
         for words, written, least, most in (
             ("cache=16M", True, 8 << 20, 36 << 20),
             ("cache=128M", True, size, size + (4 << 20)),
@@ -403,7 +403,7 @@ def test_memory():
             ("cache=512M", False, size, size + (4 << 20)),
         ):  # fmt: skip
             with mount(server, words):
-                # Not in order: of a long stream little is kept.
+                # In random order, because little of a long stream is kept.
                 with open(server.mnt / "large", "r+b") as file:
                     for piece in range(0, 40 * 7, 7):
                         if written:
@@ -413,7 +413,7 @@ def test_memory():
                     os.fsync(file.fileno())
                 used = document(server)["cache"]["cache_bytes"]
                 assert least <= used <= most, f"{words}: {used}"
-        # In a process of its own: a child of ours would close our descriptor, and wait for that.
+        # In a process of its own: a child of this process would close our descriptor, and wait for data.
         script = (
             "import os, sys\n"
             "file = os.open(sys.argv[1], os.O_WRONLY)\n"
@@ -466,7 +466,7 @@ def test_locks():
         "    except BlockingIOError:\n"
         "        print('held')\n"
     )
-    # "lock" and lockport= by themselves: see locks.py.
+    # "lock" and lockport= by themselves: see test_locks.py.
     with Server() as server:
         with mount(server, f"lock,lockport={server.mountport}"), open(server.mnt / "a", "w+") as file:
             fcntl.lockf(file, fcntl.LOCK_EX)
@@ -484,7 +484,7 @@ def test_locks():
             fcntl.flock(file, fcntl.LOCK_UN)
             fcntl.lockf(file, fcntl.LOCK_EX)
             assert tried(server.mnt / "a") == ["free", "held"]
-            # Nobody told the server.
+            # The server does not know of these locks.
             assert tried(server.export / "a") == ["free", "free"]
         assert tried(server.mnt / "a") == ["free", "free"]
 

@@ -1,4 +1,4 @@
-"""Each mount option has the effect that docs/CONFIGURATION.md promises; here those of FUSE and of mount(8)."""
+"""The effects of mount options that docs/CONFIGURATION.md promises; here those of FUSE and of mount(8)."""
 
 import errno
 import os
@@ -54,7 +54,7 @@ def test_who_checks():
                     os.stat(server.mnt / "secret")
                     with Counted(server) as counted:
                         assert as_nobody("cat", server.mnt / "secret").returncode == 1
-                    # The kernel knows the modes; else the server is asked.
+                    # The kernel knows the modes; otherwise the server is asked.
                     assert (counted["ACCESS"] == 0) == (local == "kernel"), counted["ACCESS"]
                 # A remount repeats what /proc/mounts shows, or nothing.
                 for again in (f"remount,ro,{mounted(server.mnt)[3]}", "remount,rw"):
@@ -95,7 +95,7 @@ def test_event_loops():
                 assert any(name.startswith("fuse-") for name in names) == (workers == 0), (words, names)
                 options = said["options"].split(",")
                 assert f"workers={workers}" in options and f"nconnect={links}" in options, (words, options)
-                # The first is up before the mount is; the others follow.
+                # The first one exists before the mount does; the others follow.
                 until(
                     lambda: [link["connected"] for link in document(server)["connections"]] == [True] * links,
                     f"{links} connections with {words}",
@@ -222,7 +222,7 @@ def test_shown_flags():
 
 @effect("addr", "mountaddr", "namlen", "bsize", "nfsprog", "mountprog", "minorversion", "fatal_neterrors")
 def test_shown_by_the_kernels_client():
-    """A line of /proc/mounts of the kernel's client is taken; the address of mountd counts."""
+    """A line of /proc/mounts of the kernel's client is accepted, and the address of mountd is used."""
     with Server() as server, Relay(server.mountport, host="127.0.0.2") as mountd:
         own = f"port={server.port},mountproto=tcp,mountport={mountd.port},noresvport,retry=0"
         shown = "namlen=255,bsize=4096,nfsprog=100003,mountprog=100005,minorversion=0,fatal_neterrors=default"
@@ -256,7 +256,7 @@ def test_symbolic_links():
 
 @effect("context", "fscontext", "defcontext", "rootcontext")
 def test_security_contexts():
-    """Where there is no SELinux they are passed over, as mount(8) does."""
+    """Without SELinux they are ignored, as by mount(8)."""
     if Path("/sys/fs/selinux/enforce").exists():
         pytest.skip("this kernel has SELinux, and which contexts it takes is its policy's")
     label = '"system_u:object_r:nfs_t:s0:c1,c2"'
@@ -286,7 +286,7 @@ def test_kinds_of_writing():
         "nofsc", "nosharecache", "nouser", "noowner", "nogroup", "auto", "noauto", "_netdev", "comment",
         "quota", "noquota", "usrquota", "grpquota")  # fmt: skip
 def test_accepted():
-    """They change nothing: the options in force and those of the kernel are as without them."""
+    """They change nothing: the options in force and those of the kernel are the same as without them."""
     words = [f"{name}=x" if name == "comment" else name for name in table("accept")]
     with Server() as server:
         found = []

@@ -1,4 +1,4 @@
-"""Nobody gets through a cache, the kernel's or ours, what the server would refuse them.
+"""No cache, neither the kernel's nor ours, gives anybody access that the server would refuse.
 
 Several users work on one mount: program/users.py.
 """
@@ -21,7 +21,7 @@ from program.users import A, B, C, ROOT_USER, User, by, by_effective, calls, eac
 
 
 def use(private):
-    """Its owner uses a directory in all ways, so that everything is cached."""
+    """The owner uses a directory in all ways, so that everything is cached."""
     (private / "sub").mkdir()
     write(private / "file")
     write(private / "open", mode=0o666)
@@ -50,7 +50,7 @@ def try_all(user, private, names=("file", "open", "sub/below", "absent")):
         refused(user, os.unlink, private / name)
     refused(user, opened, private / "new", os.O_CREAT | os.O_RDWR)
     if user != ROOT_USER:
-        # The kernel lets root in by itself, which shows nothing.
+        # The kernel lets root in by itself, which proves nothing.
         refused(user, os.chdir, private)
     assert not by(user, os.access, private / "file", os.F_OK)
 
@@ -63,13 +63,13 @@ def test_a_private_directory_stays_private_after_its_owner_used_it(server):
     try_all(B, private)
     refused(B, os.listdir, private)
     assert (server.export / "private/open").read_bytes() == b"secret"
-    # Its owner is not troubled.
+    # The owner has access as before.
     assert by(A, (private / "file").read_bytes) == b"secret"
 
 
 @each("", "permissions=server,allow_other")
 def test_a_listing_opens_no_way_to_what_it_lists(server):
-    """Entries come with attributes, which the kernel keeps: mode 0744 lets others list only."""
+    """Entries come with attributes, which the kernel caches; mode 0744 permits others only to list."""
     listed = server.mnt / "listed"
     by(A, os.mkdir, listed, 0o755)
     by(A, use, listed)
@@ -85,7 +85,7 @@ def test_a_directory_made_private_is_private_at_once(server):
     by(A, os.mkdir, private, 0o755)
     by(A, use, private)
     assert by(B, (private / "file").read_bytes) == b"secret"
-    # The children have it, too.
+    # The children inherit it.
     held = os.open(private, os.O_RDONLY | os.O_DIRECTORY)
     try:
         by(B, os.stat, "file", dir_fd=held)
@@ -103,7 +103,7 @@ def test_a_directory_made_private_is_private_at_once(server):
 
 @each("", "permissions=server,allow_other")
 def test_a_private_directory_is_private_for_who_is_in_it(server):
-    """By a descriptor from before, the magic link to it, and as the current directory."""
+    """By a descriptor that was opened before, by the magic link to it, and as the current directory."""
     private = server.mnt / "private"
     by(A, os.mkdir, private, 0o755)
     by(A, use, private)
@@ -133,7 +133,7 @@ def test_a_private_directory_is_private_for_who_is_in_it(server):
 
 
 def make_dots(top):
-    """A private directory, and beside it a file for all, one for its owner, a private one."""
+    """A private directory, and beside it a file for all, a file for its owner, and another private directory."""
     private, beside = top / "private", top / "beside"
     by(A, os.mkdir, private, 0o700)
     by(A, use, private)
@@ -149,7 +149,7 @@ def make_dots(top):
 def test_dots_need_the_right_to_search(server):
     private, _ = make_dots(server.mnt)
     for path in (".", "..", "../beside/all", "../beside/own"):
-        # No Path: it would leave a dot out.
+        # Not a Path, which would remove a dot.
         refused(B, os.stat, f"{private}/{path}")
         refused(B, opened, f"{private}/{path}")
         refused(B, os.truncate, f"{private}/{path}", 0)
@@ -158,7 +158,7 @@ def test_dots_need_the_right_to_search(server):
 
 @each("permissions=server,allow_other")
 def test_dots_lead_no_further_than_the_way_without_them(server):
-    """The kernel walks `.` and `..` by itself, and nobody checks whether it may there."""
+    """The kernel follows `.` and `..` by itself, and nobody checks whether the user may do that."""
     private, beside = make_dots(server.mnt)
     for path, same in ((".", private), ("..", server.mnt), ("../beside/all", beside / "all")):
         assert by(B, os.stat, f"{private}/{path}").st_ino == by(B, os.stat, same).st_ino
@@ -174,13 +174,13 @@ def test_dots_lead_no_further_than_the_way_without_them(server):
     refused(B, os.truncate, f"{private}/../beside/own", 0)
     for path in ("private/open", "beside/own", "beside/shut/all"):
         assert (server.export / path).read_bytes() == b"secret"
-    # What is for all is so on each way.
+    # A file for all can be reached by each path.
     by(B, os.truncate, f"{private}/../beside/all", 3)
     assert (server.export / "beside/all").read_bytes() == b"sec"
 
 
 def above(server, inside, outcome_of_dots):
-    """`inside` is below a directory for all, and that below a private one."""
+    """`inside` is below a directory for all, which is below a private one."""
     top = server.mnt / "top"
     by(A, os.mkdir, top, 0o700)
     by(A, os.mkdir, top / "open", 0o755)
@@ -217,7 +217,7 @@ def test_who_may_search_a_directory_gets_from_it_to_those_above_it(server):
 
 @each("permissions=server,allow_other")
 def test_who_is_in_a_directory_gets_to_those_above_it(server):
-    """As nobody checks that, where the kernel does not: the server still counts in each of them."""
+    """Nobody checks that if the kernel does not. The server still checks each of the directories above."""
     above(server, 0o700, "ok")
 
 
@@ -247,7 +247,7 @@ def test_root_gets_no_further_than_a_squashing_server_lets_it(server):
     by(A, use, private)
     try_all(ROOT_USER, private)
     refused(ROOT_USER, os.listdir, private)
-    # Nor does a user whom the local administrator lets through all modes.
+    # Nor can a user to whom the local administrator gave capabilities that override all modes.
     through = "--inh-caps=+dac_read_search,+dac_override", "--ambient-caps=+dac_read_search,+dac_override"
     looked = run("setpriv", f"--reuid={B.uid}", f"--regid={B.gid}", "--clear-groups", *through, "stat", private / "file")
     assert looked.returncode == 1 and "Permission denied" in looked.stderr, looked
@@ -263,7 +263,7 @@ def test_root_gets_no_further_than_a_squashing_server_lets_it(server):
 
 @each("")
 def test_root_is_asked_about_once(server):
-    """Few ACCESS calls in the name of root tell that a server does not squash it."""
+    """A few ACCESS calls in the name of root show that a server does not squash it."""
     for user in (A, B, C):
         by(user, os.mkdir, server.mnt / str(user.uid), 0o700)
     before = calls(server)["ACCESS"]
@@ -328,7 +328,7 @@ def test_special_files_open_by_their_modes(server):
         by(A, opened, server.mnt / f"{kind}600", flags)
         by(B, opened, server.mnt / f"{kind}666", flags)
         refused(B, opened, server.mnt / f"{kind}600", flags)
-    # Nobody listens any more: that is found out after the mode was checked.
+    # Nobody listens any more, which the caller notices after the check of the mode.
     refused(A, connected, server.mnt / "socket600", number="ECONNREFUSED")
     refused(B, connected, server.mnt / "socket666", number="ECONNREFUSED")
     refused(B, connected, server.mnt / "socket600")
@@ -339,7 +339,7 @@ def test_special_files_open_by_their_modes(server):
 
 @each("", "permissions=server,allow_other", "nocto")
 def test_execute_is_not_read_and_read_is_not_execute(server):
-    """0711 runs and cannot be read; 0744 can be read and does not run."""
+    """A file with mode 0711 can be executed but not read; one with 0744 can be read but not executed."""
     for mode in (0o711, 0o744, 0o4755):
         name = server.mnt / f"{mode:o}"
         shutil.copy(shutil.which("id"), name)
@@ -349,7 +349,7 @@ def test_execute_is_not_read_and_read_is_not_execute(server):
     for _ in range(2):
         assert by(B, executed, only, "-u") == (0, str(B.uid))
         refused(B, opened, only)
-        # The kernel's mark of an execve is none that a program can set.
+        # A program cannot set the kernel's mark of an execve.
         refused(B, opened, only, os.O_RDONLY | 0x20)
         refused(B, executed, no)
         assert by(B, opened, no)[1]
@@ -365,7 +365,7 @@ def test_execute_is_not_read_and_read_is_not_execute(server):
 @each("", "permissions=server,allow_other")
 def test_truncate_needs_the_right_to_write(server):
     file = server.mnt / "file"
-    # Who makes a file may write to it through the descriptor, whatever its mode.
+    # A user who creates a file may write to it through the descriptor, whatever its mode.
     assert by(A, opened, file, os.O_CREAT | os.O_RDWR, 0o444, b"secret", 5)[1] == b"secre"
     refused(A, os.truncate, file, 1)
     refused(A, opened, file, os.O_WRONLY | os.O_TRUNC)
@@ -373,7 +373,7 @@ def test_truncate_needs_the_right_to_write(server):
     assert (server.export / "file").read_bytes() == b"secre"
     by(A, file.chmod, 0o644)
     by(A, os.truncate, file, 3)
-    # The right goes with the descriptor.
+    # The right belongs to the descriptor.
     with open(file, "r+b") as handed:
         by(B, os.ftruncate, handed.fileno(), 2)
     assert (server.export / "file").read_bytes() == b"se"
@@ -381,7 +381,7 @@ def test_truncate_needs_the_right_to_write(server):
 
 @each("", "permissions=server,allow_other")
 def test_truncate_to_the_size_that_is_leaves_the_times(server):
-    """As POSIX has it; ftruncate(2) and O_TRUNC set the time of modification."""
+    """POSIX has it so; ftruncate(2) and O_TRUNC set the time of modification."""
     for content in (b"", b"content"):
         file = server.mnt / f"file{len(content)}"
         file.write_bytes(content)
@@ -396,7 +396,7 @@ def test_truncate_to_the_size_that_is_leaves_the_times(server):
         with open(file, "r+b") as descriptor:
             os.ftruncate(descriptor.fileno(), len(content))
         assert os.stat(file).st_mtime != 86400, os.stat(file)
-        # Somebody else made it longer: what is known of the size here does not count.
+        # Somebody else extends it, so the size that is cached here is old.
         os.stat(file)
         (server.export / file.name).write_bytes(b"much longer than before")
         os.truncate(file, len(content))
@@ -408,7 +408,7 @@ def test_truncate_to_the_size_that_is_leaves_the_times(server):
 
 @each("", "permissions=server,allow_other")
 def test_a_directory_that_may_be_read_and_not_searched_can_be_listed(server):
-    # Made at the server, so that no name is known here.
+    # It is made at the server, so that no name is cached here.
     made, folder = server.export / "folder", server.mnt / "folder"
     names = ["directory", "file", "other"]
     made.mkdir()
@@ -418,7 +418,7 @@ def test_a_directory_that_may_be_read_and_not_searched_can_be_listed(server):
     made.chmod(0o744)
     assert sorted(by(A, os.listdir, folder)) == names
     refused(A, os.stat, folder / "file")
-    # Who may search it gets types and attributes.
+    # A user who may search it gets types and attributes.
     with os.scandir(folder) as entries:
         assert {entry.name for entry in entries if entry.is_dir()} == {"directory"}
     assert sorted(by(A, os.listdir, folder)) == names
@@ -451,7 +451,7 @@ def test_a_file_that_another_made_meanwhile_is_opened_by_its_mode(server):
     path = meanwhile("common", write, b"text", 0o666)
     assert by(B, opened, path, os.O_CREAT | os.O_RDWR | os.O_TRUNC) == (stat.S_IFREG, b"")
     assert (there / "common").read_bytes() == b""
-    # What is no file is met as by any look-up.
+    # Objects other than files are handled as after any look-up.
     assert by(B, opened, meanwhile("fifo", os.mkfifo, 0o666), os.O_CREAT | os.O_RDWR)[0] == stat.S_IFIFO
     refused(B, opened, meanwhile("directory", os.mkdir, 0o777), create, number="EISDIR")
     path = meanwhile("link", lambda name: os.symlink("public", name))
@@ -460,14 +460,14 @@ def test_a_file_that_another_made_meanwhile_is_opened_by_its_mode(server):
     refused(B, opened, path, create | os.O_NOFOLLOW, number="ELOOP")
     path = meanwhile("link3", lambda name: os.symlink("private0", name))
     refused(B, opened, path, create)
-    # And what nobody made is made.
+    # A name that nobody made is created.
     assert by(B, opened, meanwhile("new", lambda _: None), os.O_CREAT | os.O_RDWR, 0o400, b"own")[1] == b"own"
     assert (there / "new").stat().st_uid == B.uid
 
 
 @each("timeo=5", "timeo=5,permissions=server,allow_other", words=("--drc", "0", "--fail", "CREATE=LOST:1"))
 def test_a_file_whose_making_was_answered_by_nothing_is_opened_as_an_own_one(server):
-    """The reply is lost with the connection, the server makes the file again: EXIST."""
+    """The reply is lost with the connection, and the server executes the call again: EXIST."""
     file = server.mnt / "file"
     assert by(A, opened, file, os.O_CREAT | os.O_RDWR, 0o444, b"own")[1] == b"own"
     assert procedures(server)["CREATE"]["retransmits"] >= 1
@@ -487,7 +487,7 @@ def test_a_group_counts_from_when_it_is_taken_to_when_it_is_dropped(server):
         os.chown(path, 0, group)
 
     def members(times):
-        """In turns with and without the group, in one process."""
+        """Alternately with and without the group, in one process."""
         with_group, without = [], []
         os.setresgid(B.gid, B.gid, 0)
         for _ in range(times):
@@ -533,7 +533,7 @@ def test_execute_only_programs_are_not_read_through_their_process(server):
 
 @each("", "permissions=server,allow_other")
 def test_what_the_server_refused_to_take_is_shown_to_nobody(server):
-    """Whoever may not write any more has written into the kernel's cache; the server refuses it."""
+    """A user who may not write any more has written into the kernel's cache; the server refuses the data."""
     file, kept = server.mnt / "file", b"k" * 8192
     by(A, write, file, kept, 0o666)
     by(A, opened, file)
@@ -542,7 +542,7 @@ def test_what_the_server_refused_to_take_is_shown_to_nobody(server):
         os.pwrite(fd, b"refused", 4096)
         os.fsync(fd)
 
-    # Who opened a descriptor counts.
+    # The user who opened the descriptor counts.
     theirs, reader = by_effective(B, os.open, file, os.O_RDWR), os.open(file, os.O_RDONLY)
     try:
         by(A, file.chmod, 0o644)
@@ -606,7 +606,7 @@ def test_writing_beyond_the_servers_largest_file_fails_at_write(server):
                     written = os.pwrite(fd, block, limit - 4096)
                 except OSError as error:
                     written = -error.errno
-                # Of a short O_DIRECT write the kernel's FUSE makes EIO: nothing is written then.
+                # The kernel's FUSE turns a short O_DIRECT write into EIO, so nothing is written.
                 assert written == (-errno.EFBIG if direct else 4096), f"{written} is what fits"
                 assert os.pwrite(fd, block, limit - 8192) == 8192
             try:
@@ -624,7 +624,7 @@ def test_writing_beyond_the_servers_largest_file_fails_at_write(server):
 
 @each("")
 def test_the_limit_is_that_of_the_servers_file_system(server):
-    """What a file system does not take is not taken by the mount either."""
+    """The mount refuses what the server's file system does not accept."""
     local = os.open(server.export, os.O_TMPFILE | os.O_RDWR)
     remote = os.open(server.mnt / "file", os.O_CREAT | os.O_RDWR)
 
@@ -655,7 +655,7 @@ MEMBER = User(61004, 61004, (61009,))
 
 @each("allow_other,permissions=kernel,actimeo=600")
 def test_groups_count_in_a_directory_that_has_just_been_closed_to_them(server):
-    """The class of the group may do less than others may: whom it refuses depends on the groups."""
+    """The group may have fewer rights than others: whether access is refused depends on the caller's groups."""
     there, here = server.export / "folder", server.mnt / "folder"
     there.mkdir(mode=0o755)
     os.chown(there, A.uid, MEMBER.groups[0])
@@ -663,7 +663,7 @@ def test_groups_count_in_a_directory_that_has_just_been_closed_to_them(server):
         write(there / name)
     by(MEMBER, os.stat, here / "first")
     there.chmod(0o705)
-    # The kernel and the mount believe the mode of before; the reply says another.
+    # The kernel and the mount have the old mode cached, and the reply shows the new one.
     refused(MEMBER, os.stat, here / "second")
     refused(MEMBER, os.stat, here / "third")
     by(B, os.stat, here / "third")

@@ -1,4 +1,4 @@
-"""The recorded terminal of README.md can be made again, by the program as it is."""
+"""The recorded terminal of README.md can be recorded again with the current program."""
 
 import xml.dom.minidom
 
@@ -7,7 +7,7 @@ import pytest
 from program.support import *  # noqa: F403
 from program.support import BIN
 
-# What is seen one after the other, in docs/demo.svg as in a recording of now.
+# What appears one after the other, in docs/demo.svg and in a new recording.
 SHOWN = [
     "nfsrdma mount nas:/export /mnt",
     "nas:/export mounted on /mnt: ",
@@ -22,7 +22,7 @@ SHOWN = [
 
 
 def texts(path):
-    """The lines of an animation, in the order in which they first come."""
+    """The lines of an animation, in the order in which they first appear."""
     lines = xml.dom.minidom.parse(str(path)).getElementsByTagName("text")
     return [" ".join(span.firstChild.data for span in line.getElementsByTagName("tspan")) for line in lines]
 

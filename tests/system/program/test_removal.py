@@ -25,7 +25,7 @@ def hidden_names(folder):
 
 
 def test_hidden_names_of_open_files_are_busy(server):
-    """Nobody removes or renames them, so that what is open keeps its data (as on Linux)."""
+    """Nobody can remove or rename them, so that open files keep their data (as on Linux)."""
     server.mount_well()
     folder = server.mnt / "folder"
     folder.mkdir()
@@ -41,7 +41,7 @@ def test_hidden_names_of_open_files_are_busy(server):
         assert result.returncode != 0 and "busy" in result.stderr, result
         fails(errno.ENOTEMPTY, os.rmdir, folder)
         assert hidden_names(folder) == [hidden], os.listdir(folder)
-        # What is there is the file, not what is cached of it.
+        # This shows the file itself, and not cached data.
         assert (server.export / "folder" / hidden).read_bytes() == b"precious"
         file.seek(0)
         assert file.read() == b"precious"
@@ -50,7 +50,7 @@ def test_hidden_names_of_open_files_are_busy(server):
         assert (server.export / "folder" / hidden).read_bytes() == b"precious still"
     until(lambda: not hidden_names(server.export / "folder"), "the end of the hidden name")
     os.rmdir(folder)
-    # A hidden name that nobody here has open is an ordinary name.
+    # A hidden name of a file that nobody here has open is an ordinary name.
     (server.mnt / hidden).write_bytes(b"left by another client")
     os.unlink(server.mnt / hidden)
 
@@ -69,7 +69,7 @@ def test_removed_open_files_have_no_links(server):
         assert os.fstat(file.fileno()).st_nlink == 0, os.fstat(file.fileno())
         assert os.fstat(file.fileno()).st_size == 9
         assert file.read() == b"more data"
-        # Follows the link in /proc, as it is given a directory.
+        # With a directory descriptor, it follows the link in /proc.
         again = functools.partial(os.link, src_dir_fd=file.fileno())
         fails(errno.ENOENT, again, f"/proc/self/fd/{file.fileno()}", mnt / "again")
     with open(mnt / "linked", "rb") as file:
@@ -102,8 +102,7 @@ def test_removed_open_directories_have_no_links(server):
     assert os.fstat(descriptor).st_nlink == 0, os.fstat(descriptor)
     assert os.stat(mnt / "replaced").st_nlink == 2
     os.close(descriptor)
-    # Where somebody else put another directory in the place of the one that was looked up,
-    # that one is the removed one.
+    # If somebody else put another directory in the place of the one that was looked up, that other one is removed.
     os.mkdir(mnt / "moved")
     descriptor = os.open(mnt / "moved", os.O_RDONLY)
     os.rename(server.export / "moved", server.export / "elsewhere")
@@ -115,7 +114,7 @@ def test_removed_open_directories_have_no_links(server):
 
 @pytest.mark.responder("--fail", "RENAME=ACCESS:1")
 def test_a_rename_that_fails_leaves_the_links_of_an_open_target(server):
-    """The target gets a hidden name ahead of the RENAME, which is taken back."""
+    """The target gets a hidden name before the RENAME, which is undone."""
     server.mount_well()
     target, other = server.mnt / "target", server.mnt / "other"
     target.write_bytes(b"target")
@@ -130,7 +129,8 @@ def test_a_rename_that_fails_leaves_the_links_of_an_open_target(server):
 
 @pytest.mark.responder("--fail", "REMOVE=LOST:1")
 def test_links_are_counted_while_a_hidden_name_goes(server):
-    """It goes when the file is closed, which nobody waits for: calls on other names meet it."""
+    """The name is removed when the file is closed, without anybody waiting for that. Calls on other names overlap
+    with it."""
     server.mount_well("timeo=10")
     kept, removed = server.mnt / "kept", server.mnt / "removed"
     kept.write_bytes(b"")
@@ -138,7 +138,7 @@ def test_links_are_counted_while_a_hidden_name_goes(server):
     descriptor = os.open(removed, os.O_RDONLY)
     os.unlink(removed)
     os.close(descriptor)
-    # The server has removed it, and this client does not know yet.
+    # The server has removed it, but this client does not know that yet.
     until(lambda: not hidden_names(server.export), "the end of the hidden name")
     os.chmod(kept, 0o640)
     assert os.stat(kept).st_nlink == 1, os.stat(kept)

@@ -1,4 +1,4 @@
-"""Requests by io_uring (io_uring=on), and by /dev/fuse where the kernel does not offer that."""
+"""Requests by io_uring (io_uring=on), and by /dev/fuse if the kernel does not offer that."""
 
 import concurrent.futures
 import contextlib
@@ -27,12 +27,12 @@ def unmount(server):
 
 
 def test_without_the_switch_requests_come_by_the_device():
-    """Nor where the kernel has no such switch."""
+    """The same where the kernel has no such switch."""
     offers = SWITCH.exists()
     remedy = f"echo Y > {SWITCH}" if offers else "this kernel has no FUSE over io_uring"
     with Server() as server:
         (server.export / "a").write_text("text")
-        # A mount in the foreground says there what others say to syslog.
+        # A mount in the foreground writes to standard error what others write to syslog.
         with switched("N") if offers else contextlib.nullcontext():
             words = [BIN / "nfsrdma", "mount", "-f", server.spec, server.mnt, "-o", server.options("io_uring=on")]
             child = subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -75,7 +75,7 @@ def test_files_by_the_ring_are_what_they_are_at_the_server():
             other = rng.randbytes(size)
             (server.export / f"g{size}").write_bytes(other)
             assert (server.mnt / f"g{size}").read_bytes() == other, size
-        # Past the kernel's cache: requests of 1 MiB, several at a time, and a short one at the end.
+        # Without the kernel's cache: requests of 1 MiB, several at a time, and a short one at the end.
         fd = os.open(server.mnt / "g40000003", os.O_RDONLY | os.O_DIRECT)
         try:
             with mmap.mmap(-1, 8 << 20) as buffer:
@@ -113,7 +113,7 @@ def test_names_by_the_ring():
             assert error.errno == errno.ENAMETOOLONG
         for name in ("short", "second", "symlink", "fifo"):
             (top / name).unlink()
-        # Listings of many requests.
+        # Listings that need many requests.
         for number in range(3000):
             (server.export / "d" / f"file-{number}").touch()
         expected = sorted(os.listdir(server.export / "d"))
@@ -134,7 +134,7 @@ def test_thirty_two_threads_by_the_ring():
         data = {number: random.Random(number).randbytes(200_000) for number in range(32)}
         for number, of in data.items():
             (server.export / f"f{number}").write_bytes(of)
-        # So little cache that most reads ask the server.
+        # The cache is so small that most reads ask the server.
         ring_mount(server, "cache=16M,readahead=0")
         deadline = time.monotonic() + 8
 
@@ -188,7 +188,7 @@ print(len(got), flush=True)
 
 
 def test_more_waiters_than_entries_leave_room_for_the_unlock():
-    """Each waits in a request, on the CPU on which the holder unlocks: 150 in a queue of 32 entries or less."""
+    """Each waiter occupies a request, on the CPU on which the holder unlocks: 150 in a queue of at most 32 entries."""
     crowd = 150
     with LockServer() as server:
         (server.export / "f").write_text("x")
@@ -209,7 +209,7 @@ def test_more_waiters_than_entries_leave_room_for_the_unlock():
 
 @contextlib.contextmanager
 def callers_of_a_silent_server(server):
-    """Processes that wait in requests of several kinds; ended by the time this is left."""
+    """Processes that wait in requests of several kinds. All have ended when the block is left."""
     commands = (
         ["cat", server.mnt / "file"],
         ["ls", "-l", server.mnt],
@@ -235,7 +235,7 @@ def callers_of_a_silent_server(server):
             caller.wait(LIMIT)
 
 
-#: No attributes or names are kept, and few data.
+#: No attributes or names are cached, and little data.
 UNCACHED = "actimeo=0,lookupcache=none,cache=16M,readahead=0"
 
 
@@ -260,12 +260,12 @@ def test_a_killed_process_that_serves_a_ring_leaves_nobody_waiting():
         with callers_of_a_silent_server(server) as callers:
             os.kill(pid, signal.SIGKILL)
             for caller in callers:
-                # By itself: it gets an error.
+                # It ends by itself, because it gets an error.
                 assert caller.wait(LIMIT) > 0
         server.ended()
         expect(nfsrdma("umount", server.mnt), 0)
         assert not mounted(server.mnt)
-        # The directory can be mounted on again.
+        # The directory can be used as a mount point again.
         ring_mount(server)
         assert len((server.mnt / "file").read_bytes()) == 1 << 20
         unmount(server)

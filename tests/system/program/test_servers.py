@@ -1,4 +1,4 @@
-"""Servers with habits of their own, and connections that end: by tests/responder's options that imitate them."""
+"""Servers with habits of their own, which options of tests/responder imitate, and connections that end."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def test_reads_of_odd_lengths_with_a_surplus_in_the_chunk(server):
         payload = os.urandom(length)
         (server.export / f"f{length}").write_bytes(payload)
         assert (server.mnt / f"f{length}").read_bytes() == payload, length
-    # Past the kernel's cache, at ends that are no multiple of four.
+    # Without the kernel's cache, and with ends that are no multiples of four.
     handle = os.open(server.mnt / "f100001", os.O_RDONLY | os.O_DIRECT)
     try:
         got = os.pread(handle, 131_072, 0)
@@ -103,7 +103,7 @@ def test_a_call_over_which_the_server_hangs_up_fails_and_others_go_on(server):
     assert (server.mnt / "file").read_bytes() == b"x" * 1000
     read = run("python3", "-c", f"import os; os.readlink({str(server.mnt / 'link')!r})", limit=60)
     assert "Input/output error" in read.stderr, (read.returncode, read.stderr)
-    # Nobody else is the worse for it.
+    # Other calls are not affected.
     (server.mnt / "other").write_bytes(b"y" * 100_000)
     assert (server.export / "other").read_bytes() == b"y" * 100_000
     lines = [line for line in log.read_text().splitlines() if "READLINK fails" in line]
@@ -146,7 +146,7 @@ def test_replies_with_bad_headers_are_discarded_and_their_calls_sent_again(serve
 
 
 class MarkerProxy(threading.Thread):
-    """Between client and responder, a peer that asks for MPA markers, checks them and takes them out (no CRC)."""
+    """A peer between client and responder that asks for MPA markers, checks them, and removes them (no CRC)."""
 
     def __init__(self, port):
         super().__init__(daemon=True)
@@ -184,7 +184,7 @@ class MarkerProxy(threading.Thread):
         return data
 
     def strip(self, come, go):
-        """Follows the FPDUs: each marker has to point to the length field of the one it is in."""
+        """Follows the FPDUs: each marker has to point to the length field of its FPDU."""
         position, start, left, header = 0, 0, 0, b""
         try:
             while True:

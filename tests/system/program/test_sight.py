@@ -1,4 +1,4 @@
-"""Seeing what all mounts do: `stats` without a mount, `top`, traces with paths, metrics of a host, the log."""
+"""Commands that show all mounts: `stats` without a mount, `top`, traces with paths, metrics of a host, the log."""
 
 import fcntl
 import fnmatch
@@ -26,7 +26,7 @@ PACKAGING = ROOT / "packaging"
 
 
 def listed():
-    """All mounts as `stats --json` lists them, by directory."""
+    """All mounts in the output of `stats --json`, by directory."""
     result = nfsrdma("stats", "--json")
     expect(result, 0)
     return {entry["directory"]: entry for entry in json.loads(result.stdout)}
@@ -47,7 +47,7 @@ def test_stats_list_all_mounts():
         assert (entry["state"], entry["stats"]["source"]) == ("up", first.spec), entry
         both = nfsrdma("stats", "--mountstats").stdout
         assert all(f"mounted on {server.mnt} with" in both for server in (first, second)), both
-        # One that has been killed is listed, and keeps nothing else from being so.
+        # A mount whose process was killed is listed, and does not hide others.
         (pid,) = servers_of(second.mnt)
         os.kill(pid, signal.SIGKILL)
         second.ended()
@@ -57,7 +57,7 @@ def test_stats_list_all_mounts():
 
 
 class Busy:
-    """Reads and writes on a mount until it is left."""
+    """Reads and writes on a mount until the block is left."""
 
     def __init__(self, folder):
         self.folder, self.stop = folder, threading.Event()
@@ -81,7 +81,7 @@ class Busy:
 
 
 def blocks(*words):
-    """The output of a command that goes on, in blocks between empty lines, until it is left."""
+    """The output of a command that goes on until the block is left, split at empty lines."""
     with subprocess.Popen([BIN / "nfsrdma", *map(str, words)], stdout=subprocess.PIPE, text=True) as child:
         block = []
         try:
@@ -108,7 +108,7 @@ def test_stats_watch_has_rates():
                 if titles and any(line.startswith("WRITE ") for line in block):
                     assert "sent/s" in titles[0] and "received/s" in titles[0], titles
                     break
-            # Of all mounts: a line each.
+            # Of all mounts, a line each.
             for block in blocks("stats", "--watch", "1"):
                 if block[1:] and block[1].startswith("MOUNT ") and row(block, server.mnt)[1] != "-":
                     break
@@ -122,7 +122,7 @@ def row(block, mount):
 
 def test_top_is_plain_text_elsewhere():
     with Server() as server:
-        # Names that a line has room for, and that differ at their ends.
+        # Names that fit into a line, and that differ at their ends.
         at = server.base / "a-mount"
         at.mkdir()
         expect(server.mount(at=at), 0)
@@ -141,7 +141,7 @@ def test_top_is_plain_text_elsewhere():
 
 
 class Screen:
-    """A program in a terminal, and what stands there: as much of a terminal as ratatui uses."""
+    """A program in a terminal, and what it shows. It implements as much of a terminal as ratatui uses."""
 
     SEQUENCE = re.compile(r"\x1b\[([?>=]?)([\d;]*)([A-Za-z])|\x1b[78=>]|\x1b\].*?\x07|\r|\n|[^\x1b\r\n]", re.S)
 
@@ -175,7 +175,7 @@ class Screen:
             os.close(self.descriptors.pop())
 
     def read(self, pause=0.2):
-        """Takes in what comes within the pause; there may always be more."""
+        """Reads the output that comes within the pause; there may be more."""
         until_then = time.monotonic() + pause
         while (left := until_then - time.monotonic()) > 0 and select.select([self.master], [], [], left)[0]:
             try:
@@ -186,7 +186,7 @@ class Screen:
             self.show()
 
     def show(self):
-        """Interprets what is whole."""
+        """Interprets complete sequences."""
         end = re.search(r"(\x1b(\[[?>=]?[\d;]*)?)?$", self.raw).start()
         for match in self.SEQUENCE.finditer(self.raw[:end]):
             self.obey(match)
@@ -233,7 +233,7 @@ class Screen:
         os.write(self.master, keys.encode())
 
     def end(self):
-        """The exit status, when the terminal is as it was."""
+        """The exit status, after a check that the terminal was restored."""
         status = self.child.wait(LIMIT)
         self.read()
         assert not self.alternate, "the alternate screen was not left"
@@ -256,7 +256,7 @@ def test_top_draws_a_screen():
             lines = shown.splitlines()
             assert len(lines) <= 24 and max(map(len, lines)) <= 80, shown
             assert lines[1].split()[:4] == ["MOUNT", "rdMB/s", "wrMB/s", "ops/s"], shown
-            # The screen of the documentation has the same frame.
+            # The screen in the documentation has the same frame.
             documented = documented_screen()
             assert len(documented) == 24 and max(map(len, documented)) <= 80, documented
             assert [lines[1], lines[-1]] == [documented[1], documented[-1]], f"docs/OBSERVING.md does not show {shown}"
@@ -270,7 +270,7 @@ def test_top_draws_a_screen():
             shown = screen.until("connections: ", f"127.0.0.1:{server.port}")
             screen.press("j")
             screen.until(f"127.0.0.1:{other.port}")
-            # One that goes, and one that comes again.
+            # One mount ends, and one is mounted again.
             expect(nfsrdma("umount", other.mnt), 0)
             screen.until("1 mount")
             other.mount_well()
@@ -301,11 +301,11 @@ def test_top_gives_the_terminal_back():
 
 
 def test_top_ends_with_its_terminal():
-    """Also where SIGHUP does not come, as to a program of nohup(1)."""
+    """Also where SIGHUP does not come, as with a program under nohup(1)."""
     with Place(), Screen("top") as screen:
         screen.until("q quit")
         screen.hang_up()
-        screen.child.wait(LIMIT)  # 0, or that the terminal cannot be drawn on.
+        screen.child.wait(LIMIT)  # 0, or the failure to draw on the terminal.
 
 
 def test_top_is_not_frozen_by_a_hung_mount():
@@ -318,7 +318,7 @@ def test_top_is_not_frozen_by_a_hung_mount():
             os.kill(pid, signal.SIGSTOP)
             try:
                 screen.until("no answer of its process for")
-                # The other one goes on being drawn.
+                # The other mount is still updated.
                 seen = {clock_of(screen.text())}
                 until(lambda: seen.add(clock_of(screen.text())) or len(seen) > 2, "another second on the screen")
                 screen.press("q")
@@ -352,7 +352,7 @@ def test_background_mounts_are_listed_and_cancelled():
         server.ended()
         assert str(server.mnt) not in listed()
         expect(nfsrdma("umount", server.mnt), 1, "is not an nfsrdma mount")
-        # One that comes up after all is an ordinary mount.
+        # An attempt that succeeds becomes an ordinary mount.
         expect(server.mount("bg"), 0)
         until_listed(server, "pending")
         server.start()
@@ -379,7 +379,7 @@ def test_a_background_mount_on_a_name_in_latin_1_is_cancelled():
 
 
 def test_what_is_tried_is_listed_once():
-    """Where the directories of users come in an order in which root's is not first."""
+    """With the directories of users in an order in which root's is not first."""
     with Server() as server:
         server.stop()
         expect(server.mount("bg"), 0)
@@ -434,7 +434,7 @@ def test_trace_names_paths_and_callers():
         assert (create["pid"], create["uid"]) == (writer.pid, os.geteuid()), (create, writer.pid)
         assert {call["arguments"].get("path") for call in by["READ"]} == {"/dir/other"}, by["READ"]
         assert os.getpid() in {call.get("pid") for call in by["READ"]}, by["READ"]
-        # The name of now, not the one that it had before.
+        # The current name, and not the earlier one.
         assert by["SETATTR"][-1]["arguments"].get("path") == "/dir/new", by["SETATTR"]
         expect(nfsrdma("umount", server.mnt), 0)
 
@@ -543,12 +543,12 @@ def test_dashboard_and_rules_ask_for_metrics_that_exist():
         server.stop()
         offered = set(re.findall(r"^# TYPE (\w+) ", nfsrdma("stats", "--prometheus").stdout, re.M))
         server.start()
-    # The table of metrics has them all.
+    # The table of metrics lists all of them.
     table = re.findall(r"^\| (`nfsrdma_.*?) \|", (ROOT / "docs/OBSERVING.md").read_text(), re.M)
     documented = [name for cell in table for name in re.findall(r"`(\w+\*?\w*)`", cell)]
     missing = [name for name in offered if not any(fnmatch.fnmatch(name, pattern) for pattern in documented)]
     assert not missing, f"not in docs/OBSERVING.md: {missing}"
-    # Only while something is wrong.
+    # These exist only while something is wrong.
     offered |= {"nfsrdma_mount_pending_seconds", "nfsrdma_procedure_errors_by_status_total"}
     dashboard = json.loads((PACKAGING / "grafana/nfsrdma.json").read_text())
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
@@ -561,7 +561,7 @@ def test_dashboard_and_rules_ask_for_metrics_that_exist():
 
 
 def test_dashboard_and_rules_keep_hosts_apart():
-    """Mounts of many hosts have the same directory: what goes by mount goes by instance, too, and is shown so."""
+    """Mounts of many hosts have the same directory: rules that group by mount also group by instance, and show it."""
     dashboard = json.loads((PACKAGING / "grafana/nfsrdma.json").read_text())
     targets = [target for panel in dashboard["panels"] for target in panel.get("targets", ())]
     assert len(targets) >= 10
@@ -579,7 +579,7 @@ def test_dashboard_and_rules_keep_hosts_apart():
 
 
 def test_the_unit_of_metrics_takes_its_address_from_where_the_guide_says():
-    """It is this host's only, as shipped, at the port that Prometheus is told."""
+    """As shipped, it is for this host only, at the port that the example for Prometheus has."""
     unit = (PACKAGING / "prometheus/nfsrdma-metrics.service").read_text()
     name, address = re.search(r"^Environment=(\w+)=(\S+)$", unit, re.M).groups()
     (start,) = re.findall(r"^ExecStart=(.*)$", unit, re.M)

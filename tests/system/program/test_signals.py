@@ -9,7 +9,7 @@ import pytest
 from program.support import *  # noqa: F403
 from program.support import BIN
 
-#: Seconds that a killed process may take to be gone, with allowance for a busy machine.
+#: The seconds that a killed process may take to end, with allowance for a busy machine.
 GONE = 10
 
 

@@ -36,7 +36,7 @@ def test_stats_count_what_was_done(server):
         return after[name][field] - before[name][field]
 
     assert (new("CREATE"), new("MKDIR"), new("RENAME"), new("REMOVE")) == (3, 1, 1, 1)
-    # Whole blocks of wsize and rsize; each file was closed, so all of it is at the server.
+    # Full blocks of wsize and rsize. Each file was closed, so all data is at the server.
     assert new("WRITE") >= 48 and new("READ") >= 16, (new("WRITE"), new("READ"))
     assert new("WRITE", "bytes_sent") > 3 << 20 and new("READ", "bytes_received") > 1 << 20
     assert new("LOOKUP", "errors") >= 1, "nobody missed 'missing'"
@@ -88,14 +88,15 @@ def test_stats_in_every_form(server):
 
 
 def nfs_tools(folder):
-    """mountstats and nfsiostat, taken out of Debian's package if need be: to install it starts services."""
+    """mountstats and nfsiostat, extracted from Debian's package if necessary, because its installation would start
+    services."""
     names = ("mountstats", "nfsiostat")
     tools = [shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") for name in names]
     if None not in tools:
         return tools
     if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
         pytest.skip("needs mountstats and nfsiostat (package nfs-common)")
-    # As root, apt-get would fetch as a user who cannot write here.
+    # As root, apt-get would download as a user who cannot write here.
     fetched = run("apt-get", "-o", "APT::Sandbox::User=root", "-qq", "download", "nfs-common", cwd=folder)
     if fetched.returncode != 0:
         pytest.skip(f"the package nfs-common cannot be had: {fetched.stderr.splitlines()[-1:]}")
@@ -114,11 +115,11 @@ def test_stats_read_by_mountstats_and_nfsiostat(server):
     result = run("python3", tools[0], "mountstats", "-f", saved, server.mnt)
     expect(result, 0, f"Stats for {server.spec} mounted on {server.mnt}:", "WRITE:")
     assert f"{calls} ops" in result.stdout, result.stdout
-    # The other commands that docs/OBSERVING.md names.
+    # The other commands in docs/OBSERVING.md.
     result = run("python3", tools[0], "nfsstat", "-f", saved)
     expect(result, 0, "Client rpc stats:", "write")
     expect(run("python3", tools[0], "iostat", "-f", saved, server.mnt), 0, f"{server.spec} mounted on {server.mnt}:")
-    # nfsiostat cannot be used: it reads the table of its own process and no other file. The format is right for it.
+    # nfsiostat cannot be used, since it reads only the table of its own process. The format is right for it.
     script = server.base / "nfsiostat"
     script.write_text(Path(tools[1]).read_text().replace("/proc/self/mountstats", str(saved)))
     result = run("python3", script, server.mnt)
@@ -137,7 +138,7 @@ def test_metrics_over_http(server):
                 http.sendall(request)
                 http.shutdown(socket.SHUT_WR)
             except OSError:
-                pass  # It hung up first.
+                pass  # The server closed the connection first.
             return rest_of(http)
 
     said = get(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -202,9 +203,9 @@ def test_stats_bear_hostile_clients(server):
                 control.sendall(bytes_)
                 control.shutdown(socket.SHUT_WR)
             except OSError:
-                pass  # It hung up first.
+                pass  # The process closed the connection first.
             assert b"error" in rest_of(control), bytes_[:20]
-    # Some say nothing, some ask and never read: all are let go.
+    # Some clients say nothing, some ask and never read: all are disconnected.
     silent = [control_of(server.mnt) for _ in range(40)]
     try:
         for control in silent[::2]:

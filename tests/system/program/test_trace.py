@@ -1,4 +1,4 @@
-"""`nfsrdma trace` and `nfsrdma capture`: what they say, what tshark makes of it, and who is slow."""
+"""`nfsrdma trace` and `nfsrdma capture`: their output, how tshark reads it, and slow listeners."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from program.support import *  # noqa: F403
 
 
 class Listening:
-    """`nfsrdma trace` or `capture` of a mount at work, writing to a file; ended at the latest here."""
+    """Runs `nfsrdma trace` or `capture` on a mount in use, with output to a file. It ends here at the latest."""
 
     def __init__(self, server, command, *words):
         self.out = server.base / f"{command}.{len(list(server.base.iterdir()))}"
@@ -22,7 +22,7 @@ class Listening:
         words = [command, server.mnt, *([self.out] if capture else []), *words]
         with open(os.devnull if capture else self.out, "wb") as out, open(self.err, "wb") as err:
             self.child = subprocess.Popen([BIN / "nfsrdma", *map(str, words)], stdout=out, stderr=err)
-        # Both tell of the connection that is there before anything else.
+        # Both report the existing connection before anything else.
         try:
             until(lambda: self.child.poll() is not None or self.begun(), f"{words} at work")
             assert self.child.poll() is None, self.err.read_text()
@@ -56,7 +56,7 @@ def tshark(file, *words):
 
 
 def replies(file):
-    """RPC replies in a file that is still written to: its end may be cut."""
+    """The RPC replies in a file that is still being written: its end may be cut."""
     if not shutil.which("tshark"):
         pytest.skip("no tshark: apt-get install tshark")
     words = ("-2", "-n", "-r", file, "-o", "tcp.try_heuristic_first:TRUE", "-Y", "nfs && rpc.msgtyp == 1")
@@ -64,7 +64,7 @@ def replies(file):
 
 
 def work(server):
-    """A copy, a listing and an error. How often each procedure was called."""
+    """Makes a copy, a listing and an error. Returns how often each procedure was called."""
     before = procedures(server)
     payload = os.urandom(300_001)
     (server.mnt / "copy").write_bytes(payload)
@@ -110,12 +110,12 @@ def test_trace_tells_each_call(server):
     first, *lines, end = everything.lines()
     assert first["event"] == "connected" and first["peer"] == f"127.0.0.1:{server.port}", first
     assert end == {"event": "end"}, end
-    # Whether the connection or the mount ends first is nobody's concern.
+    # It does not matter whether the connection or the mount ends first.
     if lines[-1]["event"] == "disconnected":
         lines.pop()
     assert {line["event"] for line in lines} == {"call"}, lines
     told = Counter(line["procedure"] for line in lines)
-    # The mount may do more before its end than what was counted.
+    # Before its end, the mount may make more calls than were counted.
     assert calls <= told and sum(told.values()) <= sum(calls.values()) + 20, (calls, told)
     for line in lines:
         transport, reply = line["transport"], line["reply"]
@@ -139,7 +139,7 @@ def test_trace_tells_each_call(server):
     assert some == Counter(READ=told["READ"], WRITE=told["WRITE"]), some
     lines = text.out.read_text().splitlines()
     assert lines[0].endswith("iwarp") and lines[-1] == "-- the mount ended", (lines[0], lines[-1])
-    # Each call when it is sent and when it is over.
+    # Each call has a line when it is sent, and a line when it has ended.
     about = [line for line in lines if ", credits " in line]
     assert len(about) == 2 * sum(told.values()), len(about)
 
@@ -152,7 +152,7 @@ def test_capture_is_dissected(server):
     try:
         calls, _ = work(server)
         few.wait()
-        # Perhaps not all of it is in the file yet.
+        # Perhaps not everything is in the file yet.
         until(lambda: replies(whole.out) >= sum(calls.values()), "all replies in the file")
         whole.child.send_signal(signal.SIGTERM)
         said = whole.wait()
@@ -165,7 +165,7 @@ def test_capture_is_dissected(server):
     assert whole.out.stat().st_mode & 0o777 == 0o600
     malformed = tshark(whole.out, "-Y", "_ws.malformed")
     assert not malformed, malformed
-    # A WRITE's call is dissected where its data have come, by RDMA Read.
+    # The call of a WRITE is dissected where its data arrives, by RDMA Read.
     fields = ("-T", "fields", "-E", "occurrence=f", "-e", "nfs.procedure_v3")
     names = list(procedures_in_order())
     for kind in ("0", "1"):
@@ -178,7 +178,7 @@ def test_capture_is_dissected(server):
     assert len(opcodes) >= 5, f"no Sends, Reads and Writes in {opcodes}"
     assert len(tshark(whole.out, "-Y", "iwarp_mpa.req || iwarp_mpa.rep")) == 2
     assert len(tshark(few.out)) == 20
-    # The data of READ replies are cut off, and missed.
+    # The data of READ replies is cut off, and tshark misses it.
     malformed = [line for line in tshark(cut.out, "-Y", "_ws.malformed") if "READ Reply" not in line]
     assert not malformed, malformed
     assert cut.out.stat().st_size < whole.out.stat().st_size / 4
@@ -223,7 +223,7 @@ def test_a_slow_listener_delays_nobody(server):
 
 
 def complete(listener):
-    """The lines written so far, without the one being written."""
+    """The lines written so far, without an incomplete one."""
     whole, _, _ = listener.out.read_text().rpartition("\n")
     return [json.loads(line) for line in whole.splitlines()]
 

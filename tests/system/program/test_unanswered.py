@@ -1,5 +1,4 @@
-"""Servers that cannot be asked for locks or access control lists while they are mounted, and names of locks that
-another user has."""
+"""Servers that cannot be asked for locks or ACLs during the mount, and names for locks that another user has taken."""
 
 import contextlib
 import errno
@@ -24,7 +23,7 @@ WAITING = "locks wait until"
 
 @contextlib.contextmanager
 def silent_rpcbind():
-    """Over TCP it takes connections and says nothing; nobody listens over UDP."""
+    """Over TCP it accepts connections and does not answer; nobody listens over UDP."""
     with socket.create_server(("127.0.0.1", RPCBIND)):
         yield
 
@@ -39,7 +38,7 @@ def mount_at(server, name, options=None):
 
 
 def one_gets_it(one, two):
-    """Both wait for a lock: who has it, and who has not."""
+    """Both request a lock; one gets it, and the other waits."""
     ready, _, _ = select.select([one.child.stdout, two.child.stdout], [], [], LIMIT)
     assert ready, "nobody gets the lock"
     first, second = (one, two) if one.child.stdout in ready else (two, one)
@@ -118,7 +117,7 @@ def test_a_server_without_rpcbind_that_is_mounted_without_it_has_locks_of_this_m
         assert one.set("f", WRITE) == 0
         assert two.set("f", WRITE) == AGAIN
         assert not server.locks()
-        # Who asks for locks of the server by name gets no others.
+        # With the option `lock`, there are no local locks instead.
         with silent_rpcbind():
             expect(nfsrdma("mount", server.spec, server.mnt, "-o", server.options("lock,retry=0")), 32, "takes no locks")
 
@@ -189,7 +188,7 @@ def test_file_handles_of_waiters_are_told_to_no_other_user_s_sockets():
             return False
 
     with contextlib.ExitStack() as sockets, CalledBack() as server, Process() as one:
-        # More than there is room for, so that they may be in the way of others, too.
+        # More than there is room for, so that they may displace others, too.
         strangers = [sockets.enter_context(named(f"stranger{number}", NOBODY)) for number in range(300)]
         friend = sockets.enter_context(named("friend", 0))
         (server.export / "f").write_bytes(b"x")

@@ -1,4 +1,4 @@
-"""Users who work on one mount, as children of this process with other identities."""
+"""Users who work on one mount: children of this process with other identities."""
 
 import errno
 import os
@@ -29,7 +29,7 @@ ROOT_USER = User(0, 0)
 
 
 def by(user, function, *words, **more):
-    """Calls it as `user`, in a child; gives its result or raises its OSError."""
+    """Calls a function as `user`, in a child. Returns its result or raises its OSError."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -56,7 +56,7 @@ def by(user, function, *words, **more):
 
 
 def by_effective(user, function, *words):
-    """Calls it with the effective ids of `user`, in this process, which is root's."""
+    """Calls a function with the effective ids of `user`, in this process, which runs as root."""
     os.setegid(user.gid)
     os.seteuid(user.uid)
     try:
@@ -81,7 +81,7 @@ def refused(user, function, *words, number="EACCES", **more):
 
 
 def opened(path, flags=os.O_RDONLY, mode=0o666, data=None, cut=None):
-    """Opens, perhaps writes, cuts; gives the type and the first bytes."""
+    """Opens a file, optionally writes or truncates it. Returns the type and the first bytes."""
     fd = os.open(path, flags | os.O_NONBLOCK, mode)
     try:
         if data is not None:
@@ -110,7 +110,7 @@ def calls(server):
 
 
 def each(*options, words=()):
-    """Runs a test once for each of the options, on a fresh server (started with `words`) and mount."""
+    """Runs a test once for each of the options, with a new server (started with `words`) and mount."""
 
     def wrap(function):
         names = [option or "default" for option in options]

@@ -1,4 +1,4 @@
-"""Things put between a mount and its server that tell what was sent. No cases."""
+"""Relays between a mount and its server that record what was sent. This file has no tests."""
 
 import contextlib
 import socket
@@ -7,8 +7,8 @@ import threading
 
 
 class Relay:
-    """Takes TCP connections at a port of its own and passes all on to `to`, a port of 127.0.0.1; `most` of them, and
-    then refuses more."""
+    """Accepts TCP connections at a port of its own, and passes everything on to `to`, a port of 127.0.0.1. It
+    accepts `most` connections, and then refuses more."""
 
     KEPT = 4 << 20
 
@@ -16,9 +16,9 @@ class Relay:
         self.most = most
         self.to = to
         self.peers = []
-        """Port numbers of those who connected."""
+        """The port numbers of the peers that connected."""
         self.said = []
-        """What each of them sent, as far as it was kept."""
+        """The bytes that each of them sent, as far as they were kept."""
         self.listener = socket.create_server((host, port))
         self.port = self.listener.getsockname()[1]
         self.open = [self.listener]
@@ -58,7 +58,7 @@ class Relay:
 
 
 class Datagrams:
-    """Takes RPC calls by UDP and asks `to`, a TCP port of 127.0.0.1 (RFC 5531 section 11)."""
+    """Receives RPC calls by UDP, and passes them on to `to`, a TCP port of 127.0.0.1 (RFC 5531 section 11)."""
 
     def __init__(self, to):
         self.to = to
@@ -75,7 +75,7 @@ class Datagrams:
             if not call:
                 return
             self.calls += 1
-            # A server that restarts answers nobody: as with any datagram, the caller sends again.
+            # A server that restarts answers nobody. As with any lost datagram, the caller sends again.
             with contextlib.suppress(OSError, EOFError):
                 self.socket.sendto(self.ask(call), peer)
 
@@ -103,13 +103,13 @@ class Datagrams:
 
 
 def mpa(said):
-    """The flags of an MPA request (RFC 5044 section 7.1) and the sizes of the FPDUs behind it."""
+    """The flags of an MPA request (RFC 5044 section 7.1), and the sizes of the FPDUs after it."""
     assert said[:16] == b"MPA ID Req Frame", bytes(said[:16])
     flags, private = said[16], struct.unpack(">H", said[18:20])[0]
     at, sizes = 20 + private, []
     while at + 2 <= len(said):
         (length,) = struct.unpack(">H", said[at : at + 2])
-        # The length, the ULPDU, padding to four bytes, the CRC (RFC 5044 section 4.1).
+        # The length, the ULPDU, padding to four bytes, and the CRC (RFC 5044 section 4.1).
         size = (2 + length + 3) // 4 * 4 + 4
         sizes.append(size)
         at += size

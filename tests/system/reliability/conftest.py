@@ -1,4 +1,4 @@
-"""What tests of this suite stand on."""
+"""Fixtures for the tests of this suite."""
 
 import os
 
@@ -9,7 +9,7 @@ from reliability.support import Setup, build
 
 @pytest.fixture(scope="session", autouse=True)
 def programs():
-    """Ours, built if NFSRDMA_BIN does not say where they are."""
+    """The directory of our programs, which are built if NFSRDMA_BIN does not name it."""
     if not os.access("/dev/fuse", os.R_OK | os.W_OK) or os.geteuid() != 0:
         pytest.skip("needs /dev/fuse and root")
     build()
@@ -17,7 +17,7 @@ def programs():
 
 @pytest.fixture
 def setup():
-    """A responder and a mount of what it exports."""
+    """A responder, and a mount of its export."""
     with Setup() as setup:
         yield setup
 

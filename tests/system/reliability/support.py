@@ -1,4 +1,4 @@
-"""What the cases stand on: a responder, a mount, processes that use it, and the end of all of them."""
+"""Parts of the tests: a responder, a mount, and processes that use it. All of them end with the test."""
 
 import json
 import os
@@ -16,12 +16,13 @@ import pytest
 from suites import LIMIT, servers_of, start_responder, state, until
 
 ROOT = Path(__file__).resolve().parents[3]
-#: Seconds a killed process has to be gone in, with allowance for a busy machine; docs/RELIABILITY.md has what is seen.
+#: The seconds in which a killed process must be gone, with allowance for a busy machine. docs/RELIABILITY.md has the
+#: measured times.
 GONE = 6
 
 
 def program(name):
-    """One of our programs, in the directory that `build` left in the environment."""
+    """The path of one of our programs, in the directory that `build` left in the environment."""
     path = Path(os.environ["NFSRDMA_BIN"]) / name
     if not path.exists():
         pytest.skip(f"{path} is not there: NFSRDMA_BIN is of another build")
@@ -43,15 +44,15 @@ def run(*command, limit=LIMIT):
 
 
 def mounted(path):
-    # Field 2 of /proc/self/mounts; asks the file system nothing.
+    # Field 2 of /proc/self/mounts. This does not ask the file system.
     return any(line.split()[1] == str(path) for line in Path("/proc/self/mounts").read_text().splitlines())
 
 
 class Setup:
-    """A responder, a mount, and whatever must not be left behind."""
+    """A responder and a mount, with everything that must not be left behind."""
 
     def __init__(self, options="", arguments=(), tmpfs=None, proxy=False, address="127.0.0.1", within=()):
-        """`proxy`: through one that fails by command; `within`: a command that runs the server elsewhere."""
+        """`proxy`: connect through a proxy that fails on command. `within`: a command that runs the server elsewhere."""
         self.more, self.arguments, self.tmpfs = options, list(arguments), tmpfs
         self.address, self.within = address, list(within)
         self.wants_proxy, self.proxy = proxy, None
@@ -86,7 +87,7 @@ class Setup:
         (self.client,) = servers_of(self.mnt)
 
     def start(self):
-        """Starts the responder, at the ports it had before if there are some."""
+        """Starts the responder, at its previous ports if it had some."""
         command = [*self.within, program("nfsrdma-responder"), self.export, "--listen", f"{self.address}:20049", *self.arguments]
         self.server, self.port, self.mountport = start_responder(command, self.base, self.port, self.mountport)
 
@@ -99,7 +100,7 @@ class Setup:
         self.proxy_port = int(self.proxy.stdout.readline().split("=")[1])
 
     def network(self, command):
-        """What the proxy is to do: see `nfsrdma-soak proxy --help`."""
+        """Sends a command to the proxy: see `nfsrdma-soak proxy --help`."""
         self.proxy.stdin.write(command + "\n")
         self.proxy.stdin.flush()
         assert self.proxy.stdout.readline() == "done\n", command
@@ -110,11 +111,11 @@ class Setup:
         return json.loads(result.stdout)
 
     def counter(self, name):
-        """A number of all connections together: of their state, or counted."""
+        """The sum of a number over all connections: one of their state, or a counter."""
         return sum(c.get(name, c["counters"].get(name, 0)) for c in self.stats()["connections"])
 
     def quiet(self):
-        """No call is under way, and the server can reach none of our memory."""
+        """No call is under way, and the server cannot access our memory."""
         until(
             lambda: all(self.counter(n) == 0 for n in ("open_registrations", "credits_in_use", "waiting")),
             f"registrations, calls: {[c for c in self.stats()['connections']]}",
@@ -124,13 +125,13 @@ class Setup:
         return (self.base / "client.log").read_text()
 
     def restart(self, *arguments):
-        """The server starts anew, with other options."""
+        """Restarts the server with other options."""
         self.kill()
         self.arguments = list(arguments)
         self.start()
 
     def stop(self):
-        """SIGSTOP: alive, and silent."""
+        """Stops the server by SIGSTOP: it is alive, but silent."""
         self.server.send_signal(signal.SIGSTOP)
         until(lambda: state(self.server.pid) in "Tt", "a stopped server")
 
@@ -142,7 +143,7 @@ class Setup:
         self.server.wait()
 
     def helper(self, code, *words):
-        """A Python program; says what `said` waits for on its standard output."""
+        """Starts a Python program, which prints the text that `said` waits for."""
         child = subprocess.Popen(
             [sys.executable, "-c", HELPER + code, str(self.mnt), *map(str, words)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -181,7 +182,7 @@ def pattern(size, seed):
 
 
 def ready(child):
-    """A helper has done what comes before."""
+    """Waits until a helper has completed a step."""
     assert child.stdout.readline() == "ready\n", child.stderr.read()
 
 
@@ -191,7 +192,7 @@ def begin(child):
 
 
 def waits(child):
-    """A helper that said it begins now sleeps in a system call, and stays there."""
+    """Waits until a helper that has announced a system call sleeps in it."""
     assert child.stdout.readline() == "now\n", child.stderr.read()
     seen = 0
     end = time.monotonic() + LIMIT
@@ -203,7 +204,7 @@ def waits(child):
 
 
 def gone(child, number=signal.SIGKILL):
-    """Kills a helper, and returns after how many seconds it was gone."""
+    """Kills a helper. Returns the seconds until it was gone."""
     start = time.monotonic()
     child.send_signal(number)
     try:

@@ -1,4 +1,4 @@
-"""Servers and networks that are not what they were: objects replaced, exports gone, other limits, silence."""
+"""Servers and networks that change: objects replaced, exports gone, other limits, silence."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ def fails(deed, *expected):
 
 
 def test_stale_file_is_looked_up_again_by_its_path(setup):
-    """Replaced behind our back: who opens the name gets the new file, though the old is remembered."""
+    """A file is replaced at the server: a program that opens the name gets the new file, although the old one is cached."""
     old, new = pattern(3 << 20, 1), pattern(2 << 20, 2)
     (setup.export / "f").write_bytes(old)
     assert (setup.mnt / "f").read_bytes() == old
@@ -34,7 +34,7 @@ def test_stale_file_is_looked_up_again_by_its_path(setup):
 
 
 def test_stale_open_file_is_reported():
-    """Who has the old one open gets ESTALE for what is not cached: never bytes of the new one."""
+    """A program that has the old file open gets ESTALE for data that is not cached, and never bytes of the new file."""
     with Setup(",cache=16M,readahead=0") as setup:
         old, new = b"o" * (4 << 20), b"n" * (4 << 20)
         (setup.export / "f").write_bytes(old)
@@ -44,7 +44,7 @@ def test_stale_open_file_is_reported():
             (setup.export / "new").write_bytes(new)
             os.replace(setup.export / "new", setup.export / "f")
             fails(lambda: os.pread(buffered, 100, 3 << 20), errno.ESTALE)
-            # Written to nowhere: told, and told once.
+            # This data cannot be written, which is reported exactly once.
             os.pwrite(buffered, b"x" * 5000, 0)
             fails(lambda: os.fsync(buffered), errno.ESTALE)
             os.fsync(buffered)
@@ -55,7 +55,7 @@ def test_stale_open_file_is_reported():
 
 
 def test_stale_directory(setup):
-    """A directory removed and made anew under the same name."""
+    """A directory is removed, and made again with the same name."""
     (setup.export / "d").mkdir()
     (setup.export / "d" / "a").write_text("old")
     assert os.listdir(setup.mnt / "d") == ["a"]
@@ -69,7 +69,7 @@ def test_stale_directory(setup):
 
 
 def test_an_export_disappears_and_comes_back():
-    """Meanwhile ESTALE, also for what was to be written; then everything is there again."""
+    """While the export is gone, calls fail with ESTALE, also writes; then everything is there again."""
     with Setup(",noac,lookupcache=none") as setup:
         (setup.export / "f").write_text("kept")
         other = setup.base / "other"
@@ -99,7 +99,7 @@ def test_an_export_disappears_and_comes_back():
 
 
 def test_a_server_changes_its_limits():
-    """READ and inline sizes and credits are other ones after each restart; calls and data are not."""
+    """READ and inline sizes and credits change with each restart; calls and data do not."""
     settings = [
         ["--rtmax", "32768"],
         ["--inline", "1024"],
@@ -114,7 +114,7 @@ def test_a_server_changes_its_limits():
         names = sorted(f"{i:04}-{'n' * 60}" for i in range(400))
         for name in names:
             (setup.export / "dir" / name).touch()
-        # Not in this process: a server it starts would first close the file, and wait for the server.
+        # Not in this process: a server that it starts would first close the file, and wait for the server.
         child = setup.helper(
             "import random\n"
             "f = os.open(sys.argv[1] + '/f', os.O_RDWR | os.O_CREAT)\n"
@@ -135,7 +135,7 @@ def test_a_server_changes_its_limits():
 
         model = bytearray(3 << 20)
         for turn, arguments in enumerate(settings):
-            # Half of it is written before the server goes, and not committed.
+            # Half of it is written, but not committed, before the server ends.
             data = pattern(2 << 20, turn)
             step("large", turn)
             model[turn * 100001 : turn * 100001 + len(data)] = data
@@ -145,7 +145,7 @@ def test_a_server_changes_its_limits():
             size = step("small", turn)
             model[5:1005] = data[:1000]
             assert (setup.export / "f").read_bytes() == model[:size], arguments
-            # Past all caches of ours.
+            # Without any of our caches.
             (setup.export / f"r{turn}").write_bytes(model)
             assert (setup.mnt / f"r{turn}").read_bytes() == model, arguments
             assert sorted(os.listdir(setup.mnt / "dir")) == names, arguments
@@ -157,7 +157,7 @@ def test_a_server_changes_its_limits():
 
 
 def test_a_server_takes_smaller_writes():
-    """One comes back with a smaller wtmax: what was planned for more is cut, all is written, later calls fit."""
+    """The server comes back with a smaller wtmax: planned WRITEs are cut, all data is written, and later calls fit."""
     with Setup(",cache=16M") as setup:
         (setup.mnt / "other").write_bytes(b"other")
         child = setup.helper(
@@ -175,14 +175,14 @@ def test_a_server_takes_smaller_writes():
             child.stdin.flush()
             assert child.stdout.readline() == "done\n", f"{turn}: {child.stderr.read()}{setup.log()}"
 
-        # Smaller, smaller than a page, and as large as at first.
-        # What is taken is less than wtmax: head and data of a WRITE stay within it.
+        # First smaller, then smaller than a page, and then as large as at first. The accepted size is less than wtmax,
+        # because head and data of a WRITE must fit into that.
         for turn, (wtmax, size) in enumerate((("16384", 12288), ("1000", 1000), ("1048576", 1044480))):
             step("write", turn)
             setup.restart("--wtmax", wtmax)
             step("fsync", turn)
             assert (setup.export / "f").read_bytes() == pattern(3000000, turn), size
-            # What is planned from now on fits: nothing is refused any more.
+            # Calls that are planned from now on fit, so none is refused.
             until(lambda size=size: f"takes {size} of a WRITE" in setup.log(), "another limit in the log")
             assert f",wsize={size}," in setup.stats()["options"], setup.stats()["options"]
             refused = setup.counter("rdma_errors")
@@ -198,11 +198,11 @@ def test_a_server_takes_smaller_writes():
 
 
 def test_a_server_that_is_away_is_not_hammered(setup, record_property):
-    """Attempts to connect come further and further apart."""
+    """The time between attempts to connect grows."""
     (setup.mnt / "f").write_text("x")
     setup.kill()
     until(lambda: setup.counter("connect_failures") > 0, "an attempt")
-    # 50 ms, doubled each time: six or seven of each connection in this time, however slow the machine is.
+    # 50 ms, doubled each time: six or seven attempts of each connection in this time, however slow the machine is.
     time.sleep(4)
     attempts = setup.counter("connect_failures")
     assert attempts <= 8 * len(setup.stats()["connections"]), attempts
@@ -212,7 +212,7 @@ def test_a_server_that_is_away_is_not_hammered(setup, record_property):
 
 
 def test_a_half_open_connection_under_a_call():
-    """Everything sent is swallowed: after `timeo` another connection is made, and the log tells both ends of it."""
+    """Everything that is sent is lost: after `timeo` a new connection is made, and the log reports both."""
     with Setup(",timeo=5,retrans=1,noac", proxy=True) as setup:
         (setup.mnt / "f").write_text("x")
         setup.network("swallow swallow")
@@ -231,7 +231,7 @@ def test_a_half_open_connection_under_a_call():
 
 
 def test_a_half_open_connection_that_idles():
-    """A path that is gone without a word is noticed by keep-alive, with no call under way."""
+    """Keep-alive notices a path that is lost without a message, with no call under way."""
     name = "soak" + uuid.uuid4().hex[:6]
     made = run("ip", "netns", "add", name)
     if made.returncode != 0:
@@ -254,7 +254,7 @@ def test_a_half_open_connection_that_idles():
             calls = setup.counter("sends")
             until(lambda: all(c["connected"] for c in setup.stats()["connections"]), "all connections")
             assert all(c["counters"]["connects"] == 1 for c in setup.stats()["connections"])
-            # At the other end: nothing here is told.
+            # At the other end, so that this end gets no message.
             run(*inside, "ip", "link", "set", f"{name}b", "down")
             run(*inside, "ip", "addr", "flush", "dev", f"{name}b")
             until(lambda: not all(c["connected"] for c in setup.stats()["connections"]), "that it is noticed")

@@ -1,4 +1,4 @@
-"""Errors that must reach the program, replies that are lost, what the process may do.
+"""Errors that must reach the program, lost replies, and privileges of the process.
 
 The responder's --fail makes calls fail, or loses their replies.
 """
@@ -30,12 +30,12 @@ def code(deed, *words):
     return 0
 
 
-#: A status of the server, and what the program gets.
+#: A status of the server, and the errno that the program gets.
 STATUSES = {"NOSPC": errno.ENOSPC, "DQUOT": errno.EDQUOT, "IO": errno.EIO, "ROFS": errno.EROFS}
 
 
 def told(status, deed):
-    """Two descriptors of a file, one of which writes: who is told, when, and how often."""
+    """Two descriptors of a file, one of which writes: which gets the error, when, and how often."""
     expected = STATUSES[status]
     with Setup() as setup:
         (setup.export / "f").write_bytes(b"o" * 300000)
@@ -44,7 +44,7 @@ def told(status, deed):
         idle = os.open(setup.mnt / "f", os.O_RDWR)
         writer = os.open(setup.mnt / "f", os.O_RDWR)
         assert os.pwrite(writer, b"kept", 0) == 4 and code(os.fsync, writer) == 0
-        # Nothing fails until here; from here on every WRITE does.
+        # No WRITE has failed until here; from here on every WRITE fails.
         setup.restart(*fails(f"WRITE={status}"))
         if deed == "write":
             flagged = os.open(setup.mnt / "f", os.O_RDWR | os.O_SYNC)
@@ -56,14 +56,14 @@ def told(status, deed):
             assert code(os.fsync, writer) == expected
             assert code(os.fsync, writer) == 0, "told twice"
         assert code(os.fsync, idle) == 0, "told to a descriptor that did not write"
-        # The rest of the file is what it was, also what was cached of it.
+        # The rest of the file is unchanged, also its cached part.
         assert os.pread(idle, 10, 0) == b"keptoooooo"
         assert code(os.close, writer) == (expected if deed == "close" else 0)
         assert code(os.close, idle) == 0
         assert (setup.export / "f").read_bytes() == b"kept" + b"o" * 299996
-        # And it is shown as it is: what was lost is not there any more.
+        # And it is shown as the server has it: lost data is not shown any more.
         assert (setup.mnt / "f").read_bytes() == b"kept" + b"o" * 299996
-        # When the server takes data again, so does the mount.
+        # When the server accepts data again, the mount works again.
         setup.restart()
         (setup.mnt / "other").write_bytes(b"y" * 100000)
         assert (setup.export / "other").read_bytes() == b"y" * 100000
@@ -79,8 +79,8 @@ def test_told_once(status, deed):
 
 
 def test_some_writes_fail_and_the_others_are_kept():
-    """Of 8 MiB some WRITEs are refused: the error is told once, and everything else is there."""
-    # Position Zero chunks would make WRITEs of less than a block.
+    """Some WRITEs of 8 MiB are refused: the error is reported once, and all other data is there."""
+    # Position Zero chunks would make WRITEs smaller than a block.
     with Setup(",wsize=1M,write_chunk=reduced") as setup:
         setup.restart(*fails("WRITE=IO:2"))
         file = os.open(setup.mnt / "f", os.O_RDWR | os.O_CREAT)
@@ -92,7 +92,7 @@ def test_some_writes_fail_and_the_others_are_kept():
         size = 1 << 20
         blocks = [there[at : at + size] == data[at : at + size] for at in range(0, len(data), size)]
         assert 6 <= blocks.count(True) < 8, blocks
-        # Written again, it is whole.
+        # Written again, it is complete.
         assert os.pwrite(file, data, 0) == len(data) and code(os.fsync, file) == 0
         assert (setup.export / "f").read_bytes() == data
         assert code(os.close, file) == 0
@@ -107,7 +107,7 @@ def test_a_failed_commit_is_told_once(setup):
 
 
 def unwritable(setup):
-    """A process that has written and not closed."""
+    """A process that has written and has not closed the file."""
     (setup.mnt / "dir").mkdir()
     child = setup.helper(
         "f = os.open(sys.argv[1] + '/dir/new', os.O_WRONLY | os.O_CREAT)\n"
@@ -120,7 +120,7 @@ def unwritable(setup):
 
 
 def test_unmounting_says_which_file_and_range_is_lost(setup):
-    """Data of a killed process that the server refuses: in the log, and on the terminal of who unmounts."""
+    """Data of a killed process that the server refuses is reported in the log, and on the terminal of the unmount."""
     child = unwritable(setup)
     setup.stop()
     gone(child)
@@ -134,7 +134,7 @@ def test_unmounting_says_which_file_and_range_is_lost(setup):
 
 
 def test_ending_early_says_what_is_lost(setup):
-    """A second SIGTERM while the server is silent: not waited for, but not in silence."""
+    """A second SIGTERM while the server is silent ends the wait, but the loss is reported."""
     child = unwritable(setup)
     setup.stop()
     os.kill(setup.client, signal.SIGTERM)
@@ -152,7 +152,7 @@ def test_ending_early_says_what_is_lost(setup):
 
 
 def lost_replies(arguments):
-    """Each call that is not idempotent, its first reply lost after the server did it."""
+    """Each non-idempotent call, whose first reply is lost after the server executed it."""
     names = ("MKNOD", "SETATTR", "LINK", "RENAME", "SYMLINK", "RMDIR", "MKDIR", "CREATE", "REMOVE", "WRITE")
     with Setup(",timeo=5,cache=16M", arguments) as setup:
         export, mnt = setup.export, setup.mnt
@@ -181,7 +181,7 @@ def lost_replies(arguments):
         assert not (export / "c").exists()
         (mnt / "w").write_bytes(b"twice is as good as once")
         assert (export / "w").read_bytes() == b"twice is as good as once"
-        # Done before by somebody, and not retransmitted: the honest answers.
+        # Somebody else has made it, and the call is not a retransmission, so the error is right.
         assert code(os.mkdir, mnt / "made") == errno.EEXIST
         assert code(os.rmdir, mnt / "d") == errno.ENOENT
         assert code(os.link, mnt / "a", mnt / "a2") == errno.EEXIST
@@ -200,7 +200,7 @@ def test_lost_replies_without_a_duplicate_request_cache(record_property):
 
 
 def test_the_process_keeps_only_the_capabilities_it_needs(setup):
-    """Also its bounding set, in every thread; it cannot be dumped; what it starts gains nothing."""
+    """Also its bounding set, in every thread; it cannot be dumped; programs that it starts gain nothing."""
     needed = sum(1 << bit for bit in (2, 10, 14, 19, 21))
     (setup.mnt / "f").write_bytes(b"f")
     own = dict(line.split(":\t") for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
@@ -225,7 +225,7 @@ def test_the_process_keeps_only_the_capabilities_it_needs(setup):
 
 
 def test_a_core_dump_holds_no_file_data():
-    """There is none, where other processes leave one; and buffers with pages would not be in it."""
+    """There is no dump, where other processes leave one; and buffers with file data would not be in it."""
     pattern = Path("/proc/sys/kernel/core_pattern").read_text()
     if pattern.startswith(("|", "/")):
         pytest.skip("cores go elsewhere here: kernel.core_pattern")
@@ -278,7 +278,7 @@ def test_other_users_are_kept_out_unless_allow_other():
 
 
 def test_options_are_on_no_command_line_of_a_child(setup):
-    """What the program starts (fusermount3, for a plain user) gets the mount's source, and no option of the mount."""
+    """A program that is started (fusermount3, for a plain user) gets the mount's source, and no option of the mount."""
     assert setup.unmount().returncode == 0
     setup.client_ended()
     shim = setup.base / "bin"
@@ -290,7 +290,7 @@ def test_options_are_on_no_command_line_of_a_child(setup):
     said.chmod(0o666)
     point = setup.base / "own"
     point.mkdir()
-    # Without this capability mount(2) is refused, as to a plain user.
+    # Without this capability mount(2) fails, as for a plain user.
     result = subprocess.run(
         ["capsh", "--drop=cap_sys_admin", "--", "-c", 'exec "$@"', "-",
          program("nfsrdma"), "mount", f"127.0.0.1:{setup.export}", point, "-o",
@@ -303,7 +303,7 @@ def test_options_are_on_no_command_line_of_a_child(setup):
 
 
 def test_a_silent_server_and_a_mapping(record_property):
-    """A process that has a mapping of a file can be killed in munmap and exit, and what it wrote arrives."""
+    """A process with a mapping of a file can be killed in munmap and exit, and its data arrives."""
     with Setup(",cache=16M") as setup:
         (setup.export / "old").write_bytes(bytes(1 << 20))
         child = setup.helper(

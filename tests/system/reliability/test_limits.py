@@ -1,4 +1,4 @@
-"""Limits: open files, descriptors, memory, processes, calls nobody waits for."""
+"""Limits: open files, descriptors, memory, processes, calls that nobody waits for any more."""
 
 import os
 import resource
@@ -6,7 +6,8 @@ import subprocess
 
 from reliability.support import LIMIT, READY, Setup, begin, pattern, ready, run, state, until
 
-#: Callers killed while the server is silent: processes at a time, such times, and after how many the server answers.
+#: Callers that are killed while the server is silent: processes per round, rounds, and rounds after which the server
+#: answers.
 CALLERS, TIMES, SILENT = 100, 20, 5
 
 
@@ -15,7 +16,7 @@ def descriptors(pid):
 
 
 def test_open_files(files, record_property):
-    """The client needs no descriptor for an open file. As many processes hold them as limits of one ask for."""
+    """The client needs no descriptor for an open file. The limits of a process determine how many processes open them."""
     with Setup() as setup:
         names = min(files, 2000)
         for i in range(names):
@@ -48,7 +49,7 @@ def test_open_files(files, record_property):
             begin(child)
             assert child.stdout.readline() == "now\n"
             assert child.stdout.readline() == "read\n", child.stderr.read()
-        # And they stay open over a restart of the server.
+        # They stay open over a restart of the server.
         setup.kill()
         setup.start()
         for child in children:
@@ -60,7 +61,7 @@ def test_open_files(files, record_property):
 
 
 def test_descriptors_exhausted():
-    """A client that gets no descriptor cannot connect again; when it gets one, it does, and nothing is lost."""
+    """A client that gets no descriptor cannot reconnect. When it gets one, it does, and nothing is lost."""
     with Setup(",timeo=10,noac") as setup:
         (setup.mnt / "f").write_text("x")
         file = os.open(setup.mnt / "g", os.O_RDWR | os.O_CREAT)
@@ -86,7 +87,7 @@ def test_descriptors_exhausted():
 
 
 def test_memory_short():
-    """Many writers and readers on the smallest cache: all wait for their turn, all get their data."""
+    """Many writers and readers with the smallest cache: all wait for their turn, and all get their data."""
     with Setup(",cache=16M,dirty=1M,readahead=8M") as setup:
         code = (
             "import random, hashlib\n"
@@ -108,7 +109,7 @@ def test_memory_short():
 
 
 def test_more_callers_than_buffers(callers):
-    """The server is silent while thousands of threads ask for the target of a link. None of them fails, and what a
+    """The server is silent while thousands of threads ask for the target of a link. None of them fails, and data that a
     program then writes through the cache is kept."""
     threads, size = min(callers, 1000), 4 << 20
     processes = callers // threads
@@ -162,7 +163,7 @@ def test_more_callers_than_buffers(callers):
 
 
 def test_a_thousand_processes():
-    """All of them with a call under way at the same time, and each gets its own answer."""
+    """All of them have a call under way at the same time, and each gets its own answer."""
     deed = 'echo "data $1" > "$0/n$1" && read -r line < "$0/n$1" && [ "$line" = "data $1" ] && mv "$0/n$1" "$0/m$1"'
     with Setup(",noac,lookupcache=none") as setup:
         setup.stop()
@@ -180,8 +181,8 @@ def test_a_thousand_processes():
         setup.quiet()
 
 
-#: Starts callers for each line it reads; says when all of them wait, and when all are gone after they were killed.
-#: What they use is open before, each its own: two that want one thing would wait for each other in the kernel.
+#: Starts callers for each line that it reads. Prints when all of them wait, and when all are gone after they were killed.
+#: Their files are open before, one for each caller: two callers of one file would wait for each other in the kernel.
 CALL = """
 top, many = sys.argv[1], int(sys.argv[2])
 size = 65536
@@ -218,7 +219,7 @@ for line in sys.stdin:
 
 
 def test_thousands_of_callers_killed(record_property):
-    """Calls that nobody waits for any more, far more than credits: the connection lives, and all memory comes back."""
+    """Far more calls than credits, for which nobody waits any more: the connection survives, and all memory comes back."""
     names = ("connects", "violations", "rdma_errors")
     with Setup(",noac,lookupcache=none,cache=16M") as setup:
         old = [pattern(65536, i) for i in range(CALLERS)]
@@ -236,20 +237,20 @@ def test_thousands_of_callers_killed(record_property):
             child.stdin.write(f"{time}\n")
             child.stdin.flush()
             said = child.stdout.readline()
-            # None got an answer, none had an error: each was killed while it waited.
+            # None got an answer or an error: each was killed while it waited.
             assert said == "[-9]\n", f"{said}{child.stderr.read() if not said else ''}"
             most = max(most, setup.counter("open_registrations"))
             if time % SILENT == SILENT - 1:
                 setup.go_on()
                 setup.quiet()
         assert most > 0, "no call was under way"
-        # The same connection, and the server has seen nothing odd.
+        # It is the same connection, and the server has seen no error.
         assert [setup.counter(n) for n in names] == before, [setup.counter(n) for n in names]
         written = 0
         for i in range(CALLERS):
             whole = (setup.mnt / f"f{i}").read_bytes()
             assert whole == (setup.export / f"f{i}").read_bytes() and whole[:65536] == old[i], i
-            # What a killed caller was writing is there whole, or not at all.
+            # The data of a killed caller's write is there completely, or not at all.
             now = whole[65536:]
             if now != old[i]:
                 assert i % 5 == 1 and now == now[:8] * 8192, i
@@ -258,7 +259,7 @@ def test_thousands_of_callers_killed(record_property):
             assert os.listdir(setup.mnt / f"d{i}") == [f"in{i}"]
         assert written, "no WRITE reached the server"
         setup.quiet()
-        # It ends with its input, and closes what it has open.
+        # It ends at the end of its input, and closes its files.
         child.stdin.close()
         assert child.wait(LIMIT) == 0, child.stderr.read()
         child.stdin = None

@@ -1,4 +1,4 @@
-"""Stopped, killed and changed servers, and callers that are killed meanwhile."""
+"""Servers that are stopped, killed and changed, and callers that are killed meanwhile."""
 
 import errno
 import multiprocessing
@@ -15,7 +15,7 @@ import pytest
 from reliability.support import GONE, LIMIT, READY, Setup, begin, gone
 from reliability.support import mounted, pattern, program, ready, run, state, until, waits
 
-#: What a process may be doing when the server falls silent: what it does before, and then.
+#: What a process does when the server falls silent: its preparation, and the call.
 DEEDS = {
     "read": ("f = os.open(sys.argv[1] + '/old', os.O_RDONLY)", "os.pread(f, 65536, 1 << 20)"),
     "read_direct": ("f = os.open(sys.argv[1] + '/old', os.O_RDONLY | os.O_DIRECT); m = mmap.mmap(-1, 65536)",
@@ -45,8 +45,8 @@ DEEDS = {
 
 def silent(name, number=signal.SIGKILL):
     before, deed = DEEDS[name]
-    # Nothing is to be believed of the caches, so that each deed asks the server. (noac makes
-    # writes synchronous: nothing would be left to write at fsync.)
+    # The caches must not answer, so that each call asks the server. (noac makes writes synchronous, and nothing would be
+    # left to write at fsync.)
     keeps = name in ("fsync", "close", "exit_with_dirty_file")
     with Setup(",cache=16M" if keeps else ",noac,lookupcache=none,cache=16M") as setup:
         old = pattern(4 << 20, name)
@@ -61,7 +61,7 @@ def silent(name, number=signal.SIGKILL):
         waits(child)
         took = gone(child, number)
         setup.go_on()
-        # And everything goes on, for others and for what the killed one began.
+        # Everything goes on, both for other processes and for what the killed one began.
         assert (setup.mnt / "old").read_bytes() == old
         (setup.mnt / "after").write_bytes(old)
         assert (setup.export / "after").read_bytes() == old
@@ -87,7 +87,7 @@ def test_quit_in_stat(record_property):
 
 
 def test_caught_signals_do_not_interrupt():
-    """A program with a handler gets its data, as on a kernel NFS mount."""
+    """A program with a signal handler gets its data, as on a kernel NFS mount."""
     with Setup() as setup:
         old = pattern(4 << 20, 1)
         (setup.export / "old").write_bytes(old)
@@ -106,7 +106,7 @@ def test_caught_signals_do_not_interrupt():
         waits(child)
         child.send_signal(signal.SIGINT)
         child.send_signal(signal.SIGTERM)
-        # Longer than a killed one would have lived.
+        # Longer than a killed process would have lived.
         time.sleep(2)
         assert child.poll() is None, "a caught signal ended it"
         setup.go_on()
@@ -115,7 +115,7 @@ def test_caught_signals_do_not_interrupt():
 
 
 def test_hundreds_killed_at_once(record_property):
-    """300 processes with 4 kinds of calls; the connection lives, and nothing of them is left."""
+    """300 processes with 4 kinds of calls; the connection survives, and nothing of them is left."""
     deeds = ['exec stat "$0/f$1"', 'exec ls "$0"', 'exec cat "$0/f$1"', 'echo x > "$0/n$1"']
     with Setup(",noac,lookupcache=none") as setup:
         for i in range(300):
@@ -145,9 +145,10 @@ def test_hundreds_killed_at_once(record_property):
 
 
 class Load(multiprocessing.Process):
-    """Writes at random places, fsyncs or closes, and compares with what the server then has.
+    """Writes at random places, calls fsync or close, and compares with the data at the server.
 
-    A process, not a thread: what this one starts would close the load's files, and wait for the server.
+    It is a process and not a thread: programs that this process starts would close the load's files, and wait for the
+    server.
     """
 
     def __init__(self, setup, number, halt):
@@ -166,7 +167,7 @@ class Load(multiprocessing.Process):
         self.says.put((self.failure, self.rounds, self.bytes))
 
     def outcome(self):
-        """Failure, files closed, bytes compared."""
+        """The failure, the number of closed files, and the number of compared bytes."""
         until(lambda: not self.says.empty() or not self.is_alive(), f"the end of the load on {self.path.name}", 120)
         assert not self.says.empty(), "a load died without a word"
         return self.says.get()
@@ -201,7 +202,7 @@ class Load(multiprocessing.Process):
             self.rounds += 1
 
     def compare(self, model, after):
-        """What a restarted server would still have: the exported file itself."""
+        """The data that a restarted server would still have: the exported file itself."""
         there = self.there.read_bytes()
         if there != model:
             at = next((i for i, (a, b) in enumerate(zip(there, model)) if a != b), min(len(there), len(model)))
@@ -240,7 +241,7 @@ def killing(kills, arguments):
 
 
 def test_server_killed(kills, record_property):
-    """SIGKILL at random points between WRITE and COMMIT; what was not committed is lost there."""
+    """SIGKILL at random points between WRITE and COMMIT; the server then loses uncommitted data."""
     record_property("result", killing(kills, ["--fake-unstable"]))
 
 
@@ -295,7 +296,7 @@ def test_hard_mounts_wait():
 
 
 def dirty(setup):
-    """A process that has written and not closed."""
+    """A process that has written and has not closed the file."""
     child = setup.helper(
         "f = os.open(sys.argv[1] + '/new', os.O_WRONLY | os.O_CREAT)\n"
         "os.write(f, b'x' * 100000)\n"
@@ -316,7 +317,7 @@ def test_forced_unmount_with_a_dead_server(setup, record_property):
     took = time.monotonic() - start
     assert not mounted(setup.mnt), result.stderr
     assert result.returncode != 0 and "still" in result.stderr, "nobody is told of the data"
-    # Nothing is thrown away: the process waits for the server.
+    # No data is dropped: the process waits for the server.
     setup.start()
     until(lambda: (setup.export / "new").read_bytes() == b"x" * 100000, "what was written is at the server")
     setup.client_ended()
@@ -324,7 +325,7 @@ def test_forced_unmount_with_a_dead_server(setup, record_property):
 
 
 def test_forced_unmount_of_a_mount_in_use():
-    """The first fails, and ends the session; the second, with -f or without, still tells of the data."""
+    """The first one fails, and ends the session; the second one, with or without -f, still reports the data."""
     for words in (["-f"], []):
         with Setup() as setup:
             child = dirty(setup)
@@ -344,13 +345,13 @@ def test_forced_unmount_of_a_mount_in_use():
 
 
 def listens(name):
-    """Somebody listens at this name of a Unix socket (flag __SO_ACCEPTCON)."""
+    """Whether somebody listens at this name of a Unix socket (flag __SO_ACCEPTCON)."""
     sockets = map(str.split, Path("/proc/net/unix").read_text().splitlines())
     return any(fields[3] == "00010000" and fields[-1] == name for fields in sockets)
 
 
 def device(point):
-    """`major:minor` of a mount, without asking it."""
+    """The `major:minor` of a mount, found without asking it."""
     table = Path("/proc/self/mountinfo").read_text().splitlines()
     return next(fields[2] for fields in map(str.split, table) if fields[4] == str(point))
 
@@ -361,7 +362,7 @@ def test_lazy_unmount_with_a_dead_server(setup):
     result = setup.unmount("-l", limit=30)
     assert result.returncode == 0, result.stderr
     assert not mounted(setup.mnt)
-    # The data are written when the server is back.
+    # The data is written when the server is back.
     setup.start()
     child.kill()
     child.wait(GONE)
@@ -370,7 +371,7 @@ def test_lazy_unmount_with_a_dead_server(setup):
 
 
 def test_client_killed(setup):
-    """ENOTCONN, at once, until somebody clears the mount."""
+    """ENOTCONN, at once, until somebody removes the mount."""
     (setup.mnt / "f").write_text("x")
     os.kill(setup.client, signal.SIGKILL)
     setup.client_ended()
@@ -379,7 +380,7 @@ def test_client_killed(setup):
             deed()
             raise AssertionError("somebody answered")
         except OSError as error:
-            # A call that the kernel takes while it still closes the dead process's device is aborted.
+            # A call that the kernel gets while it still closes the device of the dead process is aborted.
             assert error.errno in (errno.ENOTCONN, errno.ECONNABORTED), error
     result = setup.unmount()
     assert result.returncode == 0 and not mounted(setup.mnt), result.stderr
@@ -398,7 +399,7 @@ def test_sigterm_flushes(setup):
 
 
 def test_full_disk():
-    """ENOSPC reaches the program once, at fsync or close; what fitted is kept."""
+    """ENOSPC reaches the program once, at fsync or close; data that fitted is kept."""
     for deed in ("fsync", "close"):
         with Setup(tmpfs="8m") as setup:
             (setup.mnt / "kept").write_bytes(b"k" * 100000)

@@ -1,4 +1,4 @@
-//! From bytes to fields, in tshark's names, by this project's codecs alone.
+//! Decodes bytes to fields with tshark's names, by this project's codecs alone.
 
 use crate::nfs;
 use crate::same::same;
@@ -26,8 +26,8 @@ impl Sheet {
     }
 }
 
-/// Decodes a frame down to the NFS arguments or results. An error is something that a codec
-/// refused, that is not encoded again as it came, or a wrong CRC or length.
+/// Decodes a frame down to the NFS arguments or results. An error means that a codec refused
+/// something or did not encode it to the same bytes again, or that a CRC or length is wrong.
 pub fn describe(vector: &Vector) -> Result<Fields, String> {
     let mut sheet = Sheet::default();
     let bytes = &vector.bytes;
@@ -82,7 +82,8 @@ fn fpdu<'a>(sheet: &mut Sheet, bytes: &'a [u8], crc: bool) -> Result<&'a [u8], S
     Ok(&covered[mpa::LENGTH_FIELD..mpa::LENGTH_FIELD + length])
 }
 
-/// The DDP and RDMAP headers; gives the message of a Send that is whole in this segment.
+/// Decodes the DDP and RDMAP headers. Returns the message of a Send that is complete in this
+/// segment.
 fn ddp_segment<'a>(sheet: &mut Sheet, ulpdu: &'a [u8]) -> Result<Option<&'a [u8]>, String> {
     let control = ulpdu
         .first_chunk()
@@ -225,8 +226,8 @@ fn call(sheet: &mut Sheet, header: &Header, rpc: &[u8]) -> Result<(), String> {
     let placed = match reads.first() {
         None => None,
         Some(first) => {
-            // RFC 8166 section 3.4.5: the position counts from the start of the RPC message,
-            // and the length word of the reduced item is what precedes it.
+            // The position counts from the start of the RPC message, and the length word of the
+            // reduced item precedes it (RFC 8166 section 3.4.5).
             let position = first.position as usize;
             let word = position
                 .checked_sub(4)

@@ -1,5 +1,5 @@
-//! Frames captured between Linux and Linux, and between Linux and this project: each decoded
-//! by our codecs and compared, field by field, with what tshark dissected in the same bytes.
+//! Frames captured between Linux and Linux, and between Linux and this project. Each is decoded by
+//! our codecs and compared, field by field, with tshark's dissection of the same bytes.
 //! `tests/system/interop/vectors.py` makes the files in `data/` and explains their lines.
 
 mod describe;
@@ -10,12 +10,12 @@ mod vector;
 pub use describe::describe;
 pub use vector::{Side, Vector, parse};
 
-/// Checks one vector: every field as tshark has it, and every message encoded again to the
-/// bytes it came from. The error names the first difference.
+/// Checks one vector: every field equals tshark's, and every message can be encoded again to the
+/// same bytes. The error names the first difference.
 pub fn check(vector: &Vector) -> Result<(), String> {
     let mut seen = describe(vector)?;
-    // tshark puts messages in pieces together elsewhere, and passes over the transport header of
-    // a few: compare the layers it shows here.
+    // tshark reassembles some messages elsewhere, and skips the transport header of a few: compare
+    // the layers that it shows here.
     for layer in ["rpc.", "rpcordma."] {
         if !vector
             .fields

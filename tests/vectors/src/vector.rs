@@ -1,9 +1,9 @@
 //! The text form of vectors.
 
-/// Who sent a frame.
+/// The sender of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// The requester, who connected.
+    /// The requester, which connected.
     Client,
     /// The responder.
     Server,
@@ -12,21 +12,21 @@ pub enum Side {
 /// One MPA frame or FPDU with its dissection.
 #[derive(Debug, Clone)]
 pub struct Vector {
-    /// What kind of message it is; not unique.
+    /// The kind of message; not unique.
     pub name: String,
     /// Its sender.
     pub from: Side,
     /// Whether the connection has CRCs.
     pub crc: bool,
-    /// The NFSv3 procedure the message belongs to, if it has a transport header.
+    /// The NFSv3 procedure of the message, if it has a transport header.
     pub procedure: Option<u32>,
-    /// The frame, padding and CRC field included.
+    /// The bytes of the frame, including padding and CRC field.
     pub bytes: Vec<u8>,
     /// tshark's names and values, in the order of the wire.
     pub fields: Vec<(String, String)>,
 }
 
-/// Reads a file of vectors. The error names the line.
+/// Parses a file of vectors. The error names the line.
 pub fn parse(text: &str) -> Result<Vec<Vector>, String> {
     let mut vectors: Vec<Vector> = Vec::new();
     for (number, line) in text.lines().enumerate() {

@@ -37,7 +37,7 @@ fn every_frame_agrees() {
     }
 }
 
-/// The files hold both directions of every NFSv3 procedure, and every kind of frame.
+/// The files have both directions of every NFSv3 procedure, and every kind of frame.
 #[test]
 fn nothing_is_missing() {
     let mut procedures = BTreeSet::new();
@@ -70,7 +70,7 @@ fn nothing_is_missing() {
     }
 }
 
-/// A vector whose bytes or fields are changed is noticed.
+/// A vector with changed bytes or fields is noticed.
 #[test]
 fn changes_are_noticed() {
     for (file, vectors) in files() {

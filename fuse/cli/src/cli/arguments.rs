@@ -1,41 +1,41 @@
-//! What mounting and unmounting take from the command line, whether called as a command or as the
-//! helper of mount(8) and umount(8).
+//! The arguments of mounting and unmounting, which are the same for the commands `mount` and
+//! `umount` and for the helpers that mount(8) and umount(8) run.
 
 use clap::Args;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// `mount`.
+/// The arguments of `mount`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MountArgs {
     pub spec: OsString,
     pub dir: PathBuf,
-    /// All `-o` joined by commas; `-r`, `-w`, `-s` are among them.
+    /// The values of all `-o` options and the flags `-r`, `-w` and `-s`, joined by commas.
     pub options: String,
     pub foreground: bool,
     pub verbose: u8,
-    /// Check everything that needs no server, and mount nothing.
+    /// Make all checks that need no server, and do not mount.
     pub fake: bool,
-    /// Where the log goes instead of syslog.
+    /// The log file to use instead of syslog.
     pub log: Option<PathBuf>,
-    /// Say nothing when all is well, as helpers of mount(8) do.
+    /// Print nothing on success, as helpers of mount(8) do.
     pub quiet: bool,
-    /// The mount namespace to be entered first (`mount -N`).
+    /// The mount namespace to enter first (`mount -N`).
     pub namespace: Option<PathBuf>,
 }
 
-/// `umount`.
+/// The arguments of `umount`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct UnmountArgs {
     pub dir: PathBuf,
     pub force: bool,
     pub lazy: bool,
     pub verbose: u8,
-    /// The mount namespace to be entered first (`umount -N`).
+    /// The mount namespace to enter first (`umount -N`).
     pub namespace: Option<PathBuf>,
 }
 
-/// The type of file system that mount(8) is given.
+/// Accepts the type `-t` that mount(8) was given, if it is the type of this program.
 pub(super) fn our_type(text: &str) -> Result<String, String> {
     match text {
         "nfsrdma" | "fuse.nfsrdma" | "fuse" => Ok(text.to_owned()),
@@ -57,7 +57,7 @@ pub(super) struct CliOptions {
     pub(super) verbose: u8,
 }
 
-/// All `-o`, and the flags that stand for options, joined by commas.
+/// Joins all `-o` values, and the flags that stand for options, by commas.
 pub(super) fn join(common: &CliOptions, flags: &[(bool, &str)]) -> String {
     let set = flags.iter().filter(|(on, _)| *on).map(|&(_, name)| name);
     let mut words: Vec<&str> = common.options.iter().map(String::as_str).collect();

@@ -1,4 +1,4 @@
-//! The program as the helper of mount(8) and umount(8).
+//! Command lines of `mount.nfsrdma` and `umount.nfsrdma`, as mount(8) and umount(8) call them.
 
 use super::arguments::{CliOptions, MountArgs, UnmountArgs, join, our_type};
 use clap::Parser;
@@ -73,7 +73,7 @@ struct HelperUnmount {
     namespace: Option<PathBuf>,
 }
 
-/// The arguments of `mount.nfsrdma`.
+/// Parses the arguments of `mount.nfsrdma`.
 pub(super) fn mount(arguments: Vec<OsString>) -> Result<MountArgs, clap::Error> {
     let args = HelperMount::try_parse_from(arguments)?;
     let flags = [
@@ -94,7 +94,7 @@ pub(super) fn mount(arguments: Vec<OsString>) -> Result<MountArgs, clap::Error> 
     })
 }
 
-/// The arguments of `umount.nfsrdma`.
+/// Parses the arguments of `umount.nfsrdma`.
 pub(super) fn unmount(arguments: Vec<OsString>) -> Result<UnmountArgs, clap::Error> {
     let args = HelperUnmount::try_parse_from(arguments)?;
     Ok(UnmountArgs {

@@ -41,7 +41,7 @@ fn mounting() {
         run("nfsrdma mount -r -s -n srv:/x /mnt --log /tmp/l"),
         mount("ro,sloppy", |args| args.log = Some("/tmp/l".into()))
     );
-    // By mount.fuse(8).
+    // As mount.fuse(8) calls it.
     assert_eq!(
         run("nfsrdma srv:/x /mnt -o rw,nosuid"),
         mount("rw,nosuid", |_| {})
@@ -226,7 +226,7 @@ fn wrong_usage() {
     assert!(refused("nfsrdma --version").contains(env!("CARGO_PKG_VERSION")));
 }
 
-/// One sentence each, which names the remedy.
+/// Each error is one sentence that names the remedy.
 #[test]
 fn remedies() {
     let of_procedures = "invalid value 'REED' for '--procedure <NAMES>': \

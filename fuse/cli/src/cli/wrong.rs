@@ -1,5 +1,5 @@
-//! What is said to a wrong command line: one sentence that names the remedy, as everywhere else,
-//! in place of clap's paragraphs.
+//! Messages for a wrong command line. As all messages of this program, each is one sentence that
+//! names the remedy; it replaces the paragraphs that clap would print.
 
 use crate::nearest::nearest;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -7,14 +7,13 @@ use clap::{Command, Error};
 use std::error::Error as _;
 use std::ops::RangeInclusive;
 
-/// Wrong usage, with the sentence to say.
 pub(super) fn usage(command: &Command, kind: ErrorKind, sentence: &str) -> Error {
-    // For the colour of "error:" on a terminal.
+    // The command lets clap colour "error:" on a terminal.
     Error::raw(kind, format!("{sentence}\n")).with_cmd(command)
 }
 
-/// An error of clap for this command line in one sentence. Help and the version, and what has no sentence here, stay as
-/// clap has them.
+/// Replaces the text of clap's error by one sentence. Help, version, and kinds of errors that have
+/// no sentence here keep clap's text.
 pub(super) fn explain(command: &Command, error: Error) -> Error {
     said(command, &error).unwrap_or(error)
 }
@@ -93,7 +92,7 @@ fn said(command: &Command, error: &Error) -> Option<Error> {
                 usage(format!("{name} is empty: write a path there"))
             }
         }
-        // The value's parser names the remedy.
+        // The parser of the value has named the remedy.
         ErrorKind::ValueValidation => usage(format!(
             "invalid value '{}' for '{}': {}",
             value(),
@@ -120,7 +119,7 @@ fn words(error: &Error, kind: ContextKind) -> Vec<&str> {
     }
 }
 
-/// How to call the command, as clap shows it: `nfsrdma umount [OPTIONS] <DIR>`.
+/// The usage that clap shows for the command: `nfsrdma umount [OPTIONS] <DIR>`.
 fn form(error: &Error) -> Option<String> {
     let Some(ContextValue::StyledStr(usage)) = error.get(ContextKind::Usage) else {
         return None;
@@ -129,7 +128,7 @@ fn form(error: &Error) -> Option<String> {
     Some(usage.strip_prefix("Usage: ")?.trim_end().to_owned())
 }
 
-/// The words before the first argument: `nfsrdma umount`.
+/// The words of a usage before its first argument: `nfsrdma umount`.
 fn called(form: &str) -> &str {
     let end = form
         .match_indices(' ')
@@ -137,7 +136,7 @@ fn called(form: &str) -> &str {
     end.map_or(form, |(at, _)| &form[..at])
 }
 
-/// Parses a number of `range`. `takes` says of what, and gives an example.
+/// Parses a number within `range`. `takes` has the unit and an example for the error message.
 pub(super) fn number<T: TryFrom<u64>>(
     text: &str,
     range: RangeInclusive<u64>,

@@ -1,4 +1,5 @@
-//! `fstab`: translates a line of fstab(5) or /proc/mounts of the kernel's NFS client.
+//! The command `fstab`: translates lines of fstab(5) or /proc/mounts of the kernel's NFS client.
+//! Notes name the options that are left out; options that demand security are errors instead.
 
 use crate::cli::FstabArgs;
 use crate::failure::{Exit, Failure};
@@ -9,14 +10,14 @@ use crate::output::{self, Reader, without_number};
 use std::io::BufRead;
 use std::os::unix::ffi::OsStrExt;
 
-/// The line to use, and what is to be said about it.
+/// The translated line, and notes for the user about what was left out.
 #[derive(Debug, PartialEq, Eq)]
 struct Translated {
     line: Vec<u8>,
     notes: Vec<String>,
 }
 
-/// What only /proc/mounts shows, of this moment.
+/// Options that appear only in /proc/mounts, where the kernel adds values of the mount in progress.
 const SHOWN: [&str; 8] = [
     "addr",
     "mountaddr",
@@ -32,7 +33,7 @@ fn name_of(option: &str) -> &str {
     option.split_once('=').map_or(option, |(name, _)| name)
 }
 
-/// What the line says about the transport: the last word counts, as in the kernel's client.
+/// Whether the line asks for RDMA; `None` if it does not say. The last such option counts.
 fn is_over_rdma(words: &[String]) -> Option<bool> {
     let says = |word: &String| match (name_of(word), word.split_once('=')) {
         ("rdma", _) => Some(true),
@@ -43,7 +44,7 @@ fn is_over_rdma(words: &[String]) -> Option<bool> {
     words.iter().rev().find_map(says)
 }
 
-/// Its options.
+/// The options of a line.
 fn options_of(line: &Line<'_>) -> Result<Vec<String>, Failure> {
     match std::str::from_utf8(&line.options) {
         Ok(options) => Ok(split(options)),
@@ -89,9 +90,9 @@ fn translate_line(line: &Line<'_>) -> Result<Translated, Failure> {
             .iter()
             .find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
     };
-    // /proc/mounts shows what was found out at the time.
+    // With the kernel's `addr` of /proc/mounts, `mountport` is a value that it found, too.
     let of_kernel = value("addr").is_some();
-    // What is not said is TCP, but for lines of our own.
+    // The default transport is TCP, except for lines of this program's own types.
     let over_tcp = !is_over_rdma(&words).unwrap_or(!matches!(line.kind, b"nfs" | b"nfs4"));
     let mut kept: Vec<String> = Vec::new();
     for word in &words {
@@ -105,7 +106,7 @@ fn translate_line(line: &Line<'_>) -> Result<Translated, Failure> {
             continue;
         }
         match Options::parse(word) {
-            // Quoted, if it was.
+            // Put back the quotes around a value that contains a comma.
             Ok(_) if word.contains(',') => kept.push(match word.split_once('=') {
                 Some((name, value)) => format!("{name}=\"{value}\""),
                 None => word.clone(),
@@ -120,7 +121,7 @@ fn translate_line(line: &Line<'_>) -> Result<Translated, Failure> {
             Err(error) => return Err(error.into()),
         }
     }
-    // systemd takes only types that it knows for those of network file systems.
+    // systemd recognises network file systems by a list of types, which does not have this one.
     if !kept.iter().any(|word| word == "_netdev") {
         kept.push("_netdev".to_owned());
     }
@@ -132,7 +133,7 @@ fn translate_line(line: &Line<'_>) -> Result<Translated, Failure> {
     Ok(Translated { line, notes })
 }
 
-/// A line of a table; an error if it is to be translated and cannot be.
+/// Translates a line of a table. It is an error if a line that asks for RDMA cannot be translated.
 fn translate_in_table(text: &[u8]) -> Result<Translated, Failure> {
     let kept = |notes| Translated {
         line: text.to_owned(),
@@ -141,7 +142,7 @@ fn translate_in_table(text: &[u8]) -> Result<Translated, Failure> {
     let Some(line) = Line::parse(text).filter(|line| matches!(line.kind, b"nfs" | b"nfs4")) else {
         return Ok(kept(Vec::new()));
     };
-    // Whoever gives a table has not asked for each of its lines.
+    // A table also has lines that the user does not want translated.
     if is_over_rdma(&options_of(&line)?) != Some(true) {
         return Ok(kept(vec![
             "kept as it is, since it does not ask for RDMA: to translate it, add the option rdma, \
@@ -152,7 +153,6 @@ fn translate_in_table(text: &[u8]) -> Result<Translated, Failure> {
     translate_line(&line)
 }
 
-/// Runs `fstab`.
 pub(crate) fn run(args: &FstabArgs) -> Result<(), Failure> {
     let words: Vec<&[u8]> = args.line.iter().map(|word| word.as_bytes()).collect();
     if words == [b"-"] {
@@ -160,7 +160,7 @@ pub(crate) fn run(args: &FstabArgs) -> Result<(), Failure> {
     }
     let text = words.join(&b" "[..]);
     let translated = match arguments(&words) {
-        // As the shell has cut it.
+        // These are the words into which the shell has split the command.
         Some(words) => {
             translate_line(&Line::of_command(words, true).ok_or_else(|| no_line(&text))?)?
         }
@@ -169,7 +169,7 @@ pub(crate) fn run(args: &FstabArgs) -> Result<(), Failure> {
     show(&translated, "").map(|_| ())
 }
 
-/// Translates what is to be translated of a table. Other lines stay as they are.
+/// Translates the lines of a table that ask for RDMA, and prints all others unchanged.
 fn table(input: &mut dyn BufRead) -> Result<(), Failure> {
     let mut wrong = Vec::new();
     let mut text = Vec::new();
@@ -212,7 +212,7 @@ fn table(input: &mut dyn BufRead) -> Result<(), Failure> {
     )))
 }
 
-/// `of` says which line the notes are about.
+/// Prints the line and its notes. `of` says which line the notes are about.
 fn show(translated: &Translated, of: &str) -> Result<Reader, Failure> {
     for note in &translated.notes {
         output::message(format_args!("# {of}{note}"));

@@ -1,4 +1,4 @@
-//! `log`: shows or changes how much a mount logs while it is at work.
+//! The command `log`: shows or changes how much a running mount logs.
 
 use crate::cli::LogArgs;
 use crate::failure::Failure;
@@ -7,13 +7,12 @@ use crate::mount::log;
 use crate::output;
 use serde::Deserialize;
 
-/// What the serving process says if it does not refuse: the level in force.
+/// The answer of the serving process, if it is not a refusal: the level in force.
 #[derive(Debug, Deserialize)]
 struct Answer {
     level: String,
 }
 
-/// Runs `log`.
 pub(crate) fn run(args: &LogArgs) -> Result<(), Failure> {
     let dir = &args.dir;
     let mount = client::mount(dir)?;

@@ -1,5 +1,6 @@
 //! The commands that have no directory of their own. Each takes its arguments from
-//! [`cli`](crate::cli) and returns when it has done its work; `mount` ends as the serving process.
+//! [`cli`](crate::cli) and returns when it is done; `mount` returns in the parent, while its child
+//! becomes the serving process.
 
 pub(crate) mod fstab;
 pub(crate) mod log;

@@ -1,4 +1,4 @@
-//! The command `mount`: checks, connection, the FUSE mount; then [`service`](crate::mount::service) runs it.
+//! The command `mount`: checks, connects, and mounts; [`service`](crate::mount::service) goes on.
 
 use crate::cli::MountArgs;
 use crate::commands::remount;
@@ -26,8 +26,8 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tracing::{debug, error, info, warn};
 
-/// Runs `mount`. Returns a line to print, if any, when the mount works (in the foreground:
-/// when it has ended).
+/// Runs `mount`. In the background it returns as soon as the mount works, with a line to print, if
+/// any; in the foreground it returns when the mount has ended.
 pub(crate) fn run(args: &MountArgs, notice: impl FnMut(&str)) -> Result<Option<String>, Failure> {
     let mut notice = notice;
     let options = Options::parse(&args.options)?;
@@ -104,7 +104,7 @@ fn serve(plan: &Plan, log: &Log, mut reporter: Reporter) -> Result<(), Failure> 
         }
         Err(failure) => {
             if !reporter.is_foreground() && !reporter.reports() {
-                // With `bg` the parent has gone long ago.
+                // With `bg`, the parent returned long ago, and only the log is left to report to.
                 error!("{failure}");
             }
             reporter.failure(&failure);
@@ -113,7 +113,7 @@ fn serve(plan: &Plan, log: &Log, mut reporter: Reporter) -> Result<(), Failure> 
     }
 }
 
-/// Threads, descriptors or signal handlers of the mount cannot be had.
+/// The error for threads, descriptors or signal handlers that the system does not give.
 fn system(error: std::io::Error) -> Failure {
     Failure::new(
         Exit::System,
@@ -121,7 +121,7 @@ fn system(error: std::io::Error) -> Failure {
     )
 }
 
-/// Connects and chooses where locks go, unless a signal comes first.
+/// Connects, and chooses who keeps the locks. A signal interrupts both.
 async fn reach_server(
     plan: &Plan,
     log: &Log,
@@ -150,7 +150,7 @@ async fn reach_server(
     Ok((mounted, reason, locks, signals))
 }
 
-/// Tells whoever mounted that the mount works.
+/// Reports to the parent process that the mount works.
 fn report(
     plan: &Plan,
     log: &Log,
@@ -180,7 +180,7 @@ fn report(
 fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Service), Failure> {
     daemon::mark_io_flusher();
     daemon::ignore_other_signals();
-    // While there is one thread.
+    // Capabilities belong to a thread, so this must happen before there are others.
     privileges::give_up();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -201,7 +201,7 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
     let (mounted, reason, locks, signals) = match connected {
         Ok(connected) => connected,
         Err(failure) => {
-            // A connection attempt under way is not waited for.
+            // This does not wait for a connection attempt that is under way.
             runtime.shutdown_background();
             return Err(failure);
         }
@@ -227,7 +227,7 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
             ));
         }
     };
-    // Shown as it is and not as it was asked for.
+    // Statistics show whether io_uring is in use, not whether it was asked for.
     options.io_uring &= session.has_ring();
     let own = session.own_mount().id();
     let mount = mounts::all()
@@ -276,7 +276,7 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
     Ok((runtime, service))
 }
 
-/// For umount(8), which else does not know of our helper.
+/// Makes umount(8) find our helper: see [`utab`].
 fn enter_in_utab(plan: &Plan) {
     if let Err(error) = utab::add(&plan.spec.source(), &plan.point.path) {
         debug!("umount(8) will not find its helper: /run/mount/utab: {error}");
@@ -298,7 +298,7 @@ fn answer_sync(
     })
 }
 
-/// INIT cannot ask for more than 128 KiB; the device's entry in sysfs can, for root.
+/// Sets the kernel's readahead in sysfs, which needs root. INIT cannot ask for more than 128 KiB.
 fn raise_read_ahead(plan: &Plan) {
     let kib = (plan.options.readahead >> 10).min(u64::from(u32::MAX)) as u32;
     if let Err(error) = adapter::set_read_ahead(&plan.point.path, kib) {

@@ -1,4 +1,4 @@
-//! `-o remount`: what belongs to the VFS can change; the rest needs a new mount.
+//! `-o remount`: changes the flags that the VFS keeps. All other options need a new mount.
 
 use crate::cli::{self, Command};
 use crate::failure::Failure;
@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
-/// Changes the flags of the mount on `dir` to those of `options`, whose text is `text`.
+/// Changes the flags of the mount on `dir` to those of `options`, which were parsed from `text`.
 pub(crate) fn run(dir: &Path, options: &Options, text: &str) -> Result<(), Failure> {
     let shown = dir.display();
     let failed = |message: String| Failure::failed(message);
@@ -56,8 +56,8 @@ fn given(mount: &Mount) -> Option<String> {
     }
 }
 
-/// Whether the options `wanted` add nothing to `current` but what the VFS keeps. mount(8)
-/// repeats what is in fstab and in /proc/mounts.
+/// Whether `wanted` changes nothing of `current` but flags that the VFS keeps. mount(8) repeats the
+/// options of fstab and of /proc/mounts in `wanted`.
 fn changes_flags_only(current: &str, wanted: &str) -> bool {
     let lasting = |text: &str| {
         let options = Options::parse(text).ok()?;
@@ -80,8 +80,8 @@ fn changes_flags_only(current: &str, wanted: &str) -> bool {
     before.is_some() && before == lasting(&format!("{current},{wanted}"))
 }
 
-/// Whether devices stay closed because nobody checks their modes: a remount need not repeat
-/// `permissions=server`.
+/// Whether device files must stay closed because the kernel does not check their modes. The mount
+/// may have got `permissions=server` from its first options, which a remount need not repeat.
 fn keeps_devices_closed(current: &str, wanted: &str) -> bool {
     Options::parse(&format!("{current},{wanted}"))
         .is_ok_and(|options| options.permissions == Some(Permissions::Server) && !options.vfs.dev)
@@ -104,7 +104,7 @@ mod tests {
     fn what_is_in_force_may_be_repeated() {
         let only = |text: &str| changes_flags_only("rw,soft,nconnect=2,allow_other", text);
         assert!(only("remount,ro"));
-        // From fstab, then from /proc/mounts.
+        // Options from fstab, followed by those from /proc/mounts.
         assert!(only("rw,soft,nconnect=2,_netdev,remount,ro"));
         assert!(only(
             "rw,relatime,user_id=0,group_id=0,allow_other,remount,ro"

@@ -1,4 +1,4 @@
-//! `exports` and `ping`: a server without a mount.
+//! The commands `exports` and `ping`, which ask a server without mounting.
 
 use crate::cli::ServerArgs;
 use crate::failure::{Exit, Failure};
@@ -12,15 +12,15 @@ use nfsrdma_rdma::Pool;
 use std::ffi::OsString;
 use tokio::runtime::Runtime;
 
-/// For the messages of one connection.
+/// Size of the buffer pool, for the messages of one connection.
 const POOL: usize = 32 << 20;
 
-/// A server, perhaps with an export.
+/// Parses a server with or without an export.
 fn target(server: &OsString) -> Result<MountSource, Failure> {
     if let Ok(spec) = MountSource::parse(server) {
         return Ok(spec);
     }
-    // Without a path: look at the rest as if there were one.
+    // There is no export: add one for the parser, and remove it again.
     let bare = server.to_string_lossy();
     let bare = bare.strip_suffix('/').unwrap_or(&bare);
     let bare = bare.strip_suffix(':').unwrap_or(bare);
@@ -96,13 +96,13 @@ fn name(step: Step) -> &'static str {
     }
 }
 
-/// Prints a line for each step: its name, its time, what was found.
+/// Prints a line for each step: its name, its time, and what was found.
 pub(crate) fn ping(args: &ServerArgs) -> Result<(), Failure> {
     let (spec, options) = prepare(args)?;
     let client = settings::client(&options);
     let host = settings::target(&spec).host;
     let pool = Pool::new(POOL).map_err(|e| Failure::new(Exit::System, e.to_string()))?;
-    // Who has seen enough does not end the ping: its exit status counts, too.
+    // A closed pipe (`| head`) does not end the ping, because its exit status is a result, too.
     let mut unwritten = None;
     let report = |event: PingEvent| {
         let line = match event {

@@ -1,4 +1,5 @@
-//! `umount`.
+//! The command `umount`: unmounts, and waits until the serving process has written everything and
+//! has ended. It also cancels attempts to mount that are still going on.
 
 use crate::cli::UnmountArgs;
 use crate::failure::{Exit, Failure};
@@ -20,14 +21,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long to wait for the serving process; what it still does then concerns only itself.
+/// How long to wait for the last flush of the serving process. It goes on without us after that.
 const LAST_FLUSH: Duration = Duration::from_secs(600);
-/// The same after a forced unmount, which is for servers that do not answer.
+/// The same after a forced unmount, which is meant for servers that do not answer.
 const FORCED_FLUSH: Duration = Duration::from_secs(5);
-/// How long a process whose connection was aborted may take to let its mount go.
+/// How long a process whose connection was aborted may take to release its mount.
 const RELEASED: Duration = Duration::from_secs(2);
 
-/// Runs `umount`: returns when the mount is gone and its process has ended.
+/// Runs `umount`. Returns when the mount is gone and its process has ended.
 pub(crate) fn run(args: &UnmountArgs) -> Result<(), Failure> {
     let shown = args.dir.display();
     let (dir, mount) = match mounts::find(&args.dir) {
@@ -38,7 +39,7 @@ pub(crate) fn run(args: &UnmountArgs) -> Result<(), Failure> {
             {
                 return Ok(());
             }
-            // It may have been mounted just then.
+            // The attempt may have succeeded since the first look.
             mounts::find(&args.dir).map_err(|_| failure)?
         }
     };
@@ -48,7 +49,7 @@ pub(crate) fn run(args: &UnmountArgs) -> Result<(), Failure> {
             output::message(format_args!("{source} on {shown}: {text}"));
         }
     };
-    // Who was aborted before, when the mount was in use, flushes for a server that may not answer.
+    // An earlier `umount -f` of a busy mount ended the session; the server may not answer.
     let (watch, limit) = match ExitWatch::connect(&mount.device, mount.owner) {
         Ok(watch) if args.force => (Ok(watch), FORCED_FLUSH),
         Ok(watch) => (Ok(watch), LAST_FLUSH),
@@ -62,9 +63,9 @@ pub(crate) fn run(args: &UnmountArgs) -> Result<(), Failure> {
     }
     verbose("unmounting");
     take_away(args, &dir, &mount)?;
-    // Only who may write the table; the process takes the entry out, too.
+    // This fails without permission; the serving process removes the entry as well.
     let _ = utab::remove(mount.source.as_bytes(), &dir);
-    // A lazy unmount ends when its last user does.
+    // A lazy unmount is complete only when the last user has left, which nobody waits for.
     let watch = match (args.lazy, watch) {
         (true, _) => {
             verbose("detached; ends with its last user");
@@ -104,7 +105,7 @@ pub(crate) fn run(args: &UnmountArgs) -> Result<(), Failure> {
     }
 }
 
-/// Ends attempts to mount something on `dir`. False if there are none.
+/// Ends the attempts to mount something on `dir`. Returns false if there are none.
 fn cancel_pending(shown: &Path, dir: &Path) -> Result<bool, Failure> {
     let cancelled = pending::cancel(dir).map_err(|error| client::failure(shown, error))?;
     for pending in &cancelled {
@@ -132,8 +133,8 @@ fn still_writing(dir: &Path) -> Failure {
     ))
 }
 
-/// Unmounts. While data are unwritten the process itself keeps the mount busy: it is asked to
-/// write them, and then they are at the server before the mount is gone.
+/// Unmounts. A mount with unwritten data is kept busy by its process. So after EBUSY the process is
+/// asked to write everything, which is then at the server before the mount is gone.
 fn take_away(args: &UnmountArgs, dir: &Path, mount: &Mount) -> Result<(), Failure> {
     let flags = [
         (args.force, UnmountFlags::FORCE),
@@ -157,7 +158,7 @@ fn take_away(args: &UnmountArgs, dir: &Path, mount: &Mount) -> Result<(), Failur
         return Ok(());
     }
     if args.force {
-        // Its connection is aborted: as soon as the process notices, it lets go.
+        // Its connection was aborted. The process releases the mount as soon as it notices.
         let begin = Instant::now();
         while begin.elapsed() < RELEASED {
             std::thread::sleep(Duration::from_millis(20));
@@ -174,8 +175,8 @@ fn take_away(args: &UnmountArgs, dir: &Path, mount: &Mount) -> Result<(), Failur
     Err(explain(dir, Errno::BUSY))
 }
 
-/// umount(2) of the mount with this ID on `dir`. The directory above is opened first, so that the
-/// path cannot be made to lead elsewhere between the comparison and the call.
+/// Calls umount(2) for the mount with this ID on `dir`. The parent directory is opened first, so
+/// that nobody can make the path lead elsewhere between the comparison and the call.
 fn unmount_exactly(dir: &Path, id: u64, flags: UnmountFlags) -> Result<(), Errno> {
     let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else {
         return Err(Errno::INVAL);
@@ -185,7 +186,7 @@ fn unmount_exactly(dir: &Path, id: u64, flags: UnmountFlags) -> Result<(), Errno
     {
         let root = openat(&parent, name, path | OFlags::NOFOLLOW, Mode::empty())?;
         if mount_id(&root).ok() != Some(id) {
-            // Mounted over, or gone.
+            // Another mount covers it, or it is gone.
             return Err(Errno::STALE);
         }
     }
@@ -193,8 +194,7 @@ fn unmount_exactly(dir: &Path, id: u64, flags: UnmountFlags) -> Result<(), Errno
     rustix::mount::unmount(path.join(name), flags)
 }
 
-/// Shows by a bar what is left, if standard error is a terminal and the process has something to
-/// say about it.
+/// Shows a progress bar while `work` reports bytes left to write.
 fn with_bar<T>(work: impl FnOnce(&mut dyn FnMut(u64)) -> T) -> T {
     let mut bar: Option<ProgressBar> = None;
     let result = work(&mut |left| {
@@ -208,17 +208,17 @@ fn with_bar<T>(work: impl FnOnce(&mut dyn FnMut(u64)) -> T) -> T {
     result
 }
 
-/// Waits for the end of the process.
+/// Waits for the end of the serving process.
 fn wait(watch: ExitWatch, limit: Duration) -> ExitOutcome {
     with_bar(|progress| watch.wait(limit, progress))
 }
 
-/// Waits until the process has written everything.
+/// Waits until the serving process has written everything.
 fn ask_for_sync(mount: &Mount, limit: Duration) -> Outcome {
     with_bar(|progress| flush_request::ask(mount, limit, progress))
 }
 
-/// Draws nothing where standard error is no terminal.
+/// A progress bar for `bytes`. It draws nothing if standard error is not a terminal.
 fn progress_bar(bytes: u64) -> ProgressBar {
     let bar = ProgressBar::new(bytes);
     const FORM: &str = "writing data: {binary_bytes} of {binary_total_bytes} [{bar:30}] {eta} left";
@@ -247,13 +247,13 @@ fn explain(dir: &Path, errno: Errno) -> Failure {
     }
 }
 
-/// Ends the kernel's connection to the serving process (fuse(4), "control filesystem"), so
-/// that nothing waits for it any more. Root and the mounting user may.
+/// Aborts the kernel's connection to the serving process (fuse(4), "control filesystem"), so that
+/// nothing waits for that process any more. Root and the user who mounted may do this.
 fn abort(mount: &Mount) {
     let Some((_, minor)) = mount.device.split_once(':') else {
         return;
     };
-    // Without it MNT_FORCE does the same, for root.
+    // Where this fails, MNT_FORCE has the same effect for root.
     let _ = std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
 }
 
@@ -272,7 +272,7 @@ fn by_helper(dir: &Path, lazy: bool) -> Result<(), Failure> {
     })
 }
 
-/// Takes away a mount that nobody serves.
+/// Unmounts a mount that nobody serves.
 pub(crate) fn detach(dir: &Path) -> Result<(), Failure> {
     match rustix::mount::unmount(dir, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
         Err(Errno::PERM) => by_helper(dir, true),

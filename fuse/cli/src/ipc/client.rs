@@ -1,4 +1,4 @@
-//! Finding the process that serves a mount, for commands that ask it.
+//! Finds the process that serves a mount, for commands that send it a request.
 
 use crate::failure::Failure;
 use crate::ipc::control::{self, AskError};
@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-/// The mount on `dir`, if it is one of ours.
+/// The mount on `dir`, if it is one of this program.
 pub(crate) fn mount(dir: &Path) -> Result<Mount, Failure> {
     mounts::find(dir).map(|(_, mount)| mount)
 }
@@ -18,7 +18,7 @@ pub(crate) fn connect(dir: &Path, mount: &Mount, request: &str) -> Result<UnixSt
     control::begin_to_ask(&mount.device, mount.owner, request).map_err(|error| failure(dir, error))
 }
 
-/// Why nobody answers for `dir`.
+/// The error for a process that does not answer for `dir`.
 pub(crate) fn failure(dir: &Path, error: AskError) -> Failure {
     let shown = dir.display();
     if let AskError::Unreachable(error) = &error
@@ -37,7 +37,7 @@ pub(crate) fn failure(dir: &Path, error: AskError) -> Failure {
     })
 }
 
-/// The process speaks, but not as expected.
+/// The error for an answer that cannot be decoded, as of another version of this program.
 pub(crate) fn other_version(dir: &Path, error: impl std::fmt::Display) -> Failure {
     Failure::failed(format!(
         "the process that serves {} is of another version: {error}; mount again",
@@ -45,7 +45,7 @@ pub(crate) fn other_version(dir: &Path, error: impl std::fmt::Display) -> Failur
     ))
 }
 
-/// The process is gone before it said that the mount ended.
+/// The error for a process that ended before it reported the end of the mount.
 pub(crate) fn gone(dir: &Path) -> Failure {
     Failure::failed(format!(
         "the process that serves {} ended without a word: see its log",
@@ -53,14 +53,14 @@ pub(crate) fn gone(dir: &Path) -> Failure {
     ))
 }
 
-/// What the serving process says instead of an answer.
+/// The answer by which the serving process refuses a request.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Refusal {
     error: String,
 }
 
-/// An error if `answer` is a refusal.
+/// Returns the error if `answer` is a refusal.
 pub(crate) fn refusal(dir: &Path, answer: &[u8]) -> Result<(), Failure> {
     let Ok(Refusal { error }) = serde_json::from_slice(answer) else {
         return Ok(());

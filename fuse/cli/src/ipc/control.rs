@@ -1,12 +1,11 @@
-//! A private way to ask the process that serves a mount how it does.
+//! The control socket, at which the process that serves a mount answers commands.
 //!
-//! It listens at a socket named after the mount's device number (see [`sockets`]), apart from the
-//! one of [`exit_watch`](crate::ipc::exit_watch). A client sends one line and gets one JSON document. Only
-//! root and the user the process runs as are answered; whoever else connects is told so and
-//! let go at once. Nobody can hold more than [`CLIENTS`] conversations, each of them ends
-//! within [`PATIENCE`], and a request has at most [`REQUEST_MAX`] bytes. Some requests are
-//! answered by a [`Feed`], which goes on until the mount or the client ends; there are at most
-//! [`FEEDS`].
+//! It is named after the mount's device number (see [`sockets`]), and is a different socket from
+//! the one of [`exit_watch`](crate::ipc::exit_watch). A client sends one line and gets one JSON
+//! document. Only root and the user that the process runs as get an answer; other clients get an
+//! error and are disconnected. At most [`CLIENTS`] conversations run at a time, each ends within
+//! [`PATIENCE`], and a request has at most [`REQUEST_MAX`] bytes. Some requests are answered by a
+//! [`Feed`], which goes on until the mount or the client ends; at most [`FEEDS`] run at a time.
 
 use crate::ipc::sockets;
 use parking_lot::Mutex;
@@ -22,24 +21,24 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 
-/// Conversations at a time.
+/// Most conversations at a time.
 const CLIENTS: usize = 4;
-/// For one conversation as a whole.
+/// Longest time that one conversation may take.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Longest request, in bytes.
 const REQUEST_MAX: usize = 256;
-/// Feeds at a time.
+/// Most feeds at a time.
 const FEEDS: usize = 16;
-/// For feeds to say the last of it.
+/// How long feeds may take to write their last data when the mount ends.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// Longest answer a client takes, in bytes.
+/// Longest answer that a client accepts, in bytes.
 const ANSWER_MAX: u64 = 4 << 20;
-/// How long the asking side waits for the whole answer.
+/// How long a client waits for the whole answer.
 pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(10);
-/// What the asking side sends for the statistics.
+/// The request for the statistics.
 pub(crate) const STATS: &str = "stats";
 
-/// How the names of these sockets end.
+/// The suffix of the names of these sockets.
 pub(crate) const SUFFIX: &str = ".control";
 
 /// The name of the socket of the mount with this `major:minor`.
@@ -47,11 +46,11 @@ fn name(device: &str) -> String {
     format!("{device}{SUFFIX}")
 }
 
-/// Writes to the client for as long as it likes.
+/// A function that writes to the client until it is done, or until the client is gone.
 pub(crate) type Feed =
     Box<dyn FnOnce(tokio::net::UnixStream) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
 
-/// What a request gets.
+/// The reply to a request.
 pub(crate) enum ControlReply {
     Document(String),
     Feed(Feed),
@@ -69,14 +68,14 @@ impl fmt::Debug for ControlReply {
 /// Answers a request; `None` if there is no such request.
 pub(crate) type Answer = Arc<dyn Fn(&str) -> Option<ControlReply> + Send + Sync>;
 
-/// The answering side.
+/// The server side of the socket.
 pub(crate) struct Control {
     name: sockets::Name,
     task: JoinHandle<()>,
     feeds: Arc<Mutex<JoinSet<()>>>,
 }
 
-/// The feeds of a control that gave its name back.
+/// The feeds of a [`Control`] that was stopped.
 pub(crate) struct Feeds(Arc<Mutex<JoinSet<()>>>);
 
 impl fmt::Debug for Feeds {
@@ -86,11 +85,11 @@ impl fmt::Debug for Feeds {
 }
 
 impl Feeds {
-    /// Waits a little for feeds whose source has ended.
+    /// Waits a short time for feeds whose source has ended.
     pub(crate) async fn finish(self) {
         let mut feeds = std::mem::take(&mut *self.0.lock());
         let all = async { while feeds.join_next().await.is_some() {} };
-        // Whoever does not read has heard enough.
+        // A client that has not read everything by then misses the rest.
         let _ = tokio::time::timeout(LAST_WORDS, all).await;
     }
 }
@@ -106,7 +105,7 @@ fn refusal(why: &str) -> String {
 }
 
 impl Control {
-    /// Listens for the mount with this `major:minor`. Runs in tokio.
+    /// Listens for the mount with this `major:minor`. Must be called within tokio.
     pub(crate) fn start(device: &str, answer: Answer) -> io::Result<Control> {
         let (listener, name) = sockets::listen(&name(device))?;
         listener.set_nonblocking(true)?;
@@ -124,17 +123,17 @@ impl Control {
         })
     }
 
-    /// Gives the name back, and ends every conversation except feeds.
+    /// Removes the name, and ends all conversations except feeds.
     pub(crate) async fn stop(self) -> Feeds {
         drop(self.name);
         self.task.abort();
-        // It was told to end; how it did is of no interest.
+        // The task was aborted, so its result does not matter.
         let _ = self.task.await;
         Feeds(self.feeds)
     }
 }
 
-/// Answers until it is aborted. Conversations end with it.
+/// Accepts clients until it is aborted, which also ends the conversations.
 async fn listen(
     listener: tokio::net::UnixListener,
     owner: u32,
@@ -147,7 +146,7 @@ async fn listen(
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                // Out of descriptors, most likely.
+                // The likely cause is that the process has no descriptors left.
                 tracing::debug!("control socket: {error}");
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
@@ -175,7 +174,7 @@ async fn listen(
     }
 }
 
-/// Says why not, without waiting: a new socket has room for it.
+/// Refuses a client without waiting: the buffer of a new socket has room for the text.
 fn dismiss(stream: tokio::net::UnixStream, why: &str) {
     if let Ok(mut stream) = stream.into_std() {
         let _ = stream.write_all(refusal(why).as_bytes());
@@ -191,7 +190,7 @@ fn begin(feed: Feed, stream: tokio::net::UnixStream, feeds: &mut JoinSet<()>) {
     }
 }
 
-/// Answers one request; gives back what a feed is to be given.
+/// Answers one request. For a feed, returns the feed and the stream to run it on.
 async fn converse(
     mut stream: tokio::net::UnixStream,
     answer: &Answer,
@@ -238,12 +237,12 @@ pub(crate) enum AskError {
     Broken(io::Error),
 }
 
-/// Asks the process that serves `device`, mounted by `owner`. The answer may be anything.
+/// Sends a request to the process that serves `device` of `owner`. The answer is not checked.
 pub(crate) fn ask(device: &str, owner: Option<u32>, request: &str) -> Result<Vec<u8>, AskError> {
     ask_within(device, owner, request, ANSWER_TIME)
 }
 
-/// The same, with another limit for the whole answer.
+/// The same as [`ask`], with another time limit for the whole answer.
 pub(crate) fn ask_within(
     device: &str,
     owner: Option<u32>,
@@ -253,7 +252,7 @@ pub(crate) fn ask_within(
     read_answer(&mut begin_to_ask(device, owner, request)?, limit).map_err(no_answer)
 }
 
-/// A process that is being killed resets the connections that it had not accepted.
+/// A process that is being killed resets the connections that it has not accepted.
 fn no_answer(error: io::Error) -> AskError {
     match error.kind() {
         io::ErrorKind::ConnectionReset => AskError::Unreachable(error),
@@ -268,7 +267,7 @@ pub(crate) fn begin_to_ask(
     request: &str,
 ) -> Result<UnixStream, AskError> {
     let mut stream = sockets::connect(&name(device), owner).map_err(AskError::Unreachable)?;
-    // Who refuses may have closed already: what was said is read all the same.
+    // A server that refuses may have closed the socket already. Its answer can still be read.
     let _ = stream.write_all(format!("{request}\n").as_bytes());
     Ok(stream)
 }
@@ -407,11 +406,11 @@ mod tests {
             .unwrap();
         let connect = || sockets::connect(&name(&device), own()).unwrap();
         let mut silent: Vec<_> = (0..CLIENTS).map(|_| connect()).collect();
-        // One more is told so rather than kept.
+        // One client more is refused, and not kept waiting.
         let mut said = String::new();
         connect().read_to_string(&mut said).unwrap();
         assert!(said.contains("too many"), "{said}");
-        // Each is let go though it never said a word.
+        // Clients that never send a request are disconnected.
         for stream in &mut silent {
             assert_eq!(stream.read(&mut [0]).unwrap(), 0);
         }
@@ -428,7 +427,7 @@ mod tests {
         let runtime = runtime();
         let (listener, _name) = sockets::listen(&name(&device)).unwrap();
         listener.set_nonblocking(true).unwrap();
-        // As if somebody else had mounted: only root is answered.
+        // As if another user had mounted: only root gets an answer.
         let task = runtime.spawn(async move {
             let listener = tokio::net::UnixListener::from_std(listener).unwrap();
             listen(listener, u32::MAX - 1, answer(), Arc::default()).await;

@@ -1,16 +1,16 @@
-//! Lets others wait for the end of the process that serves a mount.
+//! Lets other processes wait for the end of the process that serves a mount.
 //!
-//! The process listens at a socket named after the mount's device number (see [`sockets`]).
-//! Whoever connects gets the end of file when the process is gone, after the last flush. Before
-//! that they are told what could not be written, if anything. Only root and the mount's owner can
-//! connect.
+//! The serving process listens at a socket named after the mount's device number (see [`sockets`]).
+//! A watcher that connects gets end of file when the process is gone, which is after the last
+//! flush. Before that, it gets a line for each range of data that could not be written. Only root
+//! and the owner of the mount can connect.
 //!
-//! The kernel gives a device number to the next mount as soon as the file system is out of
-//! sight, while the process may still flush. So a process whose session has ended gives the
-//! name back ([`ExitNotifier::end_session`]), keeping those who watch already. What it tells them
-//! meanwhile is lines with the bytes still to be written.
-//! A session may end before its mount is gone: `umount -f` aborts it, and fails if the mount is in
-//! use. For who comes then the process takes a second name.
+//! The kernel gives the device number to the next mount as soon as the file system is gone, while
+//! the process may still flush. So when its session has ended, the process gives up the name
+//! ([`ExitNotifier::end_session`]) and keeps the connected watchers. During the last flush it sends
+//! them lines with the number of bytes still to be written. A session may also end before its mount
+//! is gone, because `umount -f` aborts the session and then fails if the mount is in use. For
+//! watchers that connect after that, the process takes a second name.
 
 use crate::ipc::sockets;
 use nix::sys::socket::{getsockopt, sockopt};
@@ -22,19 +22,19 @@ fn name(device: &str) -> String {
     format!("{device}.watch")
 }
 
-/// The name of a process that only flushes.
+/// The second name: that of a process whose session has ended and that only flushes.
 fn last_name(device: &str) -> String {
     format!("{device}.flush")
 }
 
-/// Watchers kept at a time; what more come are sent away.
+/// Most watchers at a time. Further ones are disconnected.
 const MOST_WATCHERS: usize = 64;
 
-/// The serving side. Ends with the process.
+/// The serving side. It lives until the process ends.
 #[derive(Debug)]
 pub(crate) struct ExitNotifier {
     device: String,
-    /// The first name, then the second; none if a younger process has taken it.
+    /// The first or the second name, or `None` if a younger process has taken it.
     name: Option<sockets::Name>,
     listener: UnixListener,
     session_ended: bool,
@@ -56,7 +56,7 @@ impl ExitNotifier {
         })
     }
 
-    /// Gives the name back for the second; who watches already still sees the process's end.
+    /// Exchanges the first name for the second. Watchers still see the end of the process.
     pub(crate) fn end_session(&mut self) {
         if std::mem::replace(&mut self.session_ended, true) {
             return;
@@ -71,12 +71,12 @@ impl ExitNotifier {
         self.accept();
     }
 
-    /// Takes the name away, for a process that is about to end. The watchers stay.
+    /// Removes the name, for a process that is about to end. Watchers stay connected.
     pub(crate) fn remove_name(&mut self) {
         self.name = None;
     }
 
-    /// Takes in those who have come.
+    /// Accepts the watchers that have connected.
     fn accept(&mut self) {
         while let Ok((watcher, _)) = self.listener.accept() {
             if self.watchers.len() < MOST_WATCHERS && watcher.set_nonblocking(true).is_ok() {
@@ -85,8 +85,8 @@ impl ExitNotifier {
         }
     }
 
-    /// Tells those who watch since the end of the session how many bytes are still to be written.
-    /// Never waits: who does not read misses it.
+    /// Sends the number of bytes still to be written to the watchers. Never blocks: a watcher that
+    /// does not read misses it.
     pub(crate) fn report_unwritten(&mut self, bytes: u64) {
         self.accept();
         for watcher in &mut self.watchers {
@@ -94,8 +94,8 @@ impl ExitNotifier {
         }
     }
 
-    /// Tells them what is lost, a line each. Waits for nobody either: who does not listen has the
-    /// log.
+    /// Sends a line for each range of lost data to the watchers. Never blocks either: a watcher
+    /// that misses it finds it in the log.
     pub(crate) fn report_lost(&mut self, lines: &str) {
         self.accept();
         let end = lines.floor_char_boundary(LOST_MAX);
@@ -105,46 +105,46 @@ impl ExitNotifier {
     }
 }
 
-/// Bytes of last words a watcher takes, and a process says.
+/// Most bytes about lost data that a process sends and a watcher accepts.
 const LOST_MAX: usize = 16 << 10;
 
-/// The waiting side; connect before unmounting.
+/// The waiting side. Connect before unmounting.
 #[derive(Debug)]
 pub(crate) struct ExitWatch {
     stream: UnixStream,
 }
 
-/// How waiting ended.
+/// How the wait ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ExitOutcome {
-    /// The process is gone; what it said is lost, a line each.
+    /// The process is gone. The text has a line for each range of data that it reported as lost.
     Exited(String),
-    /// It is still there.
+    /// The process is still there.
     TimedOut,
 }
 
 impl ExitWatch {
-    /// Watches the process that serves `device` for `owner`. An error if there is none here, or
-    /// it is in another mount namespace.
+    /// Watches the process that serves `device` for `owner`. Fails if there is none, or if it is in
+    /// another mount namespace.
     pub(crate) fn connect(device: &str, owner: Option<u32>) -> io::Result<ExitWatch> {
         let stream = sockets::connect(&name(device), owner)?;
         Ok(ExitWatch { stream })
     }
 
-    /// Watches a process that still flushes, though its session on `device` has ended.
+    /// Watches a process that still flushes after its session on `device` has ended.
     pub(crate) fn connect_last(device: &str, owner: Option<u32>) -> io::Result<ExitWatch> {
         let stream = sockets::connect(&last_name(device), owner)?;
         Ok(ExitWatch { stream })
     }
 
-    /// The process, if it is in this PID namespace.
+    /// The process ID, if the process is in this PID namespace.
     pub(crate) fn pid(&self) -> Option<i32> {
         let peer = getsockopt(&self.stream, sockopt::PeerCredentials).ok()?;
         Some(peer.pid()).filter(|&pid| pid > 0)
     }
 
-    /// Waits until the process has ended, `limit` at most. `progress` gets the bytes still to
-    /// be written, whenever the process says so.
+    /// Waits at most `limit` until the process has ended. `progress` gets each report of the bytes
+    /// still to be written.
     pub(crate) fn wait(mut self, limit: Duration, mut progress: impl FnMut(u64)) -> ExitOutcome {
         let begin = Instant::now();
         let (mut line, mut said) = (Vec::new(), Vec::new());
@@ -162,7 +162,7 @@ impl ExitWatch {
                     io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
                         return ExitOutcome::TimedOut;
                     }
-                    // Reset: it ended without reading.
+                    // The connection was reset: the process ended without reading.
                     _ => break,
                 },
             };
@@ -181,11 +181,11 @@ impl ExitWatch {
                 line.clear();
             }
         }
-        // Half a number is none.
+        // The last line may be an incomplete report of bytes, which is dropped.
         if !line.iter().all(u8::is_ascii_digit) {
             said.append(&mut line);
         }
-        // Names in it are whatever a server or a user made them: no terminal obeys them.
+        // Names come from servers and users, so replace characters that a terminal would obey.
         let plain = |c: char| if c.is_control() && c != '\n' { '?' } else { c };
         ExitOutcome::Exited(String::from_utf8_lossy(&said).chars().map(plain).collect())
     }

@@ -1,10 +1,11 @@
-//! `sync`, a request of the control socket: `nfsrdma umount` has everything written, and learns
-//! whether the mount goes on elsewhere.
+//! The request `sync` of the control socket. By it `nfsrdma umount` has the process write
+//! everything, and learns whether the mount goes on elsewhere.
 //!
-//! The process answers with lines: the bytes still to be written, from time to time, and at the
-//! end one JSON object. A mount that was unmounted here may be in use in another mount namespace,
-//! which copied it; then the connection to the kernel goes on, and the process with it. umount(2)
-//! aborts the connection before it returns if it took the last copy away.
+//! The process answers with lines: from time to time the number of bytes still to be written, and
+//! at the end one JSON object. A mount that was unmounted here may be in use in another mount
+//! namespace, which got a copy of it when it was created. Then the connection to the kernel goes
+//! on, and so does the process. If umount(2) removed the last copy, it aborts the connection before
+//! it returns.
 
 use crate::ipc::control::{self, Feed};
 use crate::mounts::Mount;
@@ -18,26 +19,26 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
 
-/// The request.
+/// The name of the request.
 pub(crate) const SYNC: &str = "sync";
-/// Between two lines about what is left.
+/// The interval between two lines about the bytes left.
 pub(crate) const PROGRESS: Duration = Duration::from_millis(200);
-/// How long after a file was closed its RELEASE may take to arrive: a mount with files still open
-/// then is in use, and is not waited for.
+/// How long the RELEASE of a file may take to arrive after its close. Files that are open after
+/// that time mean that the mount is in use, and nobody waits for it.
 const RELEASE: Duration = Duration::from_secs(1);
-/// How long the last reference to a mount that is gone may take to go, too.
+/// How long the last reference to a mount that is gone may take to be dropped.
 const ABORT: Duration = Duration::from_millis(300);
-/// Bytes of the answer that a client takes.
+/// Most bytes of an answer that a client accepts.
 const ANSWER_MAX: u64 = 1 << 20;
 
-/// The last line.
+/// The last line of the answer.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Answer {
-    /// The kernel may still send requests: the mount is there, here or in another namespace.
+    /// The kernel may still send requests, since the mount exists here or in another namespace.
     pub(crate) connected: bool,
-    /// Programs have files open; not everything was waited for.
+    /// Programs have files open, so not all data was waited for.
     pub(crate) in_use: bool,
-    /// What could not be written and nobody was told of.
+    /// Data that could not be written, and whose error no program has received.
     pub(crate) lost: Vec<String>,
 }
 
@@ -54,7 +55,7 @@ pub(crate) fn lost_line(unwritten: &Unwritten) -> String {
     )
 }
 
-/// Whether the connection behind a descriptor of /dev/fuse is there.
+/// Whether the connection behind this descriptor of /dev/fuse still exists.
 pub(crate) fn is_connected(device: &OwnedFd) -> bool {
     let mut poll_fd = [PollFd::new(device, PollFlags::IN)];
     let polled = poll(&mut poll_fd, Some(&Timespec::default()));
@@ -101,23 +102,23 @@ pub(crate) fn feed<N: Nfs3>(fs: Arc<Fs<N>>, device: Arc<OwnedFd>) -> Feed {
             };
             if let Ok(mut text) = serde_json::to_string(&answer) {
                 text.push('\n');
-                // Whoever asked may have gone.
+                // The client may be gone.
                 let _ = stream.write_all(text.as_bytes()).await;
             }
         })
     })
 }
 
-/// How asking ended.
+/// How a request ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Answered(Answer),
-    /// Nobody is there to ask, or its session has ended.
+    /// Nobody listens, or the session has ended.
     NoAnswer,
     TimedOut,
 }
 
-/// Asks the process that serves `mount`, and waits for `limit` at most.
+/// Sends the request to the process that serves `mount`, and waits at most `limit`.
 pub(crate) fn ask(mount: &Mount, limit: Duration, mut progress: impl FnMut(u64)) -> Outcome {
     let Ok(stream) = control::begin_to_ask(&mount.device, mount.owner, SYNC) else {
         return Outcome::NoAnswer;
@@ -153,7 +154,7 @@ pub(crate) fn ask(mount: &Mount, limit: Duration, mut progress: impl FnMut(u64))
         }
         return match serde_json::from_str::<Answer>(&line) {
             Ok(mut answer) => {
-                // Names in it are whatever a server or a user made them: no terminal obeys them.
+                // Names come from servers and users: replace what a terminal would obey.
                 for line in &mut answer.lost {
                     *line = line.replace(char::is_control, "?");
                 }

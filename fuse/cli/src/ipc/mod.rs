@@ -1,5 +1,5 @@
-//! How commands and the processes that serve mounts talk to each other: Unix sockets in private
-//! directories, named by the mount's device number, so that no file system has to be asked.
+//! How commands talk to the processes that serve mounts: by Unix sockets in private directories,
+//! named after the mount's device number, so that no file system has to be asked.
 
 pub(crate) mod client;
 pub(crate) mod control;

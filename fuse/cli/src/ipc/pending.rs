@@ -1,8 +1,8 @@
-//! A mount that is still being tried, perhaps for days in the background (`bg`): `nfsrdma stats`
-//! lists it and `nfsrdma umount` cancels it.
+//! Attempts to mount that are still going on, perhaps for days in the background (`bg`). `nfsrdma
+//! stats` lists them and `nfsrdma umount` cancels them.
 //!
-//! There is no mount yet whose device number could name a socket, so the process listens as
-//! `pending-PID` from its first failed attempt until it succeeds or gives up.
+//! Without a mount there is no device number to name a socket after. The process listens at a
+//! control socket named `pending-PID`, from its first failed attempt until the last one.
 
 use crate::ipc::control::{self, AskError, Control, ControlReply};
 use crate::ipc::sockets;
@@ -17,32 +17,32 @@ use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::Notify;
 
-/// What ends the attempts.
+/// The request that ends the attempts.
 const CANCEL: &str = "cancel";
-/// How the names of these sockets begin; the process follows.
+/// The prefix of the names of these sockets; the process ID follows.
 const PREFIX: &str = "pending-";
-/// Sockets looked at, at most.
+/// Most sockets that are looked at.
 const MOST: usize = 1024;
 /// How long a process may take to end.
 const END: Duration = Duration::from_secs(30);
 
-/// What is being tried. Times are in nanoseconds.
+/// The state of the attempts. Times are in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Pending {
     pub pid: u32,
     /// SERVER:/EXPORT.
     pub source: String,
     pub directory: String,
-    /// The directory, if it is not in UTF-8.
+    /// The directory, if its name is not UTF-8.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub directory_bytes: Vec<u8>,
-    /// As they were given.
+    /// The options as the user gave them.
     pub options: String,
     pub background: bool,
-    /// Attempts so far, and why the last one failed.
+    /// The number of attempts so far, and why the last one failed.
     pub attempts: u64,
     pub error: String,
-    /// Since the first attempt.
+    /// The time since the first attempt.
     pub age_ns: u64,
 }
 
@@ -59,11 +59,11 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The answering side.
+/// The server side, in the process that tries to mount.
 #[derive(Debug)]
 pub(crate) struct Announcement {
     shared: Arc<Shared>,
-    /// `None`: it could not be announced, and is tried all the same.
+    /// `None` if the socket could not be made; the attempts go on without it.
     control: Option<Control>,
 }
 
@@ -90,7 +90,7 @@ impl Shared {
                     Box::pin(async move {
                         let _ = stream.write_all(b"{}\n").await;
                         shared.cancelled.notify_one();
-                        // The end of the process closes it.
+                        // The connection stays open until the process ends.
                         std::future::pending::<()>().await;
                     })
                 })))
@@ -101,7 +101,7 @@ impl Shared {
 }
 
 impl Announcement {
-    /// `pending` goes on being tried since `since`. Runs in tokio.
+    /// Announces `pending`, which has been tried since `since`. Must be called within tokio.
     pub(crate) fn new(pending: Pending, since: Instant) -> Self {
         let name = format!("{PREFIX}{}", pending.pid);
         let shared = Arc::new(Shared {
@@ -116,19 +116,19 @@ impl Announcement {
         Announcement { shared, control }
     }
 
-    /// One more attempt failed.
+    /// Records that one more attempt failed.
     pub(crate) fn failed(&self, error: &str) {
         let mut pending = self.shared.pending.lock();
         pending.attempts += 1;
         error.clone_into(&mut pending.error);
     }
 
-    /// Waits until somebody cancels it.
+    /// Waits for a request to cancel.
     pub(crate) async fn cancelled(&self) {
         self.shared.cancelled.notified().await;
     }
 
-    /// It is mounted, or given up: takes the name away.
+    /// Removes the name, when the mount works or the attempts have ended.
     pub(crate) async fn stop(self) {
         if let Some(control) = self.control {
             drop(control.stop().await);
@@ -136,14 +136,14 @@ impl Announcement {
     }
 }
 
-/// Where such a process listens, and whose it is.
+/// The socket of such a process, and the user it belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
     name: String,
     owner: Option<u32>,
 }
 
-/// All that may be asked: those of this user, for root of everybody.
+/// All sockets that this user may connect to; for root, those of all users.
 pub(crate) fn places() -> Vec<Place> {
     sockets::names(PREFIX, control::SUFFIX, MOST)
         .into_iter()
@@ -152,13 +152,13 @@ pub(crate) fn places() -> Vec<Place> {
 }
 
 impl Place {
-    /// Asks it. `None` if it has ended meanwhile.
+    /// Asks the process for its state. `None` if it has ended meanwhile.
     pub(crate) fn ask(&self, limit: Duration) -> Option<Pending> {
         let answer = control::ask_within(&self.name, self.owner, control::STATS, limit).ok()?;
         serde_json::from_slice(&answer).ok()
     }
 
-    /// Ends it, and waits for the end of its process. False if it has ended otherwise.
+    /// Cancels the attempts, and waits for the end of the process. False if it ended before that.
     fn cancel(&self) -> Result<bool, AskError> {
         let mut stream = control::begin_to_ask(&self.name, self.owner, CANCEL)?;
         stream
@@ -175,8 +175,7 @@ impl Place {
     }
 }
 
-/// Cancels what is being tried to be mounted on `dir`: each of them, if there are several. Says
-/// what was cancelled.
+/// Cancels all attempts to mount something on `dir`. Returns what was cancelled.
 pub(crate) fn cancel(dir: &Path) -> Result<Vec<Pending>, AskError> {
     let mut cancelled = Vec::new();
     for place in places() {

@@ -1,12 +1,12 @@
 //! The Unix sockets by which commands find the process that serves a mount.
 //!
-//! They lie in a directory that only their owner can enter, so that nobody else can connect, take
-//! a name first, or fill a queue: `/run/nfsrdma` for root; `/run/user/UID/nfsrdma` for other
+//! They lie in a directory that only their owner can enter, so that nobody else can connect, take a
+//! name first, or fill a queue: `/run/nfsrdma` for root, and `/run/user/UID/nfsrdma` for other
 //! users, or a directory `/tmp/nfsrdma-UID-*` of mode 0700 where there is no `/run/user/UID`.
-//! (Names in the abstract namespace, unix(7), belong to whoever binds them first, and everybody
-//! may connect to them.) Directories of another owner or mode are passed over, and the client
-//! checks the credentials of who listens as well. A socket is named after the mount's device
-//! number; a younger mount with the same number replaces it.
+//! (Names in the abstract namespace, unix(7), belong to whoever binds them first, and everybody may
+//! connect to them.) Directories of another owner or mode are ignored, and a client also checks the
+//! credentials of the listener. A socket is named after the mount's device number. A younger mount
+//! with the same number replaces the name.
 
 use nix::errno::Errno;
 use nix::sys::socket::{
@@ -24,12 +24,12 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a client waits for room in the queue of who listens.
+/// How long a client waits for room in the listener's queue.
 const QUEUE: Duration = Duration::from_secs(2);
-/// Entries of /tmp that are looked at.
+/// Most entries of /tmp and /run/user that are looked at.
 const MOST_ENTRIES: usize = 100_000;
 
-/// Where a user's sockets should be.
+/// The standard directory for the sockets of a user.
 fn proper_directory(uid: u32) -> PathBuf {
     match uid {
         0 => "/run/nfsrdma".into(),
@@ -43,7 +43,7 @@ fn is_private(dir: &Path, uid: u32) -> bool {
         .is_ok_and(|found| found.is_dir() && found.uid() == uid && found.mode() & 0o077 == 0)
 }
 
-/// Directories in /tmp that `uid` made for want of the proper one.
+/// The directories in /tmp that `uid` made because the standard one was not available.
 fn makeshift_directories(uid: u32) -> Vec<PathBuf> {
     let prefix = format!("nfsrdma-{uid}-");
     let Ok(entries) = fs::read_dir("/tmp") else {
@@ -63,11 +63,11 @@ fn makeshift_directories(uid: u32) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The directory for this process's sockets, made if need be.
+/// The directory for this process's sockets. Creates it if necessary.
 fn own_directory() -> io::Result<PathBuf> {
     let uid = geteuid().as_raw();
     let proper = proper_directory(uid);
-    // A directory that is there already is checked below.
+    // This may fail because the directory exists; the next line checks what is there.
     let _ = DirBuilder::new().mode(0o700).create(&proper);
     if is_private(&proper, uid) {
         return Ok(proper);
@@ -78,15 +78,15 @@ fn own_directory() -> io::Result<PathBuf> {
     Ok(mkdtemp(format!("/tmp/nfsrdma-{uid}-XXXXXX").as_str())?)
 }
 
-/// One at a time changes names in a directory, while the result is open.
+/// Keeps other processes from changing names in a directory, until the result is closed.
 fn lock(dir: &Path) -> io::Result<File> {
     let dir = File::open(dir)?;
     flock(&dir, FlockOperation::LockExclusive)?;
     Ok(dir)
 }
 
-/// The name of a socket that this process listens at. Dropped, it removes the name, unless
-/// another process has taken it since.
+/// The name of a socket at which this process listens. Dropping it removes the name, unless another
+/// process has taken the name since.
 #[derive(Debug)]
 pub(crate) struct Name {
     path: PathBuf,
@@ -102,7 +102,7 @@ impl Name {
         self.path.parent().unwrap_or(Path::new("/"))
     }
 
-    /// Changes it to `name`. False if another process has taken the old one since.
+    /// Renames the socket to `name`. False if another process has taken the old name since.
     pub(crate) fn rename(&mut self, name: &str) -> io::Result<bool> {
         let _lock = lock(self.dir())?;
         if !self.is_own() {
@@ -125,7 +125,7 @@ impl Drop for Name {
     }
 }
 
-/// Listens as `name`, which an earlier process may have had.
+/// Listens at `name`, which replaces the socket of an earlier process.
 pub(crate) fn listen(name: &str) -> io::Result<(UnixListener, Name)> {
     let dir = own_directory()?;
     let fresh = dir.join(format!(".{name}.{}", std::process::id()));
@@ -148,9 +148,9 @@ pub(crate) fn listen(name: &str) -> io::Result<(UnixListener, Name)> {
     }
 }
 
-/// Names of sockets in the directories of this user, for root in those of all users, which begin
-/// with `prefix` and end with `suffix`, without the suffix; and whose they are, as [`connect`]
-/// takes it. At most `most` of them.
+/// The sockets whose names begin with `prefix` and end with `suffix`, at most `most`: those of this
+/// user, or of all users for root. Each has its name without the suffix, and its owner as
+/// [`connect`] takes it.
 pub(crate) fn names(prefix: &str, suffix: &str, most: usize) -> Vec<(String, Option<u32>)> {
     let own = geteuid().as_raw();
     let mut owners = vec![own];
@@ -158,7 +158,7 @@ pub(crate) fn names(prefix: &str, suffix: &str, most: usize) -> Vec<(String, Opt
         let users = fs::read_dir("/run/user").into_iter().flatten();
         let users = users.take(MOST_ENTRIES).filter_map(Result::ok);
         owners.extend(users.filter_map(|user| user.file_name().to_str()?.parse::<u32>().ok()));
-        // By number: root has a directory there, too.
+        // Sorted by number, because root may have a directory in /run/user, too.
         owners.sort_unstable();
         owners.dedup();
     }
@@ -181,8 +181,8 @@ pub(crate) fn names(prefix: &str, suffix: &str, most: usize) -> Vec<(String, Opt
     found
 }
 
-/// Connects to `name` of a mount that `owner` made, `None` for root. PermissionDenied if this
-/// process may not.
+/// Connects to the socket `name` of a mount that `owner` made (`None` for root). Fails with
+/// PermissionDenied if this user may not.
 pub(crate) fn connect(name: &str, owner: Option<u32>) -> io::Result<UnixStream> {
     let owner = owner.unwrap_or(0);
     let uid = geteuid().as_raw();
@@ -206,7 +206,7 @@ pub(crate) fn connect(name: &str, owner: Option<u32>) -> io::Result<UnixStream> 
     Ok(stream)
 }
 
-/// connect(2) that does not wait for ever while the queue is full.
+/// connect(2), but with a time limit on waiting for room in a full queue.
 fn connect_within(path: &Path, limit: Duration) -> io::Result<UnixStream> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
@@ -267,7 +267,7 @@ mod tests {
                 return;
             }
         };
-        // Or out of descriptors, where the queue is long.
+        // Where the queue is long, the process may run out of descriptors first.
         assert!(
             error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::EMFILE),
             "{error}"

@@ -1,4 +1,4 @@
-//! Connecting to the server of a mount, as often as `retry`, `fg` and `bg` ask for it.
+//! Connects to the server of a mount, as often as the options `retry`, `fg` and `bg` say.
 
 use crate::failure::{Exit, Failure, Retry};
 use crate::ipc::pending::{Announcement, Pending};
@@ -15,13 +15,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use tracing::warn;
 
-/// nfs(5), `retry`: how long a mount goes on trying, in the foreground and in the background.
+/// The default of `retry`, in the foreground and in the background (nfs(5)).
 const FOREGROUND_RETRY: Duration = Duration::from_secs(2 * 60);
 const BACKGROUND_RETRY: Duration = Duration::from_secs(10_000 * 60);
-/// Longest pause between two tries.
+/// Longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// Everything decided before the server is asked.
+/// All that is decided before the server is asked.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) spec: MountSource,
@@ -29,18 +29,18 @@ pub(crate) struct Plan {
     pub(crate) options: Options,
     pub(crate) options_given: String,
     pub(crate) verbose: bool,
-    /// Without the summary line.
+    /// Whether to leave out the summary line.
     pub(crate) quiet: bool,
 }
 
 impl Plan {
-    /// The mount in the log.
+    /// The name of the mount in the log.
     pub(crate) fn name(&self) -> String {
         format!("{} on {}", self.spec, self.point.path.display())
     }
 }
 
-/// Connects, again and again as `retry`, `bg` and `fg` say; also gives why by this provider.
+/// Connects, as often as `retry`, `bg` and `fg` say. Also returns why this provider was chosen.
 pub(crate) async fn connect(
     plan: &Plan,
     log: &Log,
@@ -108,7 +108,7 @@ pub(crate) async fn connect(
     }
 }
 
-/// A server that cannot be reached is one that is tried too early, perhaps.
+/// Adds a hint: a server may be unreachable because the mount is tried before the network is up.
 fn with_hint(mut failure: Failure, dir: &Path) -> Failure {
     if failure.retry != Retry::Never && fstab_line::lacks_netdev(dir) {
         failure.message += "; its line in /etc/fstab lacks _netdev, so that it is mounted before the network is up";
@@ -116,7 +116,7 @@ fn with_hint(mut failure: Failure, dir: &Path) -> Failure {
     failure
 }
 
-/// Lets others see what is being tried, and cancel it.
+/// Announces the attempts, so that other commands can list and cancel them.
 fn announce(plan: &Plan, since: Instant) -> Announcement {
     let pending = Pending {
         pid: std::process::id(),
@@ -151,7 +151,7 @@ fn was_cancelled(plan: &Plan) -> Failure {
     )
 }
 
-/// One try: the mount, and why it is by this provider.
+/// Makes one attempt. Also returns the reason for the choice of the provider.
 async fn attempt(plan: &Plan, pool: &Pool) -> Result<(Mounted, String), Failure> {
     let options = &plan.options;
     let client = settings::client(options);

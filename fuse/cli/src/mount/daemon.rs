@@ -1,7 +1,7 @@
-//! Leaving the terminal: the mount is made by a child, and the parent returns when it works.
+//! Detaches from the terminal: a child makes the mount, and the parent returns when it works.
 //!
-//! The child reports over a pipe: notices, then one end, which is success (a line for people)
-//! or failure (exit status and sentence).
+//! The child reports over a pipe. It sends any number of notices, and then one outcome: success (a
+//! line for the user) or failure (exit status and sentence).
 
 use crate::failure::{Exit, Failure};
 use crate::output;
@@ -16,7 +16,7 @@ use std::os::fd::AsRawFd;
 /// The child's end of the pipe.
 #[derive(Debug)]
 pub(crate) struct Reporter {
-    /// `None` in the foreground, and after the end was reported.
+    /// `None` in the foreground, and after the outcome was reported.
     pipe: Option<PipeWriter>,
     foreground: bool,
 }
@@ -24,14 +24,14 @@ pub(crate) struct Reporter {
 /// Which process this is after [`fork_off`].
 #[derive(Debug)]
 pub(crate) enum Side {
-    /// The one the caller waits for: its outcome.
+    /// The process that the caller waits for, with the outcome.
     Parent(Result<String, Failure>),
-    /// The one that mounts.
+    /// The process that makes the mount.
     Child(Reporter),
 }
 
-/// Forks. The caller must not have started a thread. In the parent it returns when the child
-/// has reported, and `notice` gets what the child says before.
+/// Forks. The caller must not have started a thread. In the parent, it returns when the child has
+/// reported its outcome; `notice` gets the notices that the child sends before.
 pub(crate) fn fork_off(notice: impl FnMut(&str)) -> Result<Side, Failure> {
     let system = |error: io::Error| {
         Failure::new(
@@ -59,8 +59,8 @@ pub(crate) fn fork_off(notice: impl FnMut(&str)) -> Result<Side, Failure> {
     }
 }
 
-/// Closes descriptors inherited from whoever started us, which would stay open as long as
-/// the mount. By the number of the call (Linux 5.9), for which musl has no function.
+/// Closes descriptors inherited from the caller, which would otherwise stay open as long as the
+/// mount. It makes the system call by its number (Linux 5.9), because musl has no function for it.
 fn close_others(keep: &PipeWriter) {
     let keep = keep.as_raw_fd() as u32;
     for (first, last) in [(3, keep.saturating_sub(1)), (keep + 1, u32::MAX)] {
@@ -83,9 +83,9 @@ pub(crate) fn mark_io_flusher() {
     let _ = configure_io_flusher_behavior(true);
 }
 
-/// Signals without a meaning for a mount whose default action would end its process, and with
-/// it the mount: a stray one must not. SIGQUIT is among them, although a terminal sends it:
-/// SIGINT and SIGTERM unmount. A write past a limit on file sizes (SIGXFSZ) then fails instead.
+/// Signals that have no meaning for a mount, and whose default action would end the process and
+/// with it the mount. SIGQUIT is among them, although a terminal sends it: SIGINT and SIGTERM
+/// unmount. With SIGXFSZ ignored, a write past a limit on file sizes fails instead.
 const IGNORED: [libc::c_int; 11] = [
     libc::SIGQUIT,
     libc::SIGUSR1,
@@ -100,7 +100,6 @@ const IGNORED: [libc::c_int; 11] = [
     libc::SIGXFSZ,
 ];
 
-/// Ignores the signals that would only kill the mount.
 pub(crate) fn ignore_other_signals() {
     for number in IGNORED
         .into_iter()
@@ -111,26 +110,26 @@ pub(crate) fn ignore_other_signals() {
     }
 }
 
-/// Passes SIGINT, SIGTERM and SIGHUP on to the process that mounts, which ends its attempt and
-/// reports that: this process waits for the report instead of ending without a word.
+/// Passes SIGINT, SIGTERM and SIGHUP on to the child, which ends its attempt and reports that. This
+/// process waits for the report, so that the user sees it.
 fn pass_signals_on(child: Pid) -> io::Result<()> {
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
         signals.add(signal);
     }
     signals.thread_block()?;
-    // It ends with this process. What comes after the child's end finds nobody.
+    // The thread ends with this process. A signal after the end of the child reaches nobody.
     std::thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
             let mut passed_on = false;
             while let Ok(signal) = signals.wait() {
                 if std::mem::replace(&mut passed_on, true) {
-                    // It gets SIGTERM when this process ends.
+                    // The child gets SIGTERM when this process ends.
                     output::message("interrupted: the process that mounts does not end at once");
                     std::process::exit(Exit::Interrupted as i32);
                 }
-                // SIGHUP would only have the child open its log anew.
+                // The child would take SIGHUP as the request to open its log again.
                 let passed = match signal {
                     Signal::SIGHUP => Signal::SIGTERM,
                     signal => signal,
@@ -142,7 +141,7 @@ fn pass_signals_on(child: Pid) -> io::Result<()> {
 }
 
 fn listen(reader: PipeReader, child: Pid, mut notice: impl FnMut(&str)) -> Result<String, Failure> {
-    // Without it, a signal ends this process, and the child with it.
+    // If this fails, a signal ends this process, and the child with it.
     let _ = pass_signals_on(child);
     for line in BufReader::new(reader).split(b'\n') {
         let Ok(line) = line else { break };
@@ -179,7 +178,7 @@ fn listen(reader: PipeReader, child: Pid, mut notice: impl FnMut(&str)) -> Resul
 }
 
 impl Reporter {
-    /// For the foreground, where there is nobody to report to.
+    /// A reporter for the foreground, where nobody waits for a report.
     pub(crate) fn foreground() -> Self {
         Reporter {
             pipe: None,
@@ -192,12 +191,12 @@ impl Reporter {
             let mut line = vec![kind];
             line.extend(text.bytes().map(|b| if b == b'\n' { b' ' } else { b }));
             line.push(b'\n');
-            // A parent that is gone has been killed; end_with_parent deals with that.
+            // If the pipe is broken, the parent was killed, and this process ends as well.
             let _ = pipe.write_all(&line);
         }
     }
 
-    /// Something the user should read while waiting.
+    /// Reports something that the user should read while waiting.
     pub(crate) fn notice(&mut self, text: &str) {
         if self.foreground {
             output::message(text);
@@ -205,8 +204,8 @@ impl Reporter {
         self.say(b'n', text);
     }
 
-    /// The mount works: the parent prints `line` and returns; this process leaves the
-    /// terminal. Later calls do nothing.
+    /// Reports that the mount works. The parent prints `line` and returns, and this process
+    /// detaches from the terminal. Later calls do nothing.
     pub(crate) fn success(&mut self, line: &str) -> io::Result<()> {
         if self.pipe.is_none() {
             return Ok(());
@@ -226,7 +225,7 @@ impl Reporter {
         Ok(())
     }
 
-    /// The mount failed; the parent prints the sentence.
+    /// Reports that the mount failed. The parent prints the sentence.
     pub(crate) fn failure(&mut self, failure: &Failure) {
         let kind = match failure.exit {
             Exit::Usage => b'1',
@@ -239,7 +238,7 @@ impl Reporter {
         self.pipe = None;
     }
 
-    /// Whether somebody waits for the outcome.
+    /// Whether somebody still waits for the outcome.
     pub(crate) fn reports(&self) -> bool {
         self.pipe.is_some()
     }

@@ -1,5 +1,5 @@
-//! Lines of fstab(5) and /proc/mounts, and commands of mount(8). They are bytes: names of files
-//! know no character set.
+//! Parses lines of fstab(5) and /proc/mounts, and commands of mount(8). They are bytes, because
+//! file names have no character set.
 
 use crate::mounts::{escape, unescape};
 use crate::options::split;
@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
-/// The fields of a line that are used.
+/// The fields of a line that this program uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Line<'a> {
     pub(crate) source: Cow<'a, [u8]>,
@@ -24,13 +24,13 @@ pub(crate) fn words(text: &[u8]) -> Vec<&[u8]> {
         .collect()
 }
 
-/// What follows `mount`, `sudo mount` or `/sbin/mount.nfs`.
+/// The words after `mount`, `sudo mount` or `/sbin/mount.nfs`, if the line begins like that.
 pub(crate) fn arguments<'w, 'a>(words: &'w [&'a [u8]]) -> Option<&'w [&'a [u8]]> {
     let (command, rest) = match words {
         [b"sudo", command, rest @ ..] | [command, rest @ ..] => (command, rest),
         [] => return None,
     };
-    // A path is absolute: `srv:/mount` is a source.
+    // Only an absolute path is a command: `srv:/mount` is a source.
     let name = match command.strip_prefix(b"/") {
         Some(path) => path.rsplit(|&byte| byte == b'/').next()?,
         None => command,
@@ -39,7 +39,7 @@ pub(crate) fn arguments<'w, 'a>(words: &'w [&'a [u8]]) -> Option<&'w [&'a [u8]]>
 }
 
 impl<'a> Line<'a> {
-    /// Of fstab and /proc/mounts, or of a command `mount -t nfs -o OPTIONS SOURCE DIR`.
+    /// Parses a line of fstab or /proc/mounts, or a command `mount -t nfs -o OPTIONS SOURCE DIR`.
     pub(crate) fn parse(text: &'a [u8]) -> Option<Line<'a>> {
         let fields = words(text);
         if let Some(words) = arguments(&fields) {
@@ -57,8 +57,8 @@ impl<'a> Line<'a> {
         })
     }
 
-    /// The words behind `mount`, of which `plain` ones are as the shell gives them, and have no
-    /// escapes. `None` for what is no mount of a source on a directory.
+    /// Parses the words after `mount`. With `plain`, they are words that a shell has passed,
+    /// without octal escapes. `None` if they do not mount a source on a directory.
     pub(crate) fn of_command(words: &[&'a [u8]], plain: bool) -> Option<Line<'a>> {
         let (mut kind, mut options, mut names) = (&b"nfs"[..], Vec::new(), Vec::new());
         let (mut source, mut target) = (None, None);
@@ -119,7 +119,7 @@ impl<'a> Line<'a> {
             true => Cow::Owned(escape(name)),
             false => Cow::Borrowed(name),
         };
-        // mount(8): all of them, in their order.
+        // mount(8) joins all `-o` in their order.
         let options = match options.is_empty() {
             true => b"defaults".to_vec(),
             false => options.join(&b","[..]),
@@ -133,13 +133,13 @@ impl<'a> Line<'a> {
     }
 }
 
-/// A field without its escapes, for the checks.
+/// Decodes the octal escapes of a field.
 pub(crate) fn unescaped(field: &[u8]) -> OsString {
     OsString::from_vec(unescape(field))
 }
 
-/// The remedy for a mount that fails because the network is not there yet: its line in fstab
-/// does not say that it needs one.
+/// Whether the line in fstab for `dir` lacks `_netdev`, so that the system may mount it before the
+/// network is up.
 pub(crate) fn lacks_netdev(dir: &Path) -> bool {
     needs_netdev(&std::fs::read("/etc/fstab").unwrap_or_default(), dir)
 }

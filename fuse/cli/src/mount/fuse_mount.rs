@@ -1,5 +1,5 @@
-//! Getting a mount from the kernel: by mount(2) where permitted, else by `fusermount3`, which
-//! is set-user-id. Both give a mount of type `fuse.nfsrdma` whose source is the export.
+//! Makes the FUSE mount: by mount(2) where that is permitted, and otherwise by `fusermount3`, which
+//! is set-user-id. Both make a mount of type `fuse.nfsrdma` whose source is the export.
 
 use crate::failure::{Exit, Failure};
 use crate::mount::mount_point::MountPoint;
@@ -21,18 +21,17 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The device of FUSE.
 pub(crate) const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
 
-/// Whether everybody is let in: as asked, else if root mounts.
+/// Whether other users may use the mount: as the options say, and by default if root mounts.
 pub(crate) fn allow_other(options: &Options) -> bool {
     options.allow_other.unwrap_or_else(|| geteuid().is_root())
 }
 
-/// Who checks permissions: as asked, else the kernel where others are let in. Where nobody else
-/// is, modes have nobody to protect, and the server may well grant its user more than they show
-/// (ACLs, `all_squash`).
+/// Who checks permissions. By default this is the kernel if other users may use the mount.
+/// Otherwise it is the server: there is nobody to protect files from, and the server may permit the
+/// user more than the modes show (ACLs, `all_squash`).
 pub(crate) fn permissions(options: &Options) -> Permissions {
     options.permissions.unwrap_or(match allow_other(options) {
         true => Permissions::Kernel,
@@ -40,12 +39,12 @@ pub(crate) fn permissions(options: &Options) -> Permissions {
     })
 }
 
-/// Whether the kernel is to check modes.
+/// Whether the kernel has to check modes.
 fn default_permissions(options: &Options) -> bool {
     permissions(options) == Permissions::Kernel
 }
 
-/// Flags of mount(2).
+/// The flags of mount(2).
 pub(crate) fn flags(vfs: &VfsFlags) -> MountFlags {
     let mut flags = MountFlags::empty();
     for (on, flag) in [
@@ -70,11 +69,11 @@ pub(crate) fn flags(vfs: &VfsFlags) -> MountFlags {
     flags
 }
 
-/// Where the kernel has SELinux.
+/// The directory exists if the kernel has SELinux.
 const SELINUX: &str = "/sys/fs/selinux";
 
-/// Security contexts for the data of mount(2). As mount(8) does, they are passed over where there
-/// is no SELinux, which the kernel would not know them without.
+/// The security contexts for the data of mount(2). They are left out, as mount(8) does, if there is
+/// no SELinux, because then the kernel refuses them as unknown.
 fn security_contexts(options: &Options) -> &[String] {
     match Path::new(SELINUX).join("enforce").exists() {
         true => &options.security_contexts,
@@ -82,7 +81,7 @@ fn security_contexts(options: &Options) -> &[String] {
     }
 }
 
-/// Opens the FUSE device, which tells early whether this can work at all.
+/// Opens the FUSE device. It is opened early, since nothing works without it.
 pub(crate) fn open_device(path: &Path) -> Result<File, Failure> {
     let device = path.display();
     OpenOptions::new()
@@ -111,14 +110,14 @@ pub(crate) fn open_device(path: &Path) -> Result<File, Failure> {
         })
 }
 
-/// Mounts on `point` and gives the descriptor to serve it by.
+/// Mounts on `point`, and returns the descriptor by which to serve the mount.
 pub(crate) fn attach(
     point: &MountPoint,
     source: &[u8],
     options: &Options,
 ) -> Result<OwnedFd, Failure> {
     let device = open_device(Path::new(DEVICE))?;
-    // By descriptor: nobody can change what the path leads to between the check and the mount.
+    // Mount by descriptor, so that nobody can change what the path leads to after the check.
     let directory = point.open()?;
     let target = format!("/proc/self/fd/{}", directory.as_raw_fd());
     let dir = &point.path;
@@ -160,7 +159,7 @@ pub(crate) fn attach(
     }
 }
 
-/// What `fusermount3 -o` takes. Commas and backslashes of the source are escaped.
+/// The value of `fusermount3 -o`. Commas and backslashes of the source are escaped.
 fn helper_options(source: &[u8], options: &Options) -> Vec<u8> {
     let mut text = b"fsname=".to_vec();
     for &byte in source {
@@ -171,7 +170,7 @@ fn helper_options(source: &[u8], options: &Options) -> Vec<u8> {
     }
     text.extend_from_slice(b",subtype=nfsrdma");
     let vfs = &options.vfs;
-    // nosuid and nodev it adds itself.
+    // fusermount3 itself adds nosuid and nodev.
     for (on, name) in [
         (vfs.read_only, "ro"),
         (!vfs.exec, "noexec"),
@@ -243,7 +242,7 @@ fn by_helper(dir: &Path, source: &[u8], options: &Options) -> Result<OwnedFd, Fa
     }
 }
 
-/// Its words, with the remedy.
+/// The error for a failure of the helper, from its message, with the remedy.
 fn helper_failure(said: &str, error: &io::Error, dir: &Path) -> Failure {
     let dir = dir.display();
     let said = said.trim();
@@ -265,7 +264,7 @@ fn helper_failure(said: &str, error: &io::Error, dir: &Path) -> Failure {
     Failure::usage(message)
 }
 
-/// The descriptor that the helper sends.
+/// Receives the descriptor that the helper sends.
 fn receive(socket: &UnixStream) -> io::Result<OwnedFd> {
     let mut byte = [0u8];
     let mut parts = [IoSliceMut::new(&mut byte)];

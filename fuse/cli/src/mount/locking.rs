@@ -1,4 +1,4 @@
-//! Whether locks go to the server, and how.
+//! Chooses whether locks go to the server, and starts the client of its lock manager.
 
 use crate::failure::Failure;
 use crate::options::{LocalLock, MountProto, Options, Recovery};
@@ -15,17 +15,17 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tracing::{debug, info, warn};
 
-/// Names the directory for journals of locks.
+/// The environment variable that names the directory for journals of locks.
 const STATE_DIR: &str = "NFSRDMA_STATE_DIR";
-/// How long a mount waits for what dead ones left to be unlocked.
+/// How long a mount waits until the locks that killed mounts left are unlocked.
 const ORPHANS: Duration = Duration::from_secs(3);
-/// How long it is tried to tell the server that locks were lost.
+/// How long to try to tell the server that locks were lost.
 const CRASH: Duration = Duration::from_secs(10);
 
-/// Locks of a mount, as they were found to be possible.
+/// The outcome of the choice.
 #[derive(Debug)]
 pub(crate) struct Chosen {
-    /// Those that stay on this machine.
+    /// The kinds of locks that stay on this machine.
     pub(crate) local: LocalLock,
     pub(crate) locks: Option<Arc<Locks>>,
 }
@@ -39,9 +39,10 @@ impl Chosen {
     }
 }
 
-/// Looks for the server's lock manager. Where the server says that it has none, locks are kept on
-/// this machine, unless `lock` asks for it by name. Where it cannot be asked, they are not: two
-/// machines would get the same lock. They wait for it then. Runs in tokio.
+/// Looks for the server's lock manager. If the server has none, locks are kept on this machine,
+/// unless the option `lock` demands the server. If the server cannot be asked, locks wait until it
+/// answers: with locks on each machine, two clients would get the same lock. Must be called within
+/// tokio.
 pub(crate) async fn choose(
     server: IpAddr,
     options: &Options,
@@ -72,7 +73,7 @@ pub(crate) async fn choose(
             "{server} takes no locks ({why}): give nolock to have them on this machine only, or lockport="
         )));
     }
-    // Either may be a surprise: it is said once.
+    // Either outcome may surprise the user, so the log has a line about it.
     if has_none {
         warn!("locks are kept on this machine only, {server} takes none: {why}");
         return Ok(Chosen::local());
@@ -92,17 +93,17 @@ async fn begin(client: NlmClient, local: LocalLock, options: &Options, tap: &Arc
     }
 }
 
-/// Whether this mount came about by asking the server's rpcbind. If it did not, a server at whose
-/// port nobody listens has no rpcbind, and so no lock manager that clients could find: many servers
-/// of NFS over RDMA alone are so. If it did, rpcbind is only away.
+/// Whether this mount needed the server's rpcbind. If it did, and rpcbind refuses connections now,
+/// it is only down for a while. If it did not, the server has no rpcbind, and so no lock manager
+/// that clients could find, as many servers that only serve NFS over RDMA.
 fn needs_rpcbind(options: &Options) -> bool {
     options.mount_port.is_none()
         && options.mount_host.is_none()
         && options.mount_proto != Some(MountProto::Rdma)
 }
 
-/// Where journals of locks are: what outlives a restart of the machine if it may be written, else
-/// what outlives a process.
+/// The directories for journals of locks, the best one first: root's first one outlives a restart
+/// of the machine, the others only outlive a process.
 fn journals() -> Vec<PathBuf> {
     if let Some(dir) = std::env::var_os(STATE_DIR) {
         return vec![dir.into()];
@@ -113,7 +114,7 @@ fn journals() -> Vec<PathBuf> {
     vec![format!("/run/user/{}/nfsrdma", geteuid().as_raw()).into()]
 }
 
-/// Unlocks what mounts that were killed have left, and starts with a journal of its own.
+/// Unlocks what killed mounts have left, and begins a journal for this mount.
 async fn start(client: Arc<NlmClient>, local: LocalLock, options: &Options) -> Arc<Locks> {
     let server = client.server();
     let dirs = journals();
@@ -148,7 +149,7 @@ async fn start(client: Arc<NlmClient>, local: LocalLock, options: &Options) -> A
             this.unlock_orphans(abandoned).await;
             told.notify_one();
         });
-        // A program that comes at once is not to find what a dead one holds.
+        // A program that locks right after the mount should not find the lock of a dead process.
         let _ = tokio::time::timeout(ORPHANS, done.notified()).await;
     }
     locks

@@ -1,9 +1,8 @@
-//! Where the log goes: standard error while in the foreground, syslog (or a file) once
-//! detached.
+//! The log. It goes to standard error in the foreground, and to syslog or a file once detached.
 //!
-//! A line is `SERVER:/EXPORT on DIR: message`, with the time (UTC) and the level in front where
-//! nobody else puts them. Lines of `debug` and `trace`, which are for those who know the source,
-//! name the module before the message.
+//! A line is `SERVER:/EXPORT on DIR: message`. The time (UTC) and the level precede it, except
+//! where syslog or systemd add them. Lines of the levels `debug` and `trace`, which are for readers
+//! of the source, name the module before the message.
 
 use crate::failure::{Exit, Failure};
 use crate::ipc::control::{Answer, ControlReply};
@@ -30,15 +29,15 @@ use tracing_subscriber::reload;
 const DAEMON: u8 = 3;
 const SOCKET: &str = "/dev/log";
 
-/// What `nfsrdma log` takes. The last is what the mount began with.
+/// The levels that `nfsrdma log` accepts. `default` is the level at the beginning of the mount.
 pub(crate) const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "default"];
-/// The request for the level in force; with a blank and a level behind it, the one to change it.
+/// The request for the level in force. With a blank and a level appended, it changes the level.
 pub(crate) const REQUEST: &str = "log";
 
-/// Changes the filter to that of the text, one of [`LEVELS`].
+/// A function that sets the filter to a level, which is one of [`LEVELS`].
 type Change = Box<dyn Fn(&str) -> Option<()> + Send + Sync>;
 
-/// The way out of all events.
+/// The writer of all events.
 #[derive(Debug, Clone)]
 pub(crate) struct Log {
     shared: Arc<Shared>,
@@ -46,21 +45,21 @@ pub(crate) struct Log {
 
 struct Shared {
     detached: AtomicBool,
-    /// Events before detaching are shown only if asked for: the failure itself is reported
-    /// by its sentence.
+    /// Whether events before detaching are shown. By default they are not, because a failure is
+    /// reported by its own sentence.
     chatty: bool,
     file: Option<LogFile>,
-    /// From the installation on.
+    /// Set when the subscriber is installed.
     change: OnceLock<Change>,
     /// The level in force, and the one it began with.
     level: Mutex<String>,
     initial: String,
 }
 
-/// The file of `--log`, which may be renamed and opened anew (logrotate(8)).
+/// The file of `--log`. logrotate(8) may rename it, and then it is opened again.
 #[derive(Debug)]
 struct LogFile {
-    /// Absolute: the process leaves its directory.
+    /// The path is absolute, because the process changes its directory.
     path: PathBuf,
     file: RwLock<File>,
 }
@@ -76,7 +75,7 @@ impl LogFile {
         OpenOptions::new().append(true).create(true).open(path)
     }
 
-    /// Goes on in the file that has the name now; keeps the old one if there is none to be made.
+    /// Opens the file with this name, which may be a new one. Keeps the old file if that fails.
     fn reopen(&self) -> io::Result<()> {
         let file = Self::append_to(&self.path)?;
         *self.file.write() = file;
@@ -90,7 +89,7 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// Directives of a level. What fuser says below it is of interest to its authors.
+/// The filter directives of a level. fuser logs one level less; the rest is for its authors.
 fn directives(level: &str) -> Option<&'static str> {
     Some(match level {
         "error" => "error",
@@ -102,7 +101,7 @@ fn directives(level: &str) -> Option<&'static str> {
     })
 }
 
-/// The level that `verbose` stands for.
+/// The level for a number of `-v`.
 fn level_of(verbose: u8) -> &'static str {
     match verbose {
         0 => "info",
@@ -111,7 +110,7 @@ fn level_of(verbose: u8) -> &'static str {
     }
 }
 
-/// As RUST_LOG says, else as `verbose` does; and what people call that.
+/// The filter from RUST_LOG, or else from `verbose`, and the name of its level.
 fn initial(verbose: u8) -> (EnvFilter, String) {
     match EnvFilter::try_from_default_env() {
         Ok(filter) => {
@@ -127,8 +126,8 @@ fn initial(verbose: u8) -> (EnvFilter, String) {
 }
 
 impl Log {
-    /// Installs the subscriber. RUST_LOG decides on levels, else `verbose` does.
-    /// `mount`: whose log it is, for each line.
+    /// Installs the subscriber. RUST_LOG sets the levels, and without it `verbose` does. `mount` is
+    /// the name of the mount in each line.
     pub(crate) fn install(
         foreground: bool,
         verbose: u8,
@@ -157,12 +156,12 @@ impl Log {
         };
         let (filter, handle) = reload::Layer::<EnvFilter, Registry>::new(filter);
         let lines = tracing_subscriber::fmt::layer()
-            // It would tell of errors by a macro that panics where standard error is closed.
+            // It would report errors by a macro that panics where standard error is closed.
             .log_internal_errors(false)
             .with_ansi(false)
             .event_format(LineFormat {
                 mount: plain(mount),
-                // syslog and systemd put the time and the level themselves.
+                // syslog and systemd add the time and the level themselves.
                 stamped: foreground || log.shared.file.is_some(),
             })
             .with_writer(log.clone());
@@ -175,12 +174,12 @@ impl Log {
             };
             handle.reload(filter).ok()
         };
-        // Installed once: try_init fails the second time.
+        // It cannot be set yet, because try_init fails when called a second time.
         let _ = log.shared.change.set(Box::new(change));
         Ok(log)
     }
 
-    /// Answers requests to change the level; others go on to `next`.
+    /// Answers requests about the level, and passes others on to `next`.
     pub(crate) fn answer(&self, next: Answer) -> Answer {
         let shared = self.shared.clone();
         Arc::new(move |request| {
@@ -204,7 +203,7 @@ impl Log {
         })
     }
 
-    /// Opens the file of `--log` anew, if there is one: it may have been renamed.
+    /// Opens the file of `--log` again, if there is one, because it may have been renamed.
     pub(crate) fn reopen(&self) {
         let Some(file) = &self.shared.file else {
             return;
@@ -223,13 +222,12 @@ impl Log {
         self.shared.file.is_some()
     }
 
-    /// From now on nobody watches standard error.
+    /// Stops writing to standard error, which nobody watches from now on.
     pub(crate) fn detach(&self) {
         self.shared.detached.store(true, Ordering::Release);
     }
 }
 
-/// How a line looks.
 struct LineFormat {
     mount: String,
     stamped: bool,
@@ -260,7 +258,7 @@ where
     }
 }
 
-/// Takes one event, a line.
+/// A writer for one event, which is one line.
 #[derive(Debug)]
 pub(crate) struct Line {
     shared: Arc<Shared>,
@@ -287,12 +285,12 @@ impl<'a> MakeWriter<'a> for Log {
 
 impl Write for Line {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        // Where nothing can be written (a full disk, nobody who reads), the line is lost: the
-        // mount does not depend on its log.
+        // If the line cannot be written (a full disk, a closed pipe), it is lost. The mount must
+        // not depend on its log.
         if let Some(log) = &self.shared.file {
             let _ = (&*log.file.read()).write_all(line);
         } else if self.shared.detached.load(Ordering::Acquire) {
-            // No syslog: nobody to tell.
+            // If there is no syslog, there is nowhere to report that.
             let _ = to_syslog(Path::new(SOCKET), self.level, line);
         } else if self.shared.chatty {
             let _ = io::stderr().lock().write_all(line);

@@ -1,5 +1,5 @@
-//! A mount from its options to its end: what the files of the machine add to the options, the
-//! connection to the server, the FUSE mount, the serving process and its log.
+//! The parts of a mount from its options to its end: the files of the machine that add to the
+//! options, the connection to the server, the FUSE mount, the serving process and its log.
 
 pub(crate) mod connect;
 pub(crate) mod daemon;

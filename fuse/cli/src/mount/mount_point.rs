@@ -1,4 +1,4 @@
-//! The directory to mount on: what it has to be, and that it is the same one when the mount is made.
+//! The directory to mount on: checks it, and makes sure that the mount is made on the checked one.
 
 use crate::failure::Failure;
 use crate::ipc::exit_watch::ExitWatch;
@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// A directory to mount on: its path without symlinks, and which one it was when it was checked.
+/// A directory to mount on: its path without symbolic links, and its identity when checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MountPoint {
     pub path: PathBuf,
@@ -29,9 +29,9 @@ impl MountPoint {
         }
     }
 
-    /// Opens it, to be mounted on. Fails if the path leads to another directory by now, as it may
-    /// after days of trying in the background: somebody has put a symbolic link, or another
-    /// directory, in the place of a part of it.
+    /// Opens the directory to mount on it. Fails if the path leads to another directory by now,
+    /// because somebody has replaced a part of it. That may happen during days of attempts in the
+    /// background.
     pub(crate) fn open(&self) -> Result<File, Failure> {
         let shown = self.path.display();
         let directory = OpenOptions::new()
@@ -54,10 +54,10 @@ impl MountPoint {
     }
 }
 
-/// Places that programs, and this one, cannot do without.
+/// Directories that programs, including this one, need.
 const INDISPENSABLE: [&str; 4] = ["/", "/proc", "/sys", "/dev"];
 
-/// Checks `dir` as a place to mount `source` on.
+/// Checks whether `source` may be mounted on `dir`.
 pub(crate) fn check(dir: &Path, source: &[u8]) -> Result<MountPoint, Failure> {
     let shown = dir.display();
     let refused = |error: io::Error| {
@@ -94,7 +94,7 @@ pub(crate) fn check(dir: &Path, source: &[u8]) -> Result<MountPoint, Failure> {
         && mount.fstype == FSTYPE
         && mount.source.as_bytes() == source
     {
-        // Attributes may be cached by the kernel; these numbers never are.
+        // The kernel may have cached attributes, but never the numbers of statvfs(3).
         if ExitWatch::connect(&mount.device, mount.owner).is_err() {
             statvfs(&path).map_err(|errno| refused(errno.into()))?;
         }

@@ -1,11 +1,11 @@
-//! /etc/nfsmount.conf, the file by which mount.nfs(8) gives every NFS mount of a machine options
+//! /etc/nfsmount.conf, the file by which mount.nfs(8) adds options to the NFS mounts of a machine
 //! (nfsmount.conf(5)).
 //!
-//! Read are its sections `NFSMount_Global_Options`, `Server "NAME"` and `MountPoint "DIR"`, and
-//! the files in /etc/nfsmount.conf.d. What is nearer wins: an option of the command line or of
-//! fstab, then of the mount point, of the server, and the global ones. The file is written for
-//! the kernel's client, so what this program cannot honour (`Nfsvers=4`, `Proto=tcp`) is passed
-//! over and said; only a demand for security that is not available is an error.
+//! This reads the sections `NFSMount_Global_Options`, `Server "NAME"` and `MountPoint "DIR"`, also
+//! from files in /etc/nfsmount.conf.d. The more specific option wins: first one of the command line
+//! or of fstab, then of the mount point, of the server, and last a global one. The file is written
+//! for the kernel's client, so settings that this program cannot honour (`Nfsvers=4`, `Proto=tcp`)
+//! are skipped with a message. Only a demand for security that is not available is an error.
 
 use crate::failure::Failure;
 use crate::options::{OptionError, Options, split};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 const FILE: &str = "/etc/nfsmount.conf";
 const FOLDER: &str = "/etc/nfsmount.conf.d";
 
-/// What a section is about.
+/// What the settings of a section apply to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Scope {
     Global,
@@ -22,7 +22,7 @@ enum Scope {
     MountPoint(String),
 }
 
-/// A variable of a section: name (in lower case), value, and where it stands.
+/// A variable of a section: its name in lower case, its value, and its file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Setting {
     scope: Scope,
@@ -31,7 +31,7 @@ struct Setting {
     file: PathBuf,
 }
 
-/// Adds the settings of `text` to `all`; they replace those of earlier files.
+/// Adds the settings of `text` to `all`. They replace those of earlier files.
 fn parse(text: &str, file: &Path, all: &mut Vec<Setting>) {
     let mut scope = None;
     for line in text.lines() {
@@ -57,7 +57,7 @@ fn parse(text: &str, file: &Path, all: &mut Vec<Setting>) {
     }
 }
 
-/// Without quotes, or without the comment behind it.
+/// The value without quotes, or without a comment after it.
 fn value_of(text: &str) -> String {
     let text = text.trim();
     match text.strip_prefix('"') {
@@ -84,7 +84,7 @@ fn section(inner: &str) -> Option<Scope> {
 }
 
 impl Setting {
-    /// As an option of mount(8); `None` for what only steers mount.nfs's own choice of versions.
+    /// The setting as an option of mount(8); `None` if it only chooses versions for mount.nfs.
     fn option(&self) -> Option<String> {
         let value = self.value.to_ascii_lowercase();
         let name = self.name.as_str();
@@ -107,7 +107,7 @@ impl Setting {
         })
     }
 
-    /// How near it is to the mount; `None` if it is not about it.
+    /// How specific the setting is (0 is the most specific); `None` if it does not apply.
     fn nearness(&self, host: &str, dir: &str) -> Option<u8> {
         match &self.scope {
             Scope::MountPoint(name) => name.eq_ignore_ascii_case(dir).then_some(0),
@@ -117,7 +117,7 @@ impl Setting {
     }
 }
 
-/// What an option is about: of those about the same the nearer one counts.
+/// What an option sets. Of two options with the same subject, the more specific one counts.
 fn subject(option: &str) -> &str {
     match option.split_once('=').map_or(option, |(name, _)| name) {
         "nfsvers" | "v2" | "v3" | "v4" | "v4.0" | "v4.1" | "v4.2" => "vers",
@@ -126,7 +126,7 @@ fn subject(option: &str) -> &str {
     }
 }
 
-/// `given` with what `settings` add to it, and a sentence about each that is passed over.
+/// Adds the `settings` that apply to `given`. Also returns a sentence about each that was skipped.
 fn complete(
     settings: &[Setting],
     host: &str,
@@ -144,21 +144,21 @@ fn complete(
         let Some(option) = setting.option() else {
             continue;
         };
-        // Also where this one could not be honoured: it is not asked for.
+        // Skip a setting that is overridden, even if it could not be honoured.
         if split(&text)
             .iter()
             .any(|word| subject(word) == subject(&option))
         {
             continue;
         }
-        // In front: of mount(8)'s own options the last counts, which is the nearer one.
+        // Put it in front: of two options that mount(8) knows, the last one counts.
         let with = match text.is_empty() {
             true => option.clone(),
             false => format!("{option},{text}"),
         };
         match Options::parse(&with) {
             Ok(_) => text = with,
-            // The nearer one wins.
+            // The more specific one wins.
             Err(OptionError::Contradiction { .. } | OptionError::Exceeds { .. }) => {}
             Err(error @ OptionError::CannotHonour { .. })
                 if matches!(setting.name.as_str(), "sec" | "xprtsec") =>
@@ -167,7 +167,7 @@ fn complete(
                 failure.message += &format!(" ({} asks for it)", setting.file.display());
                 return Err(failure);
             }
-            // Not about this setting: told where the given options are parsed.
+            // The given options are wrong themselves, which the caller reports.
             Err(_) if Options::parse(&text).is_err() => {}
             Err(error) => {
                 passed_over.push(format!("{}: passed over: {error}", setting.file.display()));
@@ -177,7 +177,7 @@ fn complete(
     Ok((text, passed_over))
 }
 
-/// The files that are there.
+/// The settings of all files that exist.
 fn read() -> Vec<Setting> {
     let mut files = vec![PathBuf::from(FILE)];
     if let Ok(entries) = std::fs::read_dir(FOLDER) {
@@ -197,7 +197,7 @@ fn read() -> Vec<Setting> {
     settings
 }
 
-/// The options of a mount: `given`, and those of the files.
+/// The options of a mount: `given`, with those of the files added.
 pub(crate) fn apply(host: &str, dir: &Path, given: &str) -> Result<(String, Vec<String>), Failure> {
     complete(&read(), host, &dir.to_string_lossy(), given)
 }

@@ -1,4 +1,4 @@
-//! Which RDMA provider a mount uses.
+//! Chooses the RDMA provider of a mount.
 
 use crate::failure::Failure;
 use crate::options::{Options, Transport};
@@ -8,20 +8,20 @@ use nfsrdma_rdma::Provider;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The least TCP counts idle time in.
+/// TCP takes the times of keepalive in whole seconds.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A provider, and why it is this one.
+/// A provider, and the reason for its choice.
 #[derive(Debug)]
 pub(crate) struct Chosen {
     pub provider: Arc<dyn Provider>,
     pub reason: String,
-    /// Whether it is our choice, not the user's.
+    /// Whether this program made the choice, and not the user.
     ours: bool,
 }
 
 impl Chosen {
-    /// Why mounting by it failed. Where the choice may be the cause, it is told.
+    /// The error of a mount by this provider, with the reason for the choice if that may matter.
     pub(crate) fn failed(&self, error: MountError) -> Failure {
         let told = self.ours && error.step == Step::Connect;
         let mut failure = Failure::from(error);
@@ -32,7 +32,7 @@ impl Chosen {
     }
 }
 
-/// The provider that `transport=` asks for, to reach `host`. May wait for the network.
+/// Chooses the provider that `transport=` asks for, to reach `host`. It may wait for the network.
 pub(crate) fn choose(options: &Options, host: &str) -> Result<Chosen, Failure> {
     match options.transport {
         Transport::Iwarp => Ok(Chosen {
@@ -67,15 +67,15 @@ fn verbs() -> Result<Arc<dyn Provider>, Failure> {
     ))
 }
 
-/// The verbs provider, if a device of this machine reaches `host`; else why not.
+/// The verbs provider if an RDMA device here reaches `host`; otherwise why none does.
 #[cfg(feature = "verbs")]
 fn verbs_to(options: &Options, host: &str) -> Result<Chosen, String> {
     use std::net::ToSocketAddrs;
     use std::time::{Duration, Instant};
-    /// For the device to find its way; without devices the answer is immediate.
+    /// How long a device may take to resolve a route. Without devices the answer is immediate.
     const ROUTE: Duration = Duration::from_secs(2);
     let verbs = nfsrdma_verbs::Verbs::new();
-    // Who cannot be found is told of by mounting, which looks again.
+    // The mount resolves the name again, and then reports a failure.
     let peers = (host, options.port)
         .to_socket_addrs()
         .map_err(|_| format!("{host} cannot be resolved"))?;
@@ -110,8 +110,8 @@ fn verbs_to(_: &Options, _: &str) -> Result<Chosen, String> {
 
 fn iwarp(options: &Options) -> Arc<dyn Provider> {
     let defaults = IwarpOptions::default();
-    // Who wants to know earlier of a server that is silent (`timeo`) also wants to know
-    // earlier of a path that is, with calls under way or without.
+    // A short `timeo` asks to notice a silent server early. So it also shortens the times after
+    // which TCP gives up a path, both with data unacknowledged and when idle.
     let within = |time: Option<Duration>| time.map(|time| time.min(options.timeo.max(SECOND)));
     Arc::new(IwarpProvider::new(IwarpOptions {
         crc: options.crc,

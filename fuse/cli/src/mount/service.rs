@@ -1,5 +1,5 @@
-//! A mount at work, and its end: requests are served until the mount is gone or a signal comes, then
-//! what programs wrote is flushed, locks are given back, and the server is told.
+//! A mount at work, and its end. Requests are served until the mount is gone or a signal comes.
+//! Then dirty data is flushed, locks are released, and the server is told by UMNT.
 
 use crate::failure::Failure;
 use crate::ipc::{control, exit_watch, flush_request};
@@ -17,17 +17,17 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{debug, error, info, warn};
 
-/// For taking leave of the server, whose answer does not matter.
+/// How long to wait for the server's answers to UNLOCK and UMNT at the end, which do not matter.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// Between two tries to leave a mount point on which another mount lies.
+/// The interval between attempts to unmount while another mount covers this one.
 const COVERED: Duration = Duration::from_secs(1);
 
-/// The signals that end a mount, and SIGHUP, which opens its log anew.
+/// The signals that end a mount, and SIGHUP, which opens its log again.
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hang_up: Signal,
-    /// The terminal that SIGHUP tells the end of is the mount's own.
+    /// Whether SIGHUP means the end of the mount's own terminal, and so of the mount.
     on_terminal: bool,
     log: Log,
 }
@@ -43,7 +43,7 @@ impl Signals {
         })
     }
 
-    /// The name of the next one.
+    /// Waits for the next signal that ends the mount, and returns its name.
     pub(crate) async fn next(&mut self) -> &'static str {
         loop {
             tokio::select! {
@@ -64,17 +64,17 @@ pub(crate) struct Service {
     pub(crate) fs: Arc<Fs<Nfs3Client>>,
     pub(crate) session: Arc<Session>,
     pub(crate) signals: Signals,
-    /// Kept for whoever waits for this process: see [`exit_watch`].
+    /// Kept for the processes that wait for the end of this one: see [`exit_watch`].
     pub(crate) notifier: Option<exit_watch::ExitNotifier>,
     pub(crate) control: Option<control::Control>,
     pub(crate) name: String,
-    /// The mount's source, for /run/mount/utab.
+    /// The source of the mount, for /run/mount/utab.
     pub(crate) source: Vec<u8>,
-    /// What could not be written, a line each.
+    /// Lost data, with a line for each range.
     pub(crate) lost: Vec<String>,
 }
 
-/// Takes it out again, if no younger mount of the same export is there.
+/// Removes the mount's entry, unless a younger mount of the same export is there.
 fn leave_utab(source: &[u8], dir: &Path) {
     let again = mounts::all().is_ok_and(|all| {
         all.iter()
@@ -86,7 +86,7 @@ fn leave_utab(source: &[u8], dir: &Path) {
 }
 
 impl Service {
-    /// Serves until the mount is gone, by umount(8) or by a signal; flushes; takes leave.
+    /// Serves until umount(8) or a signal ends the mount, then flushes and sends UMNT.
     pub(crate) async fn run(mut self) -> Result<(), Failure> {
         let session = self.session.clone();
         let mut notifier = self.notifier.take();
@@ -95,7 +95,7 @@ impl Service {
         let runtime = tokio::runtime::Handle::current();
         let mut ended = tokio::task::spawn_blocking(move || {
             let outcome = session.join();
-            // Before a new mount can have the device number.
+            // The name must be free before a new mount can get the device number.
             let feeds = control.map(|control| runtime.block_on(control.stop()));
             if let Some(notifier) = &mut notifier {
                 notifier.end_session();
@@ -139,8 +139,8 @@ impl Service {
             notifier.report_lost(&(lost.join("\n") + "\n"));
         }
         leave_utab(&self.source, self.session.own_mount().dir());
-        // The end of the process closes it, not the end of this function: memory and threads are
-        // still to be given back, and others wait for all of that.
+        // The socket stays open until the process ends, not only this function: memory and threads
+        // are still to be freed, and watchers wait for all of that.
         if let Some(notifier) = &mut notifier {
             notifier.remove_name();
         }
@@ -150,7 +150,7 @@ impl Service {
         if farewell.is_err() {
             debug!("the server did not answer UMNT");
         }
-        // Whoever listens has heard the last flush, too.
+        // Listeners of the tap have now seen the calls of the last flush.
         self.mounted.client.tap().close();
         if let Some(feeds) = feeds {
             feeds.finish().await;
@@ -166,8 +166,8 @@ impl Service {
         )))
     }
 
-    /// Whoever held a lock has closed its file, and the server may not have answered; or the mount was
-    /// aborted, and what is held goes now.
+    /// Releases the locks that are left: those whose UNLOCK the server has not answered, and those
+    /// of a mount that was aborted with files open.
     async fn give_back_locks(&self) {
         if let Some(locks) = self.fs.locks() {
             let left = locks.finish(FAREWELL).await;
@@ -180,7 +180,7 @@ impl Service {
         }
     }
 
-    /// Flushes, and tells whoever waits for the end how much is left.
+    /// Flushes, and reports the number of bytes left to those who watch this process.
     async fn last_flush(&mut self, mut notifier: Option<&mut exit_watch::ExitNotifier>) {
         let fs = self.fs.clone();
         let flush = self.flush();
@@ -198,8 +198,8 @@ impl Service {
         }
     }
 
-    /// Unmounts; a mount in use is flushed and detached, and served on for its users. False if
-    /// neither is possible now, as with another mount on top: then it is served on as well.
+    /// Unmounts. A mount in use is flushed, detached, and served on. Returns false if that is
+    /// impossible now, for example under another mount; then it is served on, too.
     async fn leave(&mut self) -> bool {
         match self.unmount_by(false).await {
             Ok(()) => return true,
@@ -226,7 +226,7 @@ impl Service {
             .map_err(std::io::Error::other)?
     }
 
-    /// Writes back what is written so far, of a mount that goes on; a signal ends the wait.
+    /// Writes back the data of a mount that goes on. A signal ends the wait.
     async fn flush_in_use(&mut self) {
         let fs = self.fs.clone();
         tokio::select! {
@@ -238,7 +238,7 @@ impl Service {
         }
     }
 
-    /// Writes everything back when the mount is gone; a signal ends the wait.
+    /// Writes back everything when the mount is gone. A signal ends the wait.
     async fn flush(&mut self) {
         let lost = tokio::select! {
             lost = self.fs.shutdown() => lost,
@@ -249,7 +249,7 @@ impl Service {
         self.note_lost(lost);
     }
 
-    /// What cannot be written is in the log, and in what the process says at its end.
+    /// Logs the data that could not be written, and keeps the lines for the report at the end.
     fn note_lost(&mut self, lost: Vec<Unwritten>) {
         for line in lost.iter().map(flush_request::lost_line) {
             if !self.lost.contains(&line) {

@@ -1,4 +1,4 @@
-//! Options as the engine, the file system and the adapter want them.
+//! Translates mount options into the settings of the transport, the file system and the adapter.
 
 use crate::mount::fuse_mount::{allow_other, permissions};
 use crate::options::mount_source::MountSource;
@@ -12,11 +12,11 @@ use nfsrdma_nfs3::options::{self as engine, ClientOptions, MountTarget, Transpor
 use rustix::process::geteuid;
 use std::time::Duration;
 
-/// Memory of messages and reply chunks in flight, on top of the cache, in bytes. It is
-/// reserved, not touched.
+/// Memory for messages and Reply chunks in flight, in addition to the cache, in bytes. It is
+/// reserved, and touched only when used.
 const MESSAGES: usize = 16 << 20;
 
-/// The options with the sizes in force, which a server that comes back may change.
+/// The options with the READ and WRITE sizes in force, which may change when a server restarts.
 pub(crate) fn effective(options: &Options, client: &Nfs3Client) -> String {
     let limits = client.limits();
     let options = Options {
@@ -30,7 +30,7 @@ pub(crate) fn effective(options: &Options, client: &Nfs3Client) -> String {
     })
 }
 
-/// The options before a server has said which sizes it takes.
+/// The options before the server has said which sizes it accepts.
 pub(crate) fn wanted(options: &Options) -> String {
     options.effective(Negotiated {
         rsize: options.rsize.unwrap_or(MAX_IO),
@@ -38,7 +38,7 @@ pub(crate) fn wanted(options: &Options) -> String {
     })
 }
 
-/// What the engine mounts.
+/// The target of the mount, for the transport.
 pub(crate) fn target(spec: &MountSource) -> MountTarget {
     MountTarget {
         host: spec.host.clone(),
@@ -46,7 +46,7 @@ pub(crate) fn target(spec: &MountSource) -> MountTarget {
     }
 }
 
-/// What the engine is told.
+/// The settings of the NFS client and its transport.
 pub(crate) fn client(options: &Options) -> ClientOptions {
     ClientOptions {
         port: options.port,
@@ -78,7 +78,7 @@ pub(crate) fn client(options: &Options) -> ClientOptions {
     }
 }
 
-/// What the file system is told.
+/// The settings of the file system.
 pub(crate) fn file_system(options: &Options) -> FsConfig {
     let zero = Duration::ZERO;
     let (reg, dir) = match options.attributes {
@@ -88,7 +88,7 @@ pub(crate) fn file_system(options: &Options) -> FsConfig {
         ),
         None => ((zero, zero), (zero, zero)),
     };
-    // The rest is for data on its way and for messages, so that `cache=` is what all buffers take.
+    // The rest of `cache=`, which limits all buffers, is for data in flight and for messages.
     let cache = options.cache as usize / 4 * 3;
     let dirty = (options.dirty_limit() as usize).min(cache);
     FsConfig {
@@ -114,7 +114,7 @@ pub(crate) fn file_system(options: &Options) -> FsConfig {
     }
 }
 
-/// Bytes of the pool that all buffers come from.
+/// The size of the pool from which all buffers come, in bytes.
 pub(crate) fn pool_bytes(options: &Options, config: &FsConfig) -> usize {
     // Each credit may have a call and a reply, in blocks of a power of two.
     let message = (options.inline as usize).next_power_of_two().max(4096);
@@ -122,7 +122,7 @@ pub(crate) fn pool_bytes(options: &Options, config: &FsConfig) -> usize {
     config.pool_bytes() + MESSAGES + 4 * calls * message
 }
 
-/// What the adapter is told. `local_lock`: which locks the kernel keeps.
+/// The settings of the adapter. `local_lock` says which locks the kernel keeps.
 pub(crate) fn fuse(spec: &MountSource, options: &Options, local_lock: LocalLock) -> FuseOptions {
     FuseOptions {
         source: spec.to_string(),
@@ -131,7 +131,7 @@ pub(crate) fn fuse(spec: &MountSource, options: &Options, local_lock: LocalLock)
         } else {
             Access::Owner
         },
-        // Waking a thread on an idle CPU costs more than a call: few readers.
+        // Waking a thread on an idle CPU costs more than a call, so there are few workers.
         workers: options.workers(),
         io_uring: options.io_uring,
         threads: options.threads.unwrap_or(cpus().clamp(1, 4)),

@@ -4,11 +4,11 @@ use crate::options::mount_source::MountSource;
 use nfsrdma_nfs3::Description;
 use std::path::Path;
 
-/// Columns of a terminal.
+/// The width of a terminal, in columns.
 const COLUMNS: usize = 80;
 
-/// What was mounted how, as far as there is room for it in one line of a terminal. The log, and
-/// `-v`, have the rest.
+/// The summary: what was mounted and how, as far as one line of a terminal has room. The log and
+/// `-v` show the rest.
 pub(crate) fn line(spec: &MountSource, dir: &Path, what: &Description) -> String {
     let Description {
         provider,
@@ -27,7 +27,7 @@ pub(crate) fn line(spec: &MountSource, dir: &Path, what: &Description) -> String
     )
 }
 
-/// `head` and the first of `tails` with which it fits a line, else the last.
+/// Joins `head` and the first of `tails` with which it fits on a line, or else the last one.
 fn first_that_fits(head: &str, tails: [String; 3]) -> String {
     let room = COLUMNS.saturating_sub(head.chars().count());
     let fits = tails.iter().find(|tail| tail.chars().count() <= room);

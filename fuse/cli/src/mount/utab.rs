@@ -1,14 +1,15 @@
 //! Entries for umount(8) in /run/mount/utab, libmount's table of what the kernel does not keep.
 //!
-//! Without an entry umount(8) asks statfs(2) for the type, which is `fuse`, looks for a helper
-//! `umount.fuse`, and calls umount(2) itself. With an entry it reads /proc/self/mountinfo, where
-//! the type is `fuse.nfsrdma`, and runs `umount.fuse.nfsrdma`, which waits for data and says what
-//! was lost. The entry has the option `_netdev`, which is true, and makes systemd unmount before
-//! the network goes down. mount(8) writes an entry only if it was given
-//! such options. The format is that of libmount: one line for each mount, fields
-//! separated by blanks, with octal escapes; changed by writing a new file while `utab.lock` is
-//! locked. Where the table cannot be written (no root, no /run) there is none: the mount is then
-//! kept busy while data are unwritten, which every caller of umount(2) respects.
+//! Without an entry, umount(8) asks statfs(2) for the type, which is `fuse`, looks for a helper
+//! `umount.fuse`, and calls umount(2) itself. With an entry, it reads the type `fuse.nfsrdma` from
+//! /proc/self/mountinfo and runs `umount.fuse.nfsrdma`, which waits for the flush and reports lost
+//! data. The entry has the option `_netdev`, which makes systemd unmount before the network goes
+//! down. mount(8) writes an entry only if it was given such options.
+//!
+//! The format is that of libmount: one line for each mount, with fields separated by blanks and
+//! octal escapes. A change writes a new file while `utab.lock` is locked. Where the table cannot be
+//! written (no root, no /run), there is no entry. The mount is then kept busy while it has
+//! unwritten data, so that umount(2) fails with EBUSY.
 
 use crate::mounts::escape;
 use rustix::fs::{FlockOperation, flock};
@@ -24,7 +25,7 @@ const LOCK: &str = "/run/mount/utab.lock";
 /// A table larger than this is not touched.
 const LARGEST: u64 = 16 << 20;
 
-/// The table with the entries for `source` on `dir` taken out.
+/// The table without the entries for `source` on `dir`.
 fn without(table: &[u8], source: &[u8], dir: &[u8]) -> Vec<u8> {
     let source = [b"SRC=", &escape(source)[..]].concat();
     let target = [b"TARGET=", &escape(dir)[..]].concat();
@@ -43,7 +44,7 @@ fn without(table: &[u8], source: &[u8], dir: &[u8]) -> Vec<u8> {
         .collect()
 }
 
-/// The table with one entry for `source` on `dir`.
+/// The table with exactly one entry for `source` on `dir`.
 fn with(table: &[u8], source: &[u8], dir: &[u8]) -> Vec<u8> {
     let mut table = without(table, source, dir);
     if table.last().is_some_and(|&byte| byte != b'\n') {
@@ -57,7 +58,7 @@ fn with(table: &[u8], source: &[u8], dir: &[u8]) -> Vec<u8> {
     table
 }
 
-/// Replaces the table by `change` of it, unless that is the same.
+/// Replaces the table by the result of `change`, unless that is the same.
 fn update(change: impl FnOnce(&[u8]) -> Vec<u8>) -> io::Result<()> {
     let lock = OpenOptions::new()
         .write(true)
@@ -65,7 +66,7 @@ fn update(change: impl FnOnce(&[u8]) -> Vec<u8>) -> io::Result<()> {
         .truncate(false)
         .mode(0o644)
         .open(LOCK)?;
-    // Until it is closed.
+    // The lock lasts until the file is closed.
     flock(&lock, FlockOperation::LockExclusive)?;
     let table = match fs::symlink_metadata(TABLE) {
         Ok(found) if !found.is_file() || found.len() > LARGEST => {
@@ -95,13 +96,13 @@ fn update(change: impl FnOnce(&[u8]) -> Vec<u8>) -> io::Result<()> {
     written
 }
 
-/// Enters the mount of `source` on `dir`.
+/// Adds an entry for the mount of `source` on `dir`.
 pub(crate) fn add(source: &[u8], dir: &Path) -> io::Result<()> {
     let _ = DirBuilder::new().mode(0o755).create(DIRECTORY);
     update(|table| with(table, source, dir.as_os_str().as_bytes()))
 }
 
-/// Takes it out.
+/// Removes the entries for `source` on `dir`.
 pub(crate) fn remove(source: &[u8], dir: &Path) -> io::Result<()> {
     if !Path::new(TABLE).exists() {
         return Ok(());

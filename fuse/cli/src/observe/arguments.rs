@@ -1,4 +1,4 @@
-//! The main arguments of a call, from the head of its RPC message.
+//! Decodes the main arguments of a call from the first bytes of its RPC message.
 
 use nfsrdma_xdr::codec::{Decode, Decoder, Result};
 use nfsrdma_xdr::nfs_acl;
@@ -8,7 +8,7 @@ use nfsrdma_xdr::procedure::Procedure;
 use nfsrdma_xdr::rpc;
 use serde::{Deserialize, Serialize};
 
-/// What a call is about. Handles are shown as Wireshark shows them, by their CRC-32.
+/// The arguments of a call. A handle is shown by its CRC-32, as Wireshark shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Arguments {
     /// The file, or the directory of `name`.
@@ -16,23 +16,23 @@ pub(super) struct Arguments {
     pub(super) handle: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) name: Option<String>,
-    /// The path of `handle` below the mount, as far as it is known.
+    /// The path of `handle` below the mount, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) path: Option<String>,
-    /// Of RENAME and LINK: the second directory and name.
+    /// The second directory and name of RENAME and LINK.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) to_handle: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) to_name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) to_path: Option<String>,
-    /// Of READ, WRITE and COMMIT; of READDIR and READDIRPLUS the cookie.
+    /// The offset of READ, WRITE and COMMIT; the cookie of READDIR and READDIRPLUS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) offset: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) count: Option<u32>,
-    /// Of calls of NLM: how much is locked, with 0 to the end of the file; the owner's number, and
-    /// whether the lock is exclusive.
+    /// For calls of NLM: the length of the lock (0 reaches to the end of the file), the number of
+    /// its owner, and whether it is exclusive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) length: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -41,13 +41,13 @@ pub(super) struct Arguments {
     pub(super) exclusive: Option<bool>,
 }
 
-/// A handle's short name.
+/// The short form of a handle: its CRC-32.
 pub(super) fn hash(handle: &[u8]) -> String {
     let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32IsoHdlc, handle);
     format!("0x{:08x}", crc as u32)
 }
 
-/// The handle's short name, and its path.
+/// Decodes a handle. Returns its short form and its path.
 fn handle(from: &mut Decoder<'_>, find: Find<'_>) -> Result<(Option<String>, Option<String>)> {
     let handle = FileHandle::decode(from)?;
     Ok((Some(hash(handle.as_bytes())), find(&handle)))
@@ -56,11 +56,11 @@ fn handle(from: &mut Decoder<'_>, find: Find<'_>) -> Result<(Option<String>, Opt
 /// Finds the path of a handle.
 pub(super) type Find<'a> = &'a mut dyn FnMut(&FileHandle) -> Option<String>;
 
-/// A call as its head tells it.
+/// A call, as far as the first bytes of its message describe it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Description {
     pub(super) procedure: String,
-    /// Of AUTH_SYS.
+    /// The uid of AUTH_SYS.
     pub(super) uid: Option<u32>,
     pub(super) arguments: Arguments,
 }
@@ -70,7 +70,7 @@ fn name(from: &mut Decoder<'_>) -> Result<Option<String>> {
     Ok(Some(String::from_utf8_lossy(name.0).into_owned()))
 }
 
-/// The name of a procedure of NFS_ACL that is about an object.
+/// The name of a procedure of NFS_ACL, except NULL.
 fn acl_procedure(number: u32) -> Option<&'static str> {
     match number {
         nfs_acl::Getacl::NUMBER => Some(nfs_acl::Getacl::NAME),
@@ -91,7 +91,7 @@ pub(super) fn nlm_procedure(number: u32) -> Option<&'static str> {
     }
 }
 
-/// Of a call of NLM.
+/// Decodes the arguments of a call of NLM.
 fn fill_lock(
     to: &mut Arguments,
     number: u32,
@@ -121,7 +121,7 @@ fn fill_lock(
     Ok(())
 }
 
-/// The procedure's name, its caller, and its arguments as far as `head` has them.
+/// The name of the procedure, the caller, and the arguments that `head` contains.
 pub(super) fn describe(head: &[u8], find: Find<'_>) -> Description {
     let mut from = Decoder::new(head);
     let Ok(call) = rpc::Call::parse(&mut from) else {
@@ -152,7 +152,7 @@ pub(super) fn describe(head: &[u8], find: Find<'_>) -> Description {
         && let Some(name) = nlm_procedure(call.procedure)
     {
         let mut arguments = Arguments::default();
-        // What cannot be read is left out.
+        // Arguments that cannot be decoded are left out.
         let _ = fill_lock(&mut arguments, call.procedure, &mut from, find);
         return Description {
             procedure: name.to_owned(),
@@ -166,7 +166,7 @@ pub(super) fn describe(head: &[u8], find: Find<'_>) -> Description {
     match number {
         Some(number) if (call.program, call.version) == (nfs3::PROGRAM, nfs3::VERSION) => {
             let mut arguments = Arguments::default();
-            // What cannot be read is left out.
+            // Arguments that cannot be decoded are left out.
             let _ = fill(&mut arguments, *number, &mut from, find);
             Description {
                 procedure: number.label().to_owned(),
@@ -290,7 +290,7 @@ mod tests {
             describe(&call(100005, 1, |_| {}), &mut find).procedure,
             "100005.3.1"
         );
-        // Cut in the middle: what is there is shown.
+        // The message is cut inside its arguments: those that are complete are shown.
         let described = describe(&read[..read.len() - 3], &mut find);
         let arguments = described.arguments;
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The command `capture`.
+//! The command `capture`: writes messages from the stream of [`frame`] to a pcapng file.
 
 use super::frame::{self, FRAME_MAX, Frame};
 use super::packet::{Conversation, Packet};
@@ -27,10 +27,10 @@ use tokio::io::AsyncReadExt;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
-/// Nanoseconds: ten to the minus nine.
+/// The unit of time stamps: ten to the power of minus nine seconds.
 const RESOLUTION: u8 = 9;
 
-/// A number of bytes written, and where to.
+/// A writer that counts the bytes written.
 struct Counting<W> {
     inner: W,
     bytes: u64,
@@ -48,16 +48,16 @@ impl<W: Write> Write for Counting<W> {
     }
 }
 
-/// The file being written.
+/// The state of the recording.
 struct Recorder<W: Write> {
     file: PcapNgWriter<Counting<W>>,
     conversations: HashMap<u64, Conversation>,
     packets: u64,
     messages: u64,
-    /// Events lost, in all and since the last packet.
+    /// The number of lost events, in all and before the last packet.
     lost: u64,
     lost_before: u64,
-    /// As asked for.
+    /// The limits that the user gave.
     packets_max: u64,
     bytes_max: u64,
 }
@@ -101,7 +101,7 @@ impl<W: Write> Recorder<W> {
         })
     }
 
-    /// Whether as much is written as was asked for.
+    /// Whether the recording has reached one of its limits.
     fn is_full(&self) -> bool {
         self.packets >= self.packets_max || self.file.get_ref().bytes >= self.bytes_max
     }
@@ -185,14 +185,13 @@ impl<W: Write> Recorder<W> {
 
 /// Why the recording ended.
 enum CaptureEnd {
-    /// As asked for, or by a signal.
+    /// A limit was reached, or a signal came.
     Enough,
     Mount,
-    /// Nobody reads.
+    /// The reader closed the pipe.
     Reader,
 }
 
-/// Runs `capture`.
 pub(crate) fn run(args: &CaptureArgs) -> Result<(), Failure> {
     let system = |error: io::Error| Failure::new(Exit::System, error.to_string());
     let mount = client::mount(&args.dir)?;
@@ -216,16 +215,16 @@ pub(crate) fn run(args: &CaptureArgs) -> Result<(), Failure> {
     })
 }
 
-/// The events as they come.
+/// The stream of events.
 struct Input {
     stream: tokio::net::UnixStream,
     bytes: Vec<u8>,
-    /// Up to here they are used.
+    /// The position up to which the bytes are used.
     at: usize,
 }
 
 impl Input {
-    /// More bytes; false at the end. Nothing is lost if it is given up.
+    /// Reads more bytes; false at the end of the stream. It is cancel-safe.
     async fn more(&mut self) -> bool {
         self.bytes.drain(..self.at);
         self.at = 0;
@@ -247,7 +246,7 @@ impl Input {
         Ok(())
     }
 
-    /// The next event that is here already.
+    /// The next event, if it has been received completely.
     fn next(&mut self) -> Result<Option<Frame>, frame::FrameError> {
         let Some((frame, used)) = frame::split(&self.bytes[self.at..])? else {
             return Ok(None);
@@ -258,7 +257,8 @@ impl Input {
     }
 }
 
-/// The crate calls every error of a file "Error reading bytes": the system's own text says more.
+/// The error for a file that cannot be written. The crate says "Error reading bytes" for every
+/// error of a file, so this uses the system's own text.
 fn unwritable(path: &Path, error: PcapError) -> Failure {
     let why = match error {
         PcapError::IoError(error) => output::without_number(&error),
@@ -269,7 +269,7 @@ fn unwritable(path: &Path, error: PcapError) -> Failure {
     Failure::new(Exit::System, message)
 }
 
-/// Opens the file, readable by nobody else: it will hold others' data.
+/// Creates the file, readable only by its owner, because it will contain the data of other users.
 fn create(path: &Path, mount: &Mount) -> Result<Box<dyn Write>, Failure> {
     if path == Path::new("-") {
         return Ok(Box::new(io::stdout()));
@@ -279,7 +279,7 @@ fn create(path: &Path, mount: &Mount) -> Result<Box<dyn Write>, Failure> {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    // Every packet written there would make more.
+    // A file on the mount itself would be recorded, and each packet would cause further ones.
     let device = place.metadata().map_err(failed)?.dev();
     if format!("{}:{}", major(device), minor(device)) == mount.device {
         return Err(Failure::usage(format!(
@@ -344,7 +344,7 @@ async fn record(args: &CaptureArgs, mut input: Input, to: Box<dyn Write>) -> Res
     Ok(())
 }
 
-/// What stopped the recording before its end.
+/// An error that stopped the recording.
 enum Trouble {
     File(PcapError),
     Stream(frame::FrameError),
@@ -359,7 +359,7 @@ impl Trouble {
     }
 }
 
-/// Records what is here already.
+/// Records the events that have been received.
 fn take<W: Write>(
     input: &mut Input,
     recorder: &mut Recorder<W>,

@@ -1,12 +1,11 @@
-//! What a trace adds to the events of the engine: paths of handles, and processes of threads.
+//! What a trace adds to the transport's events: paths of handles, and processes of threads.
 
 use nfsrdma_xdr::nfs3::FileHandle;
 use std::fmt;
 
-/// Finds the path of a handle.
 pub(crate) type FindPath = Box<dyn FnMut(&FileHandle) -> Option<String> + Send>;
 
-/// Of one listener.
+/// The context of one listener.
 pub(super) struct Context {
     find: FindPath,
 }
@@ -26,8 +25,8 @@ impl Context {
         (self.find)(handle)
     }
 
-    /// The process of the thread `tid`: FUSE tells of threads. The thread itself if it has ended.
-    /// Not remembered: numbers go to other threads.
+    /// The process of the thread `tid`, since FUSE reports threads; `tid` itself if the thread has
+    /// ended. It is not cached, because thread numbers are reused.
     pub(super) fn process(&self, tid: u32) -> u32 {
         let look = || {
             let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;

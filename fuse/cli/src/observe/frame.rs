@@ -1,4 +1,4 @@
-//! The stream of `capture`: events in XDR, each behind its length in bytes.
+//! The stream of `capture`: events encoded in XDR, each preceded by its length in bytes.
 
 use nfsrdma_rpcrdma::tap::{Data, Event, Incoming, Outgoing};
 use nfsrdma_xdr::codec::{DecodeError, Decoder, Encode, Encoder};
@@ -16,7 +16,7 @@ const INCOMING: u32 = 4;
 const LOST: u32 = 5;
 const END: u32 = 6;
 
-/// What arrives.
+/// What the stream consists of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Frame {
     Connected(Connected),
@@ -27,7 +27,7 @@ pub(super) enum Frame {
     End,
 }
 
-/// As [`nfsrdma_rpcrdma::tap::Connected`].
+/// The fields of [`nfsrdma_rpcrdma::tap::Connected`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Connected {
     pub(super) connection: u64,
@@ -39,7 +39,7 @@ pub(super) struct Connected {
     pub(super) peer_private_data: Vec<u8>,
 }
 
-/// Bytes that are no frame.
+/// Bytes that are not a frame.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum FrameError {
     #[error(transparent)]
@@ -100,7 +100,7 @@ fn put(event: &Event, to: &mut Encoder) -> bool {
             put_data(&into.message, to);
             to.bool(into.invalidated.is_some());
             to.u32(into.invalidated.unwrap_or(0));
-            // The lists have no encoding but that of a header.
+            // The chunk lists can only be encoded as part of a header.
             Header::new(0, 1, Body::Msg(into.offer.clone())).encode(to);
             put_some(into.read.as_ref(), to);
             put_some(into.written.as_ref(), to);
@@ -116,7 +116,7 @@ fn put(event: &Event, to: &mut Encoder) -> bool {
 }
 
 fn framed(body: &[u8], to: &mut Vec<u8>) {
-    // A message and its chunks are a few MiB.
+    // A message and its chunks have a few MiB, so the length fits.
     to.extend_from_slice(&(body.len() as u32).to_be_bytes());
     to.extend_from_slice(body);
 }
@@ -136,8 +136,8 @@ pub(super) fn end() -> Vec<u8> {
     bytes
 }
 
-/// Takes a whole frame from the front of `bytes`, if there is one: the frame's bytes and how
-/// many to drop.
+/// Splits a complete frame off the front of `bytes`, if there is one. Returns the frame, and the
+/// number of bytes to drop.
 pub(super) fn split(bytes: &[u8]) -> Result<Option<(&[u8], usize)>> {
     let Some((length, rest)) = bytes.split_first_chunk::<4>() else {
         return Ok(None);
@@ -196,7 +196,7 @@ fn offer(from: &mut Decoder<'_>) -> Result<ChunkLists> {
     }
 }
 
-/// Reads what [`split`] gave.
+/// Decodes a frame that [`split`] returned.
 pub(super) fn decode(bytes: &[u8]) -> Result<Frame> {
     let mut from = Decoder::new(bytes);
     let from = &mut from;

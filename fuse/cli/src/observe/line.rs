@@ -1,4 +1,4 @@
-//! The stream of `trace`: one JSON object on each line, and the same for people.
+//! The stream of `trace`: one JSON object on each line. Also formats such a line for people.
 
 use super::arguments::{Arguments, describe};
 use super::context::Context;
@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
-/// One line. Times are nanoseconds, `time_ns` since 1970 (UTC).
+/// One line. Times are in nanoseconds; `time_ns` counts from 1970 (UTC).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub(super) enum Line {
-    /// A connection; at the beginning, one that is up already.
+    /// A connection was made. At the beginning of a trace, it is up already.
     Connected {
         time_ns: u64,
         connection: u64,
@@ -31,14 +31,14 @@ pub(super) enum Line {
         connection: u64,
         slot: usize,
         why: String,
-        /// Calls on it that had no answer.
+        /// The number of calls on it that had no answer.
         calls: usize,
     },
     /// A call is being sent.
     Sent(Call),
-    /// A call is over.
+    /// A call has ended.
     Call(Call),
-    /// So many events were dropped, because the listener was slow.
+    /// This number of events was dropped, because the listener was slow.
     Lost { events: u64 },
     /// The mount ended.
     End,
@@ -50,17 +50,17 @@ pub(super) struct Call {
     pub(super) time_ns: u64,
     pub(super) xid: u32,
     pub(super) procedure: String,
-    /// The process whose operation began the call; absent where none did, as for write-back.
+    /// The process whose operation began the call. Absent if there is none, as for write-back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) pid: Option<u32>,
-    /// Of the call's credential.
+    /// The uid of the call's credential.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) uid: Option<u32>,
     pub(super) arguments: Arguments,
-    /// Absent if it was never sent, or before the trace began.
+    /// Absent if the call was never sent, or was sent before the trace began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) transport: Option<Transport>,
-    /// Absent while it is not over.
+    /// Absent until the call has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reply: Option<Reply>,
 }
@@ -69,10 +69,10 @@ pub(super) struct Call {
 pub(super) struct Transport {
     pub(super) connection: u64,
     pub(super) slot: usize,
-    /// 2: retransmitted.
+    /// 1 for the first transmission; 2 and more for retransmissions.
     #[serde(alias = "sending")]
     pub(super) transmission: u32,
-    /// Of the message, without what goes by chunks.
+    /// The length of the message, without the data in chunks.
     pub(super) bytes: usize,
     pub(super) chunks: Vec<Chunk>,
     pub(super) credits_in_use: u32,
@@ -89,13 +89,13 @@ pub(super) struct Chunk {
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Reply {
-    /// `OK`, the name of an NFS status (`NOENT`), or why there is none.
+    /// `OK`, the name of an NFS status (`NOENT`), or the reason why there is none.
     pub(super) status: String,
     pub(super) error: bool,
-    /// From its beginning to the last transmission, and from there to the end.
+    /// The time from the beginning of the call to its last transmission, and from there to its end.
     pub(super) queue_ns: u64,
     pub(super) round_trip_ns: u64,
-    /// Of the reply, what came by the Write chunk included.
+    /// The length of the reply, including the data of the Write chunk.
     pub(super) bytes: usize,
     pub(super) written_bytes: usize,
 }
@@ -152,7 +152,7 @@ fn call(sent: &Sent, context: &mut Context) -> Call {
     }
 }
 
-/// The name of a status of NLM, if the call is one of its.
+/// The name of a status of NLM, if the call is one of NLM.
 fn lock_status(head: &[u8], number: u32) -> Option<String> {
     let call = rpc::Call::parse(&mut Decoder::new(head)).ok()?;
     let status = nlm4::Status::from_xdr(&number.to_be_bytes()).ok()?;
@@ -219,13 +219,13 @@ fn line(event: &Event, context: &mut Context) -> Option<Line> {
 }
 
 fn write(line: &Line, to: &mut Vec<u8>) {
-    // Only a map with keys that are no strings, or an I/O error, could fail.
+    // This could only fail for a map with keys other than strings, or by an I/O error.
     if serde_json::to_writer(&mut *to, line).is_ok() {
         to.push(b'\n');
     }
 }
 
-/// Appends the line of an event.
+/// Appends the line for an event.
 pub(super) fn encode(event: &Event, context: &mut Context, to: &mut Vec<u8>) {
     if let Some(line) = line(event, context) {
         write(&line, to);
@@ -323,7 +323,7 @@ fn show_call(call: &Call, to: &mut String) -> std::fmt::Result {
     Ok(())
 }
 
-/// A line for people.
+/// Formats a line for people.
 pub(super) fn show(line: &Line) -> String {
     let mut text = String::new();
     let shown = match line {
@@ -364,7 +364,7 @@ pub(super) fn show(line: &Line) -> String {
     text
 }
 
-/// `name` as text that a terminal can be shown.
+/// Escapes the characters of `name` that a terminal would obey.
 fn printable(name: &str) -> String {
     let mut shown = String::with_capacity(name.len() + 2);
     for c in name.chars() {

@@ -1,7 +1,7 @@
-//! `trace` and `capture`: what a mount does, told over its control socket as it happens.
+//! `trace` and `capture`: a mount's calls and messages as they happen, by its control socket.
 //!
-//! The serving process only passes on what the engine's [`Tap`] tells; the commands make lines
-//! and files of it, with the rights of whoever calls them.
+//! The serving process only passes on the events of the transport's [`Tap`]. The commands format
+//! them, with the rights of the user who runs them.
 
 mod arguments;
 pub(super) mod capture;
@@ -25,14 +25,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Bytes written at a time, about.
+/// The approximate number of bytes written at a time.
 const BATCH: usize = 64 << 10;
 
-/// What stands in front of a feed, on a line of its own.
+/// The first line of a feed.
 const GREETING: &str = concat!("nfsrdma ", env!("CARGO_PKG_VERSION"));
 
-/// Procedures of the programs beside NFS that have a name of their own: the transport tells them
-/// together, and the command picks.
+/// The procedures of other programs than NFS that can be chosen by name. The transport only reports
+/// the procedures of other programs as a whole, and the command filters them.
 const SIDE: [&str; 6] = [
     nfs_acl::Getacl::NAME,
     nfs_acl::Setacl::NAME,
@@ -41,10 +41,10 @@ const SIDE: [&str; 6] = [
     nlm4::Cancel::NAME,
     nlm4::Unlock::NAME,
 ];
-/// All procedures of other programs.
+/// The number that stands for all procedures of other programs.
 const OTHER: u32 = ProcedureNumber::COUNT as u32;
 
-/// The number of a procedure, for clap: as in [`Filter::procedures`]; behind it those of [`SIDE`].
+/// Parses a procedure's name for clap. [`SIDE`] follows the numbers of [`Filter::procedures`].
 pub fn procedure(name: &str) -> Result<u32, String> {
     let name = name.to_ascii_uppercase();
     if name == "OTHER" {
@@ -68,7 +68,7 @@ pub fn procedure(name: &str) -> Result<u32, String> {
         })
 }
 
-/// Whether a procedure, by the name that a line has, is among those asked for.
+/// Whether the user asked for the procedure with this name, as a line has it.
 fn is_asked_for(asked: &[u32], name: &str) -> bool {
     let of_nfs = || ProcedureNumber::ALL.iter().any(|of| of.label() == name);
     asked.is_empty()
@@ -79,7 +79,7 @@ fn is_asked_for(asked: &[u32], name: &str) -> bool {
         })
 }
 
-/// `trace PROCEDURES ERRORS MILLISECONDS SENDINGS`
+/// `trace PROCEDURES ERRORS MILLISECONDS TRANSMISSIONS`
 fn trace_request(filter: &Filter) -> String {
     format!(
         "trace {} {} {} {}",
@@ -95,14 +95,14 @@ fn capture_request(limit: usize) -> String {
     format!("capture {limit}")
 }
 
-/// How a feed writes events.
+/// A function that appends the encoding of an event.
 type Encode = fn(&Event, &mut Context, &mut Vec<u8>);
 
 fn frame_of(event: &Event, _: &mut Context, to: &mut Vec<u8>) {
     frame::encode(event, to);
 }
 
-/// What a request asks to listen to.
+/// Parses a request: what to listen to, how to encode it, and the end of the stream.
 fn parse(request: &str) -> Option<(Interest, Encode, Vec<u8>)> {
     let mut words = request.split(' ');
     let name = words.next()?;
@@ -125,7 +125,7 @@ fn parse(request: &str) -> Option<(Interest, Encode, Vec<u8>)> {
     }
 }
 
-/// The feed for a request; `None` if it asks for none.
+/// Returns the feed for a request; `None` if the request is another one.
 ///
 /// `paths` finds the path of a handle.
 pub(super) fn answer(tap: &Arc<Tap>, paths: FindPath, request: &str) -> Option<Feed> {
@@ -136,7 +136,7 @@ pub(super) fn answer(tap: &Arc<Tap>, paths: FindPath, request: &str) -> Option<F
             let mut listener = tap.listen(interest);
             let mut context = Context::new(paths);
             let (mut from, mut to) = stream.into_split();
-            // What the client says is of no interest, that it goes away is.
+            // This reads only to notice that the client is gone. What the client sends is ignored.
             let gone = async {
                 let mut word = [0; 64];
                 while from.read(&mut word).await.is_ok_and(|n| n > 0) {}
@@ -156,7 +156,7 @@ async fn feed(
     to: &mut (impl AsyncWriteExt + Unpin),
 ) -> io::Result<()> {
     let mut bytes = format!("{GREETING}\n").into_bytes();
-    // Who connected knows that it is being listened for from here on.
+    // When the client reads the greeting, it knows that events are reported from then on.
     to.write_all(&bytes).await?;
     while let Some(event) = listener.next().await {
         bytes.clear();

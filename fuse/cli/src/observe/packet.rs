@@ -1,11 +1,11 @@
-//! Messages and RDMA operations as packets that Wireshark dissects by itself: Ethernet, IP,
-//! TCP, and in it MPA, DDP and RDMAP (RFC 5044, 5041, 5040), whatever the provider.
+//! Builds packets that Wireshark dissects by itself from messages and RDMA operations: Ethernet, IP
+//! and TCP, with MPA, DDP and RDMAP (RFC 5044, 5041, 5040) in it, for every provider.
 //!
-//! Why this and not InfiniBand: Wireshark recognises MPA by the connection's first two frames,
-//! which can be made from what both sides said, and then finds RPC-over-RDMA in it without a
-//! setting; of an InfiniBand connection it wants to have seen the communication manager's
-//! messages, which are not there. The MPA frames say "no CRC" and no markers, so that nothing
-//! has to be computed over data a snapshot length may have cut.
+//! It is iWARP and not InfiniBand for this reason: Wireshark recognises MPA by the first two frames
+//! of the connection, which can be reconstructed from what both sides announced, and then finds
+//! RPC-over-RDMA without any setting. For an InfiniBand connection it needs the messages of the
+//! communication manager, which this program does not have. The MPA frames announce no CRC and no
+//! markers, so that nothing has to be computed over data that a snapshot length may have cut.
 
 use super::frame::Connected;
 use etherparse::{Ethernet2Header, IpNumber, Ipv4Header, Ipv6Header, TcpHeader, ether_type};
@@ -17,30 +17,30 @@ use nfsrdma_xdr::rpcrdma::Segment;
 use std::net::{IpAddr, SocketAddr};
 use std::time::SystemTime;
 
-/// Payload of one DDP segment of a Send: whole messages, as far as an IPv4 packet goes.
+/// Payload of one DDP segment of a Send: the whole message, if an IPv4 packet has room for it.
 const SEND: usize = 64_000;
 /// Payload of one DDP segment of an RDMA Write or Read.
 const TAGGED: usize = 32 << 10;
-/// MAC addresses of the two ends: locally administered ones.
+/// MAC addresses of both ends, which are locally administered ones.
 const CLIENT: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const SERVER: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-/// What packets of RDMA operations are marked with.
+/// The comment of packets of RDMA operations.
 const RECONSTRUCTED: &str = "put together from the chunk lists of the call and its reply";
-/// What packets of the connection itself are marked with.
+/// The comment of packets of the connection itself.
 const MADE_UP: &str = "made from what both sides said while connecting";
 
-/// One packet, perhaps cut.
+/// One packet, which may be cut.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Packet {
     pub(super) time: SystemTime,
     pub(super) bytes: Vec<u8>,
-    /// Bytes it would have whole.
+    /// The length of the whole packet, in bytes.
     pub(super) length: usize,
     pub(super) comment: Option<&'static str>,
 }
 
-/// Who sends.
+/// The sender of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum From {
     Client,
@@ -55,7 +55,7 @@ struct Flags {
     fin: bool,
 }
 
-/// The next sequence number of one direction, and of its messages.
+/// The next sequence numbers of one direction: of TCP, and of its messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Direction {
     next: u32,
@@ -63,19 +63,19 @@ struct Direction {
     reads: u32,
 }
 
-/// A connection as packets.
+/// Turns the events of a connection into packets.
 #[derive(Debug)]
 pub(super) struct Conversation {
     local: SocketAddr,
     peer: SocketAddr,
     client: Direction,
     server: Direction,
-    /// STags for what RDMA Reads go to: no message tells the real ones.
+    /// The last STag made up for a destination of RDMA Reads, since no message has the real ones.
     sinks: u32,
     packets: Vec<Packet>,
 }
 
-/// Both addresses in one family.
+/// Converts both addresses to the same family.
 fn same_family(a: SocketAddr, b: SocketAddr) -> (SocketAddr, SocketAddr) {
     let (plain_a, plain_b) = (a.ip().to_canonical(), b.ip().to_canonical());
     let mapped = |ip: IpAddr| match ip {
@@ -93,7 +93,7 @@ fn same_family(a: SocketAddr, b: SocketAddr) -> (SocketAddr, SocketAddr) {
 }
 
 impl Conversation {
-    /// The connection, with its beginning.
+    /// Begins a connection, with the packets that establish it.
     pub(super) fn new(connected: &Connected) -> Self {
         let (local, peer) = same_family(connected.local, connected.peer);
         let mut conversation = Conversation {
@@ -108,7 +108,7 @@ impl Conversation {
         conversation
     }
 
-    /// The packets made since the last time.
+    /// The packets built since the last call.
     pub(super) fn take(&mut self) -> Vec<Packet> {
         std::mem::take(&mut self.packets)
     }
@@ -147,7 +147,7 @@ impl Conversation {
         }
     }
 
-    /// The connection ended.
+    /// Adds the end of the connection.
     pub(super) fn end(&mut self, time: SystemTime) {
         let fin = Flags {
             fin: true,
@@ -158,12 +158,12 @@ impl Conversation {
         self.packet(From::Server, time, fin, &[], 0, None);
     }
 
-    /// A message went out.
+    /// Adds a message that was sent.
     pub(super) fn outgoing(&mut self, time: SystemTime, message: &Data) {
         self.send(From::Client, time, message, None);
     }
 
-    /// A message came in, after the server's RDMA Reads and Writes.
+    /// Adds a message that was received, after the RDMA Reads and Writes of the server.
     pub(super) fn incoming(&mut self, incoming: &Incoming) {
         let (time, offer) = (incoming.time, &incoming.offer);
         if let Some(data) = &incoming.read {
@@ -207,7 +207,7 @@ impl Conversation {
         }
     }
 
-    /// An RDMA Read of the server: its request, and the response.
+    /// Adds an RDMA Read of the server: the request and the response.
     fn read(&mut self, time: SystemTime, segment: &Segment, data: &Data) {
         self.sinks = self.sinks.wrapping_add(1);
         let sink = self.sinks;
@@ -257,8 +257,8 @@ impl Conversation {
         }
     }
 
-    /// A ULPDU in its FPDU in a TCP segment (RFC 5044 section 4): length, ULPDU, padding, and
-    /// the field for a CRC, which nobody asked for.
+    /// Adds a ULPDU in an FPDU in a TCP segment (RFC 5044 section 4): length, ULPDU, padding, and
+    /// the CRC field, which is zero because neither side asked for CRCs.
     fn fpdu(
         &mut self,
         from: From,
@@ -290,7 +290,7 @@ impl Conversation {
         }
     }
 
-    /// A TCP segment of `length` bytes, of which `bytes` are known.
+    /// Adds a TCP segment of `length` bytes, of which `bytes` are known.
     fn packet(
         &mut self,
         from: From,
@@ -326,7 +326,7 @@ impl Conversation {
             destination: macs.1,
             ether_type: kind,
         };
-        // Nothing here is longer than SEND and its headers: none of this can fail.
+        // Nothing here is longer than SEND and its headers, so this cannot fail.
         let written = match (source.ip(), target.ip()) {
             (IpAddr::V4(source), IpAddr::V4(target)) => {
                 let ip = Ipv4Header::new(
@@ -376,7 +376,7 @@ impl Conversation {
             length: headers + length,
             comment,
         });
-        // SYN and FIN count for a byte.
+        // SYN and FIN each take a sequence number.
         let counted = length as u32 + u32::from(flags.syn) + u32::from(flags.fin);
         let direction = self.direction(from);
         direction.next = direction.next.wrapping_add(counted);
@@ -392,7 +392,7 @@ fn part(data: &Data, at: usize, length: usize) -> Data {
     }
 }
 
-/// `data` in pieces of `size`: offset, bytes, whether it is the last. At least one.
+/// Splits `data` into pieces of `size`, at least one: offset, bytes, whether it is the last.
 fn pieces(data: &Data, size: usize) -> impl Iterator<Item = (usize, Data, bool)> + '_ {
     let number = data.length.div_ceil(size).max(1);
     (0..number).map(move |i| {
@@ -402,10 +402,10 @@ fn pieces(data: &Data, size: usize) -> impl Iterator<Item = (usize, Data, bool)>
     })
 }
 
-/// With XDR padding, which a server does not write ("A Responder MUST NOT write XDR roundup
-/// padding into a Write chunk", RFC 8166 section 3.4.6.2): Wireshark, which puts chunk and reply
-/// together as they are, takes the reply for malformed without it. The reply's header tells
-/// the true length.
+/// Adds XDR padding, which a server does not write ("A Responder MUST NOT write XDR roundup padding
+/// into a Write chunk", RFC 8166 section 3.4.6.2). Wireshark puts chunk and reply together as they
+/// are, and takes the reply for malformed without the padding. The reply's header has the true
+/// length.
 fn padded(data: Data) -> Data {
     let whole = data.bytes.len() == data.length;
     let length = data.length.next_multiple_of(4);
@@ -419,7 +419,7 @@ fn padded(data: Data) -> Data {
     }
 }
 
-/// `data` by segments, filled in order.
+/// Distributes `data` over segments, which are filled in order.
 fn parts<'a>(
     segments: impl IntoIterator<Item = &'a Segment>,
     data: &Data,

@@ -1,4 +1,4 @@
-//! The command `trace`.
+//! The command `trace`: prints the lines of [`line`](super::line) that the user asked for.
 
 use super::line::{Line, show};
 use super::{GREETING, trace_request};
@@ -10,10 +10,10 @@ use nfsrdma_rpcrdma::tap::Filter;
 use std::io::{BufRead, BufReader, Read};
 use std::time::Duration;
 
-/// Longest line taken, in bytes.
+/// Longest line that is accepted, in bytes.
 const LINE_MAX: u64 = 1 << 20;
 
-/// Runs `trace`: until the mount ends, or nobody reads what it writes.
+/// Runs `trace` until the mount ends, or until the reader closes the pipe.
 pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
     let filter = Filter {
         procedures: match &args.procedure[..] {
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
         line.clear();
         let read = (&mut lines).take(LINE_MAX).read_until(b'\n', &mut line);
         if !matches!(read, Ok(n) if n > 0) {
-            // Who refuses closes without reading on, which is an error behind what was said.
+            // After a refusal the process closes at once, so an error may follow the answer.
             if first {
                 client::refusal(&args.dir, &line)?;
             }

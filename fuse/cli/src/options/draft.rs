@@ -1,7 +1,7 @@
-//! Options being read: what each sets, which option set it, and whether they fit together.
+//! The state while options are parsed: the settings, which option set each, and the checks.
 //!
-//! The order of options does not matter, so a contradiction is an error, in which both options are
-//! named. What depends on several options is decided when all have been read ([`Draft::finish`]).
+//! Options have no order, so two that contradict each other are an error, which names both. What
+//! depends on several options is decided when all have been read ([`Draft::finish`]).
 
 use super::{
     AttributeTimes, IO_UNIT, LocalLock, MAX_IO, OptionError, Options, Permissions, Transport,
@@ -19,25 +19,25 @@ pub(super) const SECONDS: &str = "a number of seconds";
 pub(super) const SIZE: &str = "a number of bytes (K, M and G are understood)";
 pub(super) const PORT: &str = "a port from 1 to 65535, or 0 for the default";
 
-/// Settings being collected, and who set each.
+/// The settings so far, and the option that set each.
 pub(super) struct Draft {
     pub(super) options: Options,
-    /// Setting -> (value in one spelling, the option as given).
+    /// Maps a setting to its value in one spelling, and to the option as given.
     claims: HashMap<&'static str, (String, String)>,
     /// The option being parsed, as given.
     pub(super) given: String,
     pub(super) reg: [u64; 2],
     pub(super) dir: [u64; 2],
     pub(super) noac: bool,
-    /// `dev` was given.
+    /// Whether `dev` was given.
     pub(super) dev: bool,
-    /// `addr=` and `mountaddr=`, as /proc/mounts shows them.
+    /// The values of `addr=` and `mountaddr=`, which /proc/mounts shows.
     pub(super) addr: Option<String>,
     pub(super) mountaddr: Option<String>,
 }
 
 impl Draft {
-    /// With the defaults.
+    /// Begins with the defaults.
     pub(super) fn new() -> Draft {
         let options = Options::default();
         let times = options.attributes.expect("the default caches attributes");
@@ -54,7 +54,7 @@ impl Draft {
         }
     }
 
-    /// Notes that `setting` is to be `value`; refuses if an earlier option said otherwise.
+    /// Sets `setting` to `value`, which is an error if an earlier option has set another value.
     pub(super) fn claim(&mut self, setting: &'static str, value: impl ToString) -> Outcome {
         let value = value.to_string();
         match self.claims.get(setting) {
@@ -133,7 +133,7 @@ impl Draft {
         Ok(())
     }
 
-    /// `None` for 0, by which nfs(5) has client and server negotiate.
+    /// Parses rsize or wsize. `None` stands for 0, with which client and server negotiate (nfs(5)).
     pub(super) fn io_size(
         &mut self,
         name: &'static str,
@@ -145,7 +145,7 @@ impl Draft {
         Ok(size)
     }
 
-    /// A port; `None` for 0, which asks rpcbind.
+    /// Parses a port. `None` stands for 0, with which rpcbind is asked.
     pub(super) fn port(
         &mut self,
         name: &'static str,
@@ -159,12 +159,12 @@ impl Draft {
         Ok(Some(port))
     }
 
-    /// The option that set `name`, as given.
+    /// The option that set `name`, as it was given.
     fn given(&self, name: &str) -> Option<&String> {
         self.claims.get(name).map(|(_, given)| given)
     }
 
-    /// Orders a pair of attribute times: a default gives way to what was given.
+    /// Makes each minimum at most its maximum, by changing the one that was not given.
     fn order_times(&self) -> Result<[[u64; 2]; 2], OptionError> {
         let mut pairs = [self.reg, self.dir];
         let names = [("acregmin", "acregmax"), ("acdirmin", "acdirmax")];
@@ -186,7 +186,7 @@ impl Draft {
         Ok(pairs)
     }
 
-    /// Data waiting to be written are in the cache: a default size of it grows with them.
+    /// The cache contains the dirty data, so a cache of the default size grows with `dirty`.
     fn fit_cache(&mut self) -> Outcome {
         let Some(dirty) = self.options.dirty else {
             return Ok(());
@@ -207,8 +207,8 @@ impl Draft {
         }
     }
 
-    /// /proc/mounts shows the address of mountd's host. It says something only where that is
-    /// another host than the server, and was not named.
+    /// Takes the address of mountd's host, which /proc/mounts shows. It matters only if that host
+    /// is not the server, and if no option names it.
     fn use_mountaddr(&mut self) {
         if let Some(address) = self.mountaddr.take()
             && self.options.mount_host.is_none()
@@ -233,7 +233,7 @@ impl Draft {
                     second: given.clone(),
                 });
             }
-            // nfs(5): noac is actimeo=0 and sync.
+            // nfs(5) defines noac as actimeo=0 and sync.
             self.options.attributes = None;
             self.options.vfs.sync = true;
         } else {
@@ -262,7 +262,7 @@ impl Draft {
             });
         }
         if self.options.permissions == Some(Permissions::Server) && !self.dev {
-            // The kernel opens devices by itself: nobody would check who may.
+            // The kernel opens device files itself, and nobody would check the permission.
             self.options.vfs.dev = false;
         }
         if self.options.transport == Transport::Verbs

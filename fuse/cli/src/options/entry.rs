@@ -1,32 +1,32 @@
-//! An entry of the table of options: a name, and what is done with the value. The macros write one.
+//! An entry of the table of options: a name, and what handles its value. Macros write entries.
 
 use super::draft::{Draft, Outcome};
 
-/// What an option does with its value.
+/// How an option handles its value.
 #[derive(Debug)]
 pub(super) enum Action {
-    /// Stands alone.
+    /// `name` without a value.
     Flag(fn(&mut Draft, &str) -> Outcome),
     /// `name=value`; the text describes the values.
     Value(&'static str, fn(&mut Draft, &'static str, &str) -> Outcome),
     /// `name` or `name=value`; the text describes the values.
     Either(fn(&mut Draft, &'static str, Option<&str>) -> Outcome),
-    /// Either way; accepted and without effect here.
+    /// With or without a value; accepted, but without effect here.
     Accept,
-    /// Known to nfs(5), impossible here.
+    /// An option of nfs(5) that is impossible here.
     Refuse(&'static str),
 }
 
-/// One name of the table.
+/// An entry of the table.
 #[derive(Debug)]
 pub struct Entry {
-    /// As nfs(5) or this program spells it.
+    /// The name, as nfs(5) or this program spells it.
     pub name: &'static str,
     pub(super) action: Action,
 }
 
 impl Entry {
-    /// In a word, whether it takes a value, is without effect here, or is refused.
+    /// One word: whether the option takes a value, has no effect here, or is refused.
     pub fn kind(&self) -> &'static str {
         match self.action {
             Action::Flag(_) => "flag",

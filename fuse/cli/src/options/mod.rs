@@ -1,7 +1,7 @@
-//! Mount options, by the names and meanings of nfs(5) and a few of this program's own.
+//! Mount options. They have the names and meanings of nfs(5); a few are this program's own.
 //!
-//! [`Options::parse`] is pure: text in, settings or a refusal out. Every name the parser
-//! knows is in [`table`], and docs/CONFIGURATION.md lists each (a test compares them).
+//! [`Options::parse`] is pure: it turns a text into settings or an error. The parser knows the
+//! names in [`table`], and docs/CONFIGURATION.md describes each of them, which a test checks.
 
 mod draft;
 mod entry;
@@ -32,17 +32,17 @@ pub const MAX_IO: u32 = 1 << 20;
 /// rsize and wsize are multiples of this many bytes.
 pub const IO_UNIT: u32 = 4096;
 
-/// Which addresses of the server to use.
+/// The address family to use for the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
-    /// As the resolver orders them.
+    /// Any family, in the order of the resolver.
     Any,
     V4,
     V6,
 }
 
 impl Family {
-    /// Whether `address` is one of the family.
+    /// Whether `address` belongs to the family.
     pub fn admits(self, address: IpAddr) -> bool {
         match self {
             Family::Any => true,
@@ -57,16 +57,16 @@ impl Family {
 pub enum MountProto {
     Tcp,
     Udp,
-    /// On the RDMA connection itself.
+    /// The RDMA connection of NFS.
     Rdma,
 }
 
 /// Who checks permissions before the server is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Permissions {
-    /// The local kernel, by modes.
+    /// The kernel of this machine, by the file modes.
     Kernel,
-    /// Nobody: the server is asked for each caller.
+    /// The server alone, which is asked for each caller.
     Server,
 }
 
@@ -80,7 +80,7 @@ pub enum LocalLock {
 }
 
 impl LocalLock {
-    /// As the option spells it.
+    /// The name of the value in the option.
     pub fn name(self) -> &'static str {
         match self {
             LocalLock::None => "none",
@@ -94,13 +94,13 @@ impl LocalLock {
 /// Which RDMA provider to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
-    /// Hardware that reaches the server if there is some, else soft-iWARP.
+    /// Verbs if an RDMA device reaches the server, and otherwise soft-iWARP.
     Auto,
     Iwarp,
     Verbs,
 }
 
-/// How long attributes are trusted (nfs(5), "Data and metadata coherence").
+/// How long attributes are cached (nfs(5), "Data and metadata coherence").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AttributeTimes {
     pub reg_min: Duration,
@@ -109,7 +109,7 @@ pub struct AttributeTimes {
     pub dir_max: Duration,
 }
 
-/// How access times are kept by the local kernel.
+/// How the local kernel maintains access times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AccessTime {
     /// The kernel's default.
@@ -118,14 +118,14 @@ pub enum AccessTime {
     Never,
 }
 
-/// What the VFS itself is told.
+/// The flags that the VFS acts on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VfsFlags {
     pub read_only: bool,
     pub suid: bool,
     pub dev: bool,
     pub exec: bool,
-    /// Symbolic links are followed.
+    /// Whether symbolic links are followed.
     pub symfollow: bool,
     pub sync: bool,
     pub dirsync: bool,
@@ -137,7 +137,7 @@ pub struct VfsFlags {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MetricsAt {
     Tcp(SocketAddr),
-    /// A socket in the file system, for the user who mounts only.
+    /// A Unix socket with this path, to which only the user who mounts can connect.
     Unix(PathBuf),
 }
 
@@ -150,7 +150,7 @@ impl std::fmt::Display for MetricsAt {
     }
 }
 
-/// As a command's argument: `ADDRESS:PORT`, `PORT` on 127.0.0.1, or `unix:/PATH`.
+/// Parses the argument of a command: `ADDRESS:PORT`, `PORT` on 127.0.0.1, or `unix:/PATH`.
 impl FromStr for MetricsAt {
     type Err = String;
 
@@ -170,7 +170,7 @@ impl FromStr for MetricsAt {
     }
 }
 
-/// Everything `-o` can say, with defaults for what it did not.
+/// The settings of all options, with defaults for those that were not given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     pub vfs: VfsFlags,
@@ -178,10 +178,10 @@ pub struct Options {
     pub rsize: Option<u32>,
     /// Largest WRITE in bytes; `None` takes what the server prefers.
     pub wsize: Option<u32>,
-    /// Where the server listens for RDMA.
+    /// The port on which the server listens for RDMA.
     pub port: u16,
     pub family: Family,
-    /// A host other than the server that runs MOUNT.
+    /// The host that runs MOUNT, if it is not the server.
     pub mount_host: Option<String>,
     /// `None` asks rpcbind.
     pub mount_port: Option<u16>,
@@ -189,11 +189,11 @@ pub struct Options {
     pub mount_proto: Option<MountProto>,
     pub mount_family: Family,
     pub recovery: Recovery,
-    /// Shown, and without effect: deadly signals always interrupt a waiting call, others never.
+    /// Only shown: deadly signals always interrupt a waiting call, and other signals never do.
     pub intr: bool,
     pub timeo: Duration,
     pub retrans: u32,
-    /// How long to go on trying to mount; `None` if not said.
+    /// How long to repeat attempts to mount; `None` is the default.
     pub retry: Option<Duration>,
     pub background: bool,
     /// `None` with `noac`.
@@ -210,47 +210,47 @@ pub struct Options {
     pub local_lock: Option<LocalLock>,
     /// Where the server's lock manager listens; `None` asks rpcbind.
     pub lock_port: Option<u16>,
-    /// Where servers of locks call back; 0: nowhere, `None`: any port.
+    /// The port for callbacks of lock managers; `None` is any port, and 0 is no callbacks.
     pub callback_port: Option<u16>,
     pub transport: Transport,
     pub write_chunk: WriteChunk,
-    /// Inline threshold to announce, in bytes.
+    /// The inline threshold to announce, in bytes.
     pub inline: u32,
-    /// RPCs outstanding on one connection, at most.
+    /// Most calls in flight on one connection.
     pub credits: u32,
-    /// Ask for CRC32C on iWARP.
+    /// Whether to ask for CRC32C on iWARP.
     pub crc: bool,
-    /// Largest FPDU to send on iWARP, in bytes; `None` fits the path.
+    /// Largest FPDU to send on iWARP, in bytes; `None` chooses it by the path MTU.
     pub fpdu: Option<u32>,
     /// Memory of all buffers, in bytes.
     pub cache: u64,
-    /// Bytes that may wait to be written; `None` is a quarter of the cache.
+    /// Most dirty bytes; `None` is a quarter of the cache.
     pub dirty: Option<u64>,
     /// Bytes to read ahead of a sequential reader.
     pub readahead: u64,
-    /// Event loops; `None` picks by the number of CPUs.
+    /// The number of event loops; `None` chooses by the number of CPUs.
     pub workers: Option<usize>,
-    /// Requests come to the event loops by io_uring, where the kernel offers it.
+    /// Whether to receive requests by io_uring, where the kernel offers it.
     pub io_uring: bool,
-    /// FUSE reader threads in place of event loops; `None` picks by the number of CPUs.
+    /// FUSE reader threads in place of event loops; `None` chooses by the number of CPUs.
     pub threads: Option<usize>,
     /// Where Prometheus metrics are served.
     pub metrics: Option<MetricsAt>,
-    /// Let other users in; `None` does so when root mounts.
+    /// Whether other users may use the mount; `None` permits it if root mounts.
     pub allow_other: Option<bool>,
-    /// `None` is the kernel where others are let in, else the server.
+    /// `None` is the kernel if other users may use the mount, and otherwise the server.
     pub permissions: Option<Permissions>,
-    /// Use NFS_ACL where the server has it.
+    /// Whether to use NFS_ACL if the server has it.
     pub acl: bool,
-    /// Accept unknown options.
+    /// Whether to accept unknown options.
     pub sloppy: bool,
-    /// Leave /etc/fstab's promise: a failed mount is no failure of the boot.
+    /// For /etc/fstab: a mount that fails does not fail the boot.
     pub nofail: bool,
-    /// `remount` was asked for.
+    /// Whether `remount` was given.
     pub remount: bool,
-    /// `context=...` and its like, for SELinux (mount(8)).
+    /// `context=...` and the like, for SELinux (mount(8)).
     pub security_contexts: Vec<String>,
-    /// What `sloppy` let pass.
+    /// Options that were ignored because of `sloppy`.
     pub ignored: Vec<String>,
 }
 
@@ -330,7 +330,7 @@ impl Default for Options {
     }
 }
 
-/// Why options are refused. Each text is one sentence that names the option.
+/// Why options are refused. The text of each error is one sentence that names the option.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum OptionError {
     #[error("unknown option '{name}'{}", match nearest {
@@ -366,8 +366,8 @@ pub enum OptionError {
 }
 
 impl Options {
-    /// Event loops: one for each CPU, up to four. 0 if threads read requests and others receive
-    /// replies.
+    /// The number of event loops: by default one for each CPU, up to four. 0 means that threads
+    /// read the requests and other threads receive the replies.
     pub fn workers(&self) -> usize {
         match (self.workers, self.threads) {
             (Some(workers), _) => workers,
@@ -376,13 +376,13 @@ impl Options {
         }
     }
 
-    /// Connections to the server.
+    /// The number of connections to the server.
     pub fn connections(&self) -> u32 {
         let one_each = self.workers().clamp(1, 4) as u32;
         self.nconnect.unwrap_or(one_each)
     }
 
-    /// Which locks are to stay on this machine.
+    /// The kinds of locks that the options keep on this machine.
     pub fn wanted_local_lock(&self) -> LocalLock {
         match (self.lock, self.local_lock) {
             (Some(false), _) => LocalLock::All,
@@ -391,13 +391,13 @@ impl Options {
         }
     }
 
-    /// Bytes that may wait to be written.
+    /// Most dirty bytes.
     pub fn dirty_limit(&self) -> u64 {
         self.dirty.unwrap_or(self.cache / 4)
     }
 }
 
-/// CPUs this process may use.
+/// The number of CPUs that this process may use.
 pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }

@@ -1,4 +1,4 @@
-//! What to mount: `server:/path`, `[v6]:/path`, `nfs://server[:port]/path` (RFC 2224).
+//! The mount source: `server:/path`, `[v6]:/path` or `nfs://server[:port]/path` (RFC 2224).
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -14,15 +14,15 @@ const MAX_HOST: usize = 255;
 /// A server and a directory it exports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountSource {
-    /// A name or an address, IPv6 ones without brackets, possibly with a `%scope`.
+    /// A name or an address. An IPv6 address has no brackets, and may have a `%scope`.
     pub host: String,
-    /// Absolute; bytes, because servers know no character sets.
+    /// An absolute path. It is bytes, because servers know no character sets.
     pub export: Vec<u8>,
-    /// Only a URL can name one.
+    /// Only given by a URL.
     pub port: Option<u16>,
 }
 
-/// Why a text names no export. The text of each is a sentence with the remedy.
+/// Why a text is not a mount source. The text of each error is a sentence with the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum MountSourceError {
     #[error("'{0}' names no export: write SERVER:/PATH, [IPV6]:/PATH or nfs://SERVER/PATH")]
@@ -60,7 +60,7 @@ pub enum MountSourceError {
 }
 
 impl MountSource {
-    /// Parses what stands in the first field of fstab or as first argument.
+    /// Parses the first field of a line of fstab, or the first argument of a mount command.
     pub fn parse(text: &OsStr) -> Result<MountSource, MountSourceError> {
         let bytes = text.as_bytes();
         let shape = || MountSourceError::Shape(text.to_string_lossy().into_owned());
@@ -131,7 +131,7 @@ impl MountSource {
         Ok(MountSource { host, export, port })
     }
 
-    /// `host:/path` as it stands in /proc/mounts.
+    /// The source in the form of /proc/mounts: `host:/path`.
     pub fn source(&self) -> Vec<u8> {
         let mut source = if self.host.contains(':') {
             format!("[{}]:", self.host)
@@ -150,7 +150,7 @@ impl fmt::Display for MountSource {
     }
 }
 
-/// Schemes of URLs that people try; any other word in front of `://` may be a host's name.
+/// URL schemes that people try. Any other word before `://` may be the name of a host.
 const FOREIGN: [&str; 16] = [
     "http", "https", "ftp", "ftps", "sftp", "ssh", "scp", "smb", "cifs", "file", "s3", "webdav",
     "dav", "rdma", "nfs4", "nfsrdma",
@@ -166,7 +166,7 @@ fn foreign_scheme(bytes: &[u8]) -> Option<String> {
         .then(|| String::from_utf8_lossy(bytes).into_owned())
 }
 
-/// `PORT:/PATH` behind the host's colon, as other programs write it.
+/// Parses `PORT:/PATH` after the host's colon, a form that other programs have.
 fn port_and_path(rest: &[u8]) -> Option<(String, String)> {
     let (port, path) = std::str::from_utf8(rest).ok()?.split_once(':')?;
     port.parse::<u16>().ok()?;
@@ -177,7 +177,7 @@ fn port_and_path(rest: &[u8]) -> Option<(String, String)> {
     Some((port.to_owned(), path))
 }
 
-/// RFC 4291 section 2.5.6; only the interface tells such addresses of several links apart.
+/// Whether it is a link-local address (RFC 4291 section 2.5.6) without its interface.
 fn is_link_local_without_interface(host: &str) -> bool {
     host.parse::<Ipv6Addr>()
         .is_ok_and(|address| address.is_unicast_link_local())
@@ -228,7 +228,7 @@ fn parse_url(
     MountSource::checked(host, unescape(&rest[slash..])?, port)
 }
 
-/// Percent-decoding (RFC 3986 section 2.1). NUL cannot be in a path.
+/// Decodes percent-encoding (RFC 3986 section 2.1). A path cannot contain NUL.
 fn unescape(path: &[u8]) -> Result<Vec<u8>, MountSourceError> {
     let wrong = || MountSourceError::Escape(String::from_utf8_lossy(path).into_owned());
     let mut plain = Vec::with_capacity(path.len());
@@ -251,7 +251,7 @@ fn unescape(path: &[u8]) -> Result<Vec<u8>, MountSourceError> {
     Ok(plain)
 }
 
-/// An IPv6 address, with or without a scope, as it came.
+/// Checks an IPv6 address, with or without a scope, and returns it unchanged.
 fn ipv6(bytes: &[u8]) -> Result<String, MountSourceError> {
     let text = String::from_utf8_lossy(bytes).into_owned();
     let (address, scope) = match text.split_once('%') {

@@ -1,4 +1,4 @@
-//! The text of `-o`: cut into options, each of which is looked up in the table and carried out.
+//! Parses the text of `-o`: splits it into options, looks up each in the table, and applies it.
 
 use super::draft::{Draft, Outcome};
 use super::entry::Action;
@@ -6,7 +6,7 @@ use super::table::entries;
 use super::{OptionError, Options};
 use crate::nearest::nearest;
 
-/// Cuts at commas outside double quotes, and drops the quotes.
+/// Splits at commas outside double quotes, and removes the quotes.
 pub(crate) fn split(text: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut quoted = false;
@@ -21,13 +21,13 @@ pub(crate) fn split(text: &str) -> Vec<String> {
     words
 }
 
-/// The option most like `name` that can be honoured.
+/// The supported option whose name is most similar to `name`.
 fn meant(name: &str) -> Option<&'static str> {
     let honoured = entries().filter(|entry| !matches!(entry.action, Action::Refuse(_)));
     nearest(name, honoured.map(|entry| entry.name))
 }
 
-/// What FUSE shows of its own in /proc/mounts, which mount(8) repeats with `remount`.
+/// Options that FUSE shows in /proc/mounts, and that mount(8) repeats with `remount`.
 const OF_FUSE: [&str; 4] = ["user_id=", "group_id=", "max_read=", "blksize="];
 
 fn parse(text: &str, url_port: Option<u16>) -> Result<Options, OptionError> {
@@ -45,7 +45,7 @@ fn parse(text: &str, url_port: Option<u16>) -> Result<Options, OptionError> {
     for word in words {
         draft.given.clone_from(&word);
         if let Err(error) = one(&mut draft, &word) {
-            // nfs(5): sloppy passes over what is not known, not over wrong values.
+            // sloppy ignores unknown options, but not wrong values (nfs(5)).
             match error {
                 OptionError::Unknown { .. } | OptionError::CannotHonour { .. }
                     if draft.options.sloppy =>
@@ -64,7 +64,7 @@ fn one(draft: &mut Draft, word: &str) -> Outcome {
         Some((name, value)) => (name, Some(value)),
         None => (word, None),
     };
-    // fstab(5): comments of other programs.
+    // fstab(5) reserves these names for comments of other programs.
     if name.starts_with("x-") || name.starts_with("X-") {
         return Ok(());
     }
@@ -93,13 +93,13 @@ fn one(draft: &mut Draft, word: &str) -> Outcome {
 }
 
 impl Options {
-    /// Parses the comma-separated `text` of one `-o` (or several, joined by commas). A value
-    /// in double quotes may hold commas.
+    /// Parses the comma-separated `text` of one `-o`, or of several joined by commas. A value in
+    /// double quotes may contain commas.
     pub fn parse(text: &str) -> Result<Options, OptionError> {
         parse(text, None)
     }
 
-    /// The same where the source is a URL with a port (RFC 2224), or may be one.
+    /// The same for a source that is a URL, which may have a port (RFC 2224).
     pub fn parse_with_port(text: &str, port: Option<u16>) -> Result<Options, OptionError> {
         parse(text, port)
     }

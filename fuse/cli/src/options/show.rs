@@ -1,4 +1,4 @@
-//! The effective options as text, in the order nfs mounts show them.
+//! Formats the effective options, in the order in which the kernel's NFS mounts show them.
 
 use super::{
     AccessTime, Family, LookupCache, MountProto, Options, Permissions, Recovery, Transport,
@@ -7,7 +7,7 @@ use super::{
 use crate::options::size::show_size;
 use std::fmt::{self, Display};
 
-/// What the server and the connection negotiated.
+/// The values that the server and the connection negotiated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Negotiated {
     /// Largest READ in force, in bytes.
@@ -17,8 +17,8 @@ pub struct Negotiated {
 }
 
 impl Options {
-    /// These options as `-o` would take them, with the sizes in force. Parsing the text gives
-    /// the same settings again.
+    /// These options as text for `-o`, with the sizes in force. Parsing the text results in the
+    /// same settings.
     pub fn effective(&self, negotiated: Negotiated) -> String {
         let mut words = Words(String::new());
         self.show_vfs(&mut words);
@@ -64,7 +64,7 @@ impl Options {
         }
     }
 
-    /// What is cached, for how long, and what becomes of calls without an answer.
+    /// Caches, their times, and what happens to calls without an answer.
     fn show_consistency(&self, words: &mut Words) {
         match self.attributes {
             None => words.flag("noac"),
@@ -173,7 +173,7 @@ impl Options {
         }
     }
 
-    /// RPC-over-RDMA and what is below it.
+    /// Options of RPC-over-RDMA and the layers below.
     fn show_transport(&self, words: &mut Words) {
         words.value(
             "transport",
@@ -200,7 +200,7 @@ impl Options {
         }
     }
 
-    /// Memory and threads.
+    /// Limits of memory and threads.
     fn show_limits(&self, words: &mut Words) {
         words.value("cache", show_size(self.cache));
         words.value("dirty", show_size(self.dirty_limit()));

@@ -1,9 +1,9 @@
-//! Sizes as people write them: `1048576`, `1024K`, `1M`, `1MiB`.
+//! Parses and formats sizes: `1048576`, `1024K`, `1M`, `1MiB`.
 
 use std::fmt::Write;
 
-/// Parses a number of bytes. K, M, G and T (either case, with `iB` or `B` behind or not) are
-/// powers of 1024. `None` if it is not a number or more than `u64` holds.
+/// Parses a number of bytes. K, M, G and T are powers of 1024, in either case and optionally
+/// followed by `iB` or `B`. `None` if it is not a number, or does not fit in `u64`.
 pub fn parse_size(text: &str) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
@@ -24,7 +24,7 @@ pub fn parse_size(text: &str) -> Option<u64> {
     number.checked_mul(1 << shift)
 }
 
-/// The shortest exact form: `4096` is `4K`, `1048577` itself.
+/// The shortest exact form: `4K` for 4096, but `1048577` for itself.
 pub fn show_size(bytes: u64) -> String {
     let mut text = String::new();
     let (unit, letter) = [(40, "T"), (30, "G"), (20, "M"), (10, "K")]

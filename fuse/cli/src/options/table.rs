@@ -1,4 +1,4 @@
-//! The table of option names. Each file below it holds the options of one subject.
+//! The table of option names. Each file in it has the options of one subject.
 
 mod caches;
 mod generic;
@@ -9,7 +9,7 @@ mod transport;
 
 use super::entry::Entry;
 
-/// Every name that is understood.
+/// All options that the parser knows.
 pub fn entries() -> impl Iterator<Item = &'static Entry> {
     [
         transport::TABLE,

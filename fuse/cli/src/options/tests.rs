@@ -84,12 +84,12 @@ fn nothing_and_defaults_are_the_defaults() {
 
 type Change = fn(&mut Options);
 
-/// Options, and what each changes.
+/// Options, and the change that each makes to the defaults.
 const SETTINGS: &[(&str, Change)] = &[
     ("rsize=65536", |o| o.rsize = Some(65536)),
     ("rsize=64K", |o| o.rsize = Some(65536)),
     ("wsize=1M", |o| o.wsize = Some(1 << 20)),
-    // nfs(5): rounded down, at least one unit, at most the largest.
+    // Sizes are rounded down, to at least one unit and at most the largest size (nfs(5)).
     ("rsize=10000", |o| o.rsize = Some(8192)),
     ("rsize=1", |o| o.rsize = Some(4096)),
     ("wsize=8M", |o| o.wsize = Some(1 << 20)),
@@ -287,12 +287,12 @@ fn contradictions_name_both() {
         both("nolock", "local_lock=none")
     );
     assert_eq!(said("lock,local_lock=all"), both("lock", "local_lock=all"));
-    // The same thing twice is no contradiction.
+    // The same value twice is no contradiction.
     assert_eq!(ok("hard,hard,rsize=4K,rsize=4096").rsize, Some(4096));
     assert_eq!(ok("noac,actimeo=0").attributes, None);
 }
 
-/// Only what was given contradicts: a default gives way.
+/// A given option never contradicts a default, which gives way.
 #[test]
 fn defaults_contradict_nothing() {
     assert_eq!(ok("acregmin=99").attributes, times([99, 99, 30, 60]));
@@ -317,7 +317,7 @@ fn the_port_of_a_url_is_one_of_the_options() {
     );
 }
 
-/// What nfs(5), mount(8) and /proc/mounts have, and this program has no need of or another name for.
+/// Options of nfs(5), mount(8) and /proc/mounts that do not exist here under that name.
 #[test]
 fn what_the_kernels_client_takes_is_taken() {
     for text in [
@@ -461,7 +461,7 @@ fn every_name_is_documented() {
     }
 }
 
-/// Words that are likely to get far into the parser.
+/// Generates words that are likely to get far into the parser.
 fn word() -> impl Strategy<Value = String> {
     let names: Vec<&'static str> = table::entries().map(|entry| entry.name).collect();
     let value = prop_oneof![
@@ -490,7 +490,7 @@ proptest! {
         let shown = options.effective(negotiated);
         let mut again = Options::parse(&shown)
             .map_err(|error| TestCaseError::fail(format!("{shown}: {error}")))?;
-        // What is only for the moment of mounting is not shown.
+        // Options that only matter while mounting are not shown.
         again.sloppy = options.sloppy;
         again.nofail = options.nofail;
         again.remount = options.remount;

@@ -1,14 +1,14 @@
-//! What a mount says about itself: one JSON document.
+//! The statistics of a mount as one JSON document.
 
 use nfsrdma_rpcrdma::stats::{ConnectionStats, LATENCY_BUCKETS, ProcedureStats};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A mount's counters at one moment. Times are in nanoseconds where the name ends in `_ns`.
+/// The counters of a mount at one moment. Names that end in `_ns` are times in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Document {
-    /// Of the program that serves the mount.
+    /// The version of the program that serves the mount.
     pub version: String,
     pub pid: u32,
     /// SERVER:/EXPORT.
@@ -23,17 +23,17 @@ pub struct Document {
     pub limits: Limits,
     #[serde(default)]
     pub process: Process,
-    /// Since the mount, in nanoseconds.
+    /// The time since the mount, in nanoseconds.
     pub age_ns: u64,
     pub procedures: Vec<Procedure>,
     /// Counters of the file system and its caches, by name.
     pub cache: BTreeMap<String, u64>,
-    /// Hits of each cache by the number of questions, 0 to 1; `null` before the first.
+    /// The share of hits of each cache, 0 to 1; `null` before the first lookup.
     pub hit_rates: BTreeMap<String, Option<f64>>,
     pub connections: Vec<Connection>,
 }
 
-/// What the server said of itself (FSINFO, PATHCONF), in bytes.
+/// Limits that the server reported (FSINFO, PATHCONF), in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ServerLimits {
     pub wtmult: u32,
@@ -41,15 +41,15 @@ pub struct ServerLimits {
     pub name_max: u32,
 }
 
-/// What the sizes among the counters are bounded by, in bytes.
+/// The limits of the sizes among the counters, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Limits {
-    /// Options `cache` and `dirty`.
+    /// The options `cache` and `dirty`.
     pub cache_bytes: u64,
     pub dirty_bytes: u64,
-    /// The buffer pool: the cache, and messages in flight.
+    /// The size of the buffer pool, for the cache and for messages in flight.
     pub pool_bytes: u64,
-    /// READ and WRITE sizes in force.
+    /// The READ and WRITE sizes in force.
     pub rsize: u64,
     pub wsize: u64,
 }
@@ -66,13 +66,13 @@ pub struct Process {
     pub threads: u64,
 }
 
-/// One NFS procedure.
+/// The counters of one NFS procedure.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Procedure {
     pub name: String,
     pub calls: u64,
     pub errors: u64,
-    /// Of the errors, those with an NFS status, by its name (RFC 1813 section 2.6).
+    /// The errors that have an NFS status, by its name (RFC 1813 section 2.6).
     #[serde(default)]
     pub statuses: BTreeMap<String, u64>,
     /// Transmissions after the first.
@@ -81,36 +81,36 @@ pub struct Procedure {
     pub timeouts: u64,
     pub bytes_sent: u64,
     pub bytes_received: u64,
-    /// From the call to its end, all calls together.
+    /// The sum of the times from the beginning of a call to its end.
     pub total_ns: u64,
-    /// The part of it before the last transmission.
+    /// The part of `total_ns` before the last transmission.
     pub queue_ns: u64,
-    /// The part of it after.
+    /// The part of `total_ns` after the last transmission.
     pub round_trip_ns: u64,
-    /// Of the histogram, as far as its buckets tell; `null` without calls.
+    /// Percentiles, estimated from the buckets of `latency`; `null` without calls.
     pub p50_us: Option<f64>,
     pub p99_us: Option<f64>,
-    /// The filled buckets.
+    /// The buckets that are not empty.
     pub latency: Vec<Bucket>,
 }
 
-/// Calls that took less than `below_us` microseconds, and not less than half of that.
+/// The number of calls that took less than `below_us` microseconds, and at least half of that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Bucket {
-    /// `null`: all that took longer than the others.
+    /// `null` for the calls that took longer than all other buckets allow.
     pub below_us: Option<u64>,
     pub calls: u64,
 }
 
-/// One connection slot.
+/// The state and counters of one connection slot.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Connection {
     pub connected: bool,
     pub local: Option<String>,
     pub peer: Option<String>,
-    /// The provider's line about it.
+    /// The provider's description of the connection.
     pub link: String,
-    /// Thresholds of inline messages, in bytes.
+    /// The inline thresholds, in bytes.
     pub inline_call: u64,
     pub inline_reply: u64,
     pub credits_wanted: u64,
@@ -118,7 +118,7 @@ pub struct Connection {
     pub credits_in_use: u64,
     /// Calls that wait for a credit or for the connection.
     pub waiting: u64,
-    /// Memory accessible to the server at this moment.
+    /// The number of registrations that the server can access at this moment.
     #[serde(alias = "leases")]
     pub open_registrations: u64,
     pub counters: ConnectionCounters,
@@ -126,12 +126,12 @@ pub struct Connection {
 
 macro_rules! counters {
     ($($(#[$meta:meta])* $name:ident = $from:ident: $help:literal,)*) => {
-        /// What a connection slot counts since the mount.
+        /// The counters of a connection slot since the mount.
         #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
         pub struct ConnectionCounters { $($(#[$meta])* #[doc = $help] pub $name: u64,)* }
 
         impl ConnectionCounters {
-            /// Names, what they mean, and values.
+            /// The names, descriptions and values of the counters.
             pub fn list(&self) -> Vec<(&'static str, &'static str, u64)> {
                 vec![$((stringify!($name), $help, self.$name),)*]
             }
@@ -212,7 +212,7 @@ impl From<&ProcedureStats> for Procedure {
     }
 }
 
-/// All calls of `procedures` in one histogram, in order.
+/// Adds the histograms of all `procedures`. The buckets are in order.
 pub(crate) fn all_latencies(procedures: &[Procedure]) -> Vec<Bucket> {
     let mut sums: BTreeMap<u64, u64> = BTreeMap::new();
     for bucket in procedures.iter().flat_map(|p| &p.latency) {
@@ -271,8 +271,8 @@ impl Procedure {
     }
 }
 
-/// The time within which `part` (0 to 1) of the calls ended, in microseconds: evenly spread
-/// within the bucket it falls into. Buckets are in order.
+/// The time within which `part` (0 to 1) of the calls ended, in microseconds. Calls are assumed to
+/// be evenly spread within a bucket. `buckets` must be in order.
 pub(crate) fn percentile(buckets: &[Bucket], part: f64) -> Option<f64> {
     let all = buckets
         .iter()
@@ -293,7 +293,7 @@ pub(crate) fn percentile(buckets: &[Bucket], part: f64) -> Option<f64> {
         }
         before += calls;
     }
-    // Longer than every bucket with an end.
+    // It is in the bucket without an upper bound.
     Some((1u64 << (LATENCY_BUCKETS - 2)) as f64)
 }
 
@@ -316,7 +316,7 @@ impl From<&ConnectionStats> for Connection {
     }
 }
 
-/// Caches, and the counters of their hits and misses.
+/// The caches, with the counters of their hits and misses.
 pub(super) const CACHES: [(&str, &[&str], &str); 4] = [
     ("data", &["read_hits"], "read_misses"),
     ("attributes", &["attribute_hits"], "attribute_misses"),
@@ -324,16 +324,16 @@ pub(super) const CACHES: [(&str, &[&str], &str); 4] = [
     ("access", &["access_hits"], "access_misses"),
 ];
 
-/// Counters of the file system that are states, not sums.
+/// Counters of the file system that are states and not sums.
 pub(super) const STATES: [&str; 3] = ["cache_bytes", "dirty_bytes", "inodes"];
 
 impl Document {
-    /// A counter of the file system.
+    /// The value of a counter of the file system.
     pub fn cache_counter(&self, name: &str) -> u64 {
         self.cache.get(name).copied().unwrap_or(0)
     }
 
-    /// Hits and misses of a cache.
+    /// The sums of the counters of hits and misses of a cache.
     pub fn hits(&self, hits: &[&str], misses: &str) -> (u64, u64) {
         let hits = hits.iter().fold(0u64, |sum, name| {
             sum.saturating_add(self.cache_counter(name))
@@ -351,7 +351,7 @@ impl Document {
         self.hit_rates = CACHES.into_iter().map(rate).collect();
     }
 
-    /// What happened since `before`, a document of the same process.
+    /// The change since `before`, which must be a document of the same process.
     pub fn since(&self, before: &Document) -> Document {
         let mut change = self.clone();
         change.age_ns = self.age_ns.saturating_sub(before.age_ns);
@@ -371,14 +371,13 @@ impl Document {
         change
     }
 
-    /// A procedure by its name.
     pub fn procedure(&self, name: &str) -> Option<&Procedure> {
         self.procedures
             .iter()
             .find(|procedure| procedure.name == name)
     }
 
-    /// Hits and misses of all caches together.
+    /// The hits and misses of all caches together.
     pub fn all_hits(&self) -> (u64, u64) {
         let all = CACHES
             .into_iter()

@@ -1,4 +1,4 @@
-//! All mounts, a line each.
+//! The list of all mounts, with a line for each.
 
 use super::document::Document;
 use super::mount_list::{ListedMount, MountState};
@@ -6,15 +6,15 @@ use super::text::age;
 use crate::output::plain;
 use serde::Serialize;
 
-/// One mount for programs.
+/// A mount as `--json` prints it.
 #[derive(Debug, Serialize)]
 pub(super) struct Entry<'a> {
     source: &'a str,
     directory: &'a str,
-    /// `up`, `down` (no connection to the server), `silent` (its process does not answer),
-    /// `pending` (being tried).
+    /// `up`, `down` (no connection to the server), `silent` (its process does not answer) or
+    /// `pending` (attempts to mount are going on).
     state: &'static str,
-    /// Why it is silent, or why the last attempt failed.
+    /// Why the mount is silent, or why the last attempt failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -23,7 +23,7 @@ pub(super) struct Entry<'a> {
     pending: Option<&'a crate::ipc::pending::Pending>,
 }
 
-/// Whether a call could be sent at this moment.
+/// Whether a call could be sent now.
 pub(crate) fn is_connected(document: &Document) -> bool {
     document
         .connections
@@ -59,7 +59,7 @@ pub(super) fn entry(found: &ListedMount) -> Entry<'_> {
     }
 }
 
-/// A line for people.
+/// Formats a mount as a line for people.
 pub(super) fn line(found: &ListedMount) -> String {
     let (source, directory) = (plain(&found.source), plain(&found.directory));
     match &found.state {

@@ -1,9 +1,10 @@
-//! Prometheus text over HTTP/1.1 (RFC 9112): GET and HEAD of `/metrics` and nothing else. A mount serves its own
-//! on the address or the Unix socket of option `metrics`, `nfsrdma metrics` those of all mounts.
+//! Serves Prometheus text over HTTP/1.1 (RFC 9112), by GET and HEAD of `/metrics` only. A mount
+//! serves its own metrics on the address or Unix socket of the option `metrics`, and `nfsrdma
+//! metrics` serves those of all mounts.
 //!
-//! Whoever connects may be anybody: a request has at most [`REQUEST_MAX`] bytes and
-//! [`ANSWER_LIMIT`], its headers are not looked at, and no more than [`CLIENTS`] are served at a
-//! time. Each connection carries one request. Making the text has its own limit, [`RENDERING`].
+//! Anybody may connect. So a request has at most [`REQUEST_MAX`] bytes and must arrive within
+//! [`ANSWER_LIMIT`], its headers are ignored, and at most [`CLIENTS`] are served at a time. Each
+//! connection carries one request. Rendering has a limit of its own, [`RENDERING`].
 
 use super::prometheus::{self, CONTENT_TYPE};
 use crate::cli::MetricsArgs;
@@ -26,29 +27,29 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 
-/// Requests at a time; others wait in the listener's backlog.
+/// Most requests at a time. Others wait in the listener's backlog.
 const CLIENTS: usize = 4;
-/// For one request, and for one answer.
+/// How long receiving a request may take, and sending an answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-/// For making one text.
+/// How long rendering the text may take.
 const RENDERING: Duration = Duration::from_secs(60);
-/// The text of all mounts is made anew when it is older than this.
+/// The text of all mounts is rendered again when it is older than this.
 const FRESH: Duration = Duration::from_secs(1);
 /// Longest request with its headers, in bytes.
 const REQUEST_MAX: usize = 8 << 10;
 
-/// An address that is taken.
+/// A listener whose address is in use by it.
 #[derive(Debug)]
 pub(crate) enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener, SocketFile),
 }
 
-/// A socket in the file system, removed with this.
+/// A Unix socket in the file system, which is removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
-    /// Device and inode: somebody may have put another in its place.
+    /// Device and inode number, since somebody may have replaced the socket.
     identity: (u64, u64),
 }
 
@@ -64,8 +65,8 @@ impl Drop for SocketFile {
     }
 }
 
-/// Takes the address: before anything is mounted, so that a mistake is told. `option` is what
-/// gives another one.
+/// Listens at the address. This happens before anything is mounted, so that a mistake is reported.
+/// `option` is the option that the error tells the user to change.
 pub(crate) fn listen(at: &MetricsAt, option: &str) -> Result<Listener, Failure> {
     let ready = match at {
         MetricsAt::Tcp(address) => TcpListener::bind(address).and_then(|listener| {
@@ -85,7 +86,7 @@ pub(crate) fn listen(at: &MetricsAt, option: &str) -> Result<Listener, Failure> 
     })
 }
 
-/// Makes the socket `path`, for its owner only. One that nobody listens at any more is replaced.
+/// Makes the socket `path` for its owner only. Replaces one at which nobody listens.
 fn bind(path: &Path) -> io::Result<Listener> {
     if symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
         && UnixStream::connect(path)
@@ -93,7 +94,7 @@ fn bind(path: &Path) -> io::Result<Listener> {
     {
         std::fs::remove_file(path)?;
     }
-    // unix(7): the mode is that of the umask. No other thread makes files yet.
+    // The umask sets the mode of the socket (unix(7)). No other thread makes files yet.
     let before = umask(Mode::from_raw_mode(0o177));
     let bound = UnixListener::bind(path);
     umask(before);
@@ -106,7 +107,7 @@ fn bind(path: &Path) -> io::Result<Listener> {
     Ok(Listener::Unix(listener, file))
 }
 
-/// A connection of either kind.
+/// A TCP or Unix connection.
 trait Connection: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Connection for T {}
@@ -125,10 +126,10 @@ impl Ready {
     }
 }
 
-/// Makes the text.
+/// A function that renders the text.
 pub(crate) type Render = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// Serves until it is dropped. Runs in tokio.
+/// Serves until it is dropped. Must be called within tokio.
 pub(crate) async fn serve(listener: Listener, render: Render) -> io::Result<()> {
     let (listener, _file) = match listener {
         Listener::Tcp(listener) => (
@@ -149,7 +150,7 @@ pub(crate) async fn serve(listener: Listener, render: Render) -> io::Result<()> 
             Ok(stream) => {
                 let render = render.clone();
                 tokio::spawn(async move {
-                    // Whoever hangs up or is too slow has no answer.
+                    // A client that hangs up or is too slow gets no answer.
                     let _ = converse(stream, render).await;
                     drop(slot);
                 });
@@ -162,7 +163,7 @@ pub(crate) async fn serve(listener: Listener, render: Render) -> io::Result<()> 
     }
 }
 
-/// Reads a request; false if it is no whole one.
+/// Reads a request. Returns false if it is incomplete or too long.
 async fn receive(stream: &mut Box<dyn Connection>, request: &mut Vec<u8>) -> io::Result<bool> {
     loop {
         if request.windows(4).any(|end| end == b"\r\n\r\n") {
@@ -180,7 +181,7 @@ async fn converse(mut stream: Box<dyn Connection>, render: Render) -> io::Result
     let mut request = Vec::with_capacity(1024);
     let whole = timeout(ANSWER_LIMIT, receive(&mut stream, &mut request)).await??;
     let (status, body) = match status(&request, whole) {
-        // It may wait for other processes.
+        // Rendering may wait for other processes.
         "200 OK" => {
             let text = tokio::task::spawn_blocking(move || render());
             let text = timeout(RENDERING, text).await?;
@@ -188,7 +189,7 @@ async fn converse(mut stream: Box<dyn Connection>, render: Render) -> io::Result
         }
         other => (other, format!("{other}\n")),
     };
-    // RFC 9110 section 15.5.6.
+    // A status 405 needs the header Allow (RFC 9110 section 15.5.6).
     let allow = match status.starts_with("405 ") {
         true => "Allow: GET, HEAD\r\n",
         false => "",
@@ -200,7 +201,7 @@ async fn converse(mut stream: Box<dyn Connection>, render: Render) -> io::Result
     );
     let answer = async {
         stream.write_all(head.as_bytes()).await?;
-        // RFC 9110 section 9.3.2: what GET would have, without the content.
+        // HEAD gets the header of GET without the content (RFC 9110 section 9.3.2).
         if !request.starts_with(b"HEAD ") {
             stream.write_all(body.as_bytes()).await?;
         }
@@ -210,7 +211,7 @@ async fn converse(mut stream: Box<dyn Connection>, render: Render) -> io::Result
 }
 
 impl Listener {
-    /// Where it is, as one would give it to curl.
+    /// The URL of the listener, for curl.
     fn url(&self) -> String {
         match self {
             Listener::Tcp(listener) => match listener.local_addr() {
@@ -222,8 +223,8 @@ impl Listener {
     }
 }
 
-/// The text of all mounts. Those who ask at the same time, or again at once, get the same: the
-/// mounts are not asked more often than once in [`FRESH`], whoever asks here.
+/// Renders the text of all mounts. Requests within [`FRESH`] get the same text, so that many
+/// clients do not cause more requests to the mounts.
 fn all_mounts() -> Render {
     let last: Mutex<Option<(Instant, String)>> = Mutex::new(None);
     Arc::new(move || {
@@ -240,7 +241,7 @@ fn all_mounts() -> Render {
     })
 }
 
-/// Runs `metrics`: until a signal ends it.
+/// Runs `metrics` until a signal ends it.
 pub(crate) fn run(args: &MetricsArgs) -> Result<(), Failure> {
     let listener = listen(&args.listen, "--listen")?;
     let system = |error: io::Error| Failure::new(Exit::System, format!("cannot serve: {error}"));
@@ -261,12 +262,12 @@ pub(crate) fn run(args: &MetricsArgs) -> Result<(), Failure> {
             _ = interrupt.recv() => Ok(()),
         }
     });
-    // A mount that does not answer is not waited for.
+    // This does not wait for a mount that does not answer.
     runtime.shutdown_background();
     served.map_err(system)
 }
 
-/// The answer to a request line (RFC 9112 section 3).
+/// The status for a request line (RFC 9112 section 3).
 fn status(request: &[u8], whole: bool) -> &'static str {
     let line = request
         .split(|&byte| byte == b'\r')

@@ -1,4 +1,4 @@
-//! `stats`: what a mount is doing, asked from the process that serves it.
+//! The command `stats`: shows the statistics of a mount, which it gets from the serving process.
 
 pub(super) mod document;
 pub(super) mod list;
@@ -29,14 +29,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The serving side: where the numbers come from.
+/// The source of the statistics, in the serving process.
 #[derive(Debug)]
 pub(super) struct Source {
     client: Nfs3Client,
     fs: Arc<Fs<Nfs3Client>>,
     mounted_at: Instant,
     options: Options,
-    /// What does not change.
+    /// The fields that do not change.
     constant: Document,
 }
 
@@ -70,7 +70,7 @@ impl Source {
         }
     }
 
-    /// The numbers of this moment.
+    /// The statistics at this moment.
     pub(super) fn document(&self) -> Document {
         let stats = self.client.stats();
         let age = self.mounted_at.elapsed().as_nanos();
@@ -101,12 +101,12 @@ impl Source {
         }
     }
 
-    /// For the mount's own endpoint.
+    /// Renders the text for the mount's own metrics endpoint.
     pub(super) fn render(self: Arc<Self>) -> metrics::Render {
         Arc::new(move || prometheus::render(&self.document()))
     }
 
-    /// For the control socket.
+    /// Answers requests for the statistics on the control socket.
     pub(super) fn answer(self: Arc<Self>) -> control::Answer {
         Arc::new(move |request| match request {
             control::STATS => serde_json::to_string(&self.document())
@@ -121,7 +121,6 @@ impl Source {
     }
 }
 
-/// Runs `stats`.
 pub(super) fn run(args: &StatsArgs) -> Result<(), Failure> {
     let mut before: Option<Document> = None;
     let mut screen = crate::top::Plain::default();
@@ -147,7 +146,7 @@ pub(super) fn run(args: &StatsArgs) -> Result<(), Failure> {
     }
 }
 
-/// Of one mount.
+/// Formats the statistics of one mount.
 fn one(
     args: &StatsArgs,
     document: &Document,
@@ -155,7 +154,7 @@ fn one(
 ) -> Result<String, Failure> {
     Ok(match args.form {
         StatsForm::Text => match before {
-            // Another process, another mount: nothing to compare with.
+            // Another process is another mount, with which there is nothing to compare.
             Some(old) if old.pid == document.pid => {
                 format!("\n{}", text::render(&document.since(old), true))
             }
@@ -167,7 +166,7 @@ fn one(
     })
 }
 
-/// Of all mounts: a line each, and with `--watch` after the first time their rates.
+/// Formats all mounts, a line for each; with `--watch`, later times show their rates.
 fn everything(args: &StatsArgs, screen: &mut crate::top::Plain) -> Result<String, Failure> {
     let found = mount_list::all().map_err(mount_list::no_table)?;
     let documents = found.iter().filter_map(|one| match &one.state {
@@ -193,7 +192,7 @@ fn everything(args: &StatsArgs, screen: &mut crate::top::Plain) -> Result<String
     })
 }
 
-/// Indented, or one line for each moment.
+/// Formats JSON: indented, or as one line.
 fn json(what: &impl serde::Serialize, line: bool) -> Result<String, Failure> {
     let text = match line {
         true => serde_json::to_string(what),

@@ -1,7 +1,7 @@
-//! The statistics of all mounts of this mount namespace, asked over their control sockets.
+//! The statistics of all mounts of this mount namespace, from their control sockets.
 //!
-//! Bounded: at most [`MOST`] mounts, [`AT_A_TIME`] of them at a time, and [`ANSWER_LIMIT`] for each. A
-//! mount whose process does not answer is reported as silent, and delays nobody but the caller.
+//! Asks at most [`MOST`] mounts, [`AT_A_TIME`] of them in parallel, and waits [`ANSWER_LIMIT`] for
+//! each. A mount whose process does not answer is silent, and delays only the caller.
 
 use crate::failure::{Exit, Failure};
 use crate::ipc::client;
@@ -14,21 +14,21 @@ use std::io;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// Mounts looked at.
+/// Most mounts that are listed.
 const MOST: usize = 1024;
-/// Asked at a time.
+/// Mounts asked in parallel.
 const AT_A_TIME: usize = 16;
-/// For the answer of one.
+/// How long to wait for the answer of a mount.
 pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 
-/// A process to ask.
+/// A process that can be asked.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Target {
     Mounted(Mount),
     Pending(Place),
 }
 
-/// What is known of one mount.
+/// A mount, and what its process answered.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ListedMount {
     /// SERVER:/EXPORT.
@@ -40,14 +40,14 @@ pub(crate) struct ListedMount {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum MountState {
     Answers(Box<Document>),
-    /// Mounted, and why nothing else is known of it.
+    /// The mount exists, but its process gave no statistics, for this reason.
     Silent(String),
-    /// Still being tried.
+    /// Attempts to mount are going on.
     Pending(Pending),
 }
 
-/// All there is to ask, in the order of the table of mounts, and then what is still being tried. A
-/// file system mounted at several places is listed for each.
+/// All mounts in the order of the table of mounts, followed by attempts to mount. A file system
+/// that is mounted at several places is listed for each.
 pub(crate) fn targets() -> io::Result<Vec<Target>> {
     let mounted = mounts::all()?.into_iter();
     let mounted = mounted.filter(|mount| mount.fstype == FSTYPE);
@@ -60,7 +60,7 @@ pub(crate) fn targets() -> io::Result<Vec<Target>> {
 }
 
 impl Target {
-    /// Asks it. `None` for an attempt to mount that has ended meanwhile.
+    /// Asks the process. `None` for an attempt to mount that has ended meanwhile.
     pub(crate) fn ask(&self, limit: Duration) -> Option<ListedMount> {
         match self {
             Target::Mounted(mount) => Some(ListedMount {
@@ -95,7 +95,7 @@ fn document(mount: &Mount, limit: Duration) -> Result<Document, String> {
         .map_err(|_| "its process is of another version: mount again".to_owned())
 }
 
-/// Asks all, several at a time; in the order of [`targets`].
+/// Asks all mounts, several in parallel. The result has the order of [`targets`].
 pub(crate) fn all() -> io::Result<Vec<ListedMount>> {
     let targets = targets()?;
     let next = Mutex::new(targets.iter().enumerate());
@@ -122,18 +122,18 @@ pub(crate) fn all() -> io::Result<Vec<ListedMount>> {
     Ok(found.into_iter().map(|(_, answer)| answer).collect())
 }
 
-/// One of each directory: the one on top. Metrics are told apart by it.
+/// Keeps one mount for each directory, the topmost one, because metrics are labelled by directory.
 pub(crate) fn on_top(mut found: Vec<ListedMount>) -> Vec<ListedMount> {
     let mut seen = HashSet::new();
     found.reverse();
-    // What is mounted goes before what is still to be mounted there.
+    // An existing mount goes before an attempt to mount on the same directory.
     found.sort_by_key(|one| matches!(one.state, MountState::Pending(_)));
     found.retain(|one| seen.insert(one.directory.clone()));
     found.reverse();
     found
 }
 
-/// The mounts cannot be listed.
+/// The error if the table of mounts cannot be read.
 pub(crate) fn no_table(error: io::Error) -> Failure {
     Failure::new(
         Exit::System,

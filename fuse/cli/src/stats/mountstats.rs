@@ -1,14 +1,14 @@
-//! The counters in the format of /proc/self/mountstats (statvers 1.1, as Linux 6.12 prints
-//! it), which mountstats(8) of nfs-common reads from a file (`-f`). nfsiostat(8) reads only the
+//! Formats the counters like /proc/self/mountstats (statvers 1.1, as Linux 6.12 prints it).
+//! mountstats(8) of nfs-common reads this format from a file (`-f`). nfsiostat(8) reads only the
 //! kernel's table.
 //!
-//! What this program has no counterpart of is zero.
+//! Fields that this program has no counterpart of are zero.
 
 use super::document::{Connection, Document};
 use crate::mounts;
 use std::fmt::Write;
 
-/// As the kernel escapes names in its tables; other control characters are shown as a question mark.
+/// Escapes names as the kernel does in its tables. Other control characters become question marks.
 fn escape(text: &str) -> String {
     let escaped = mounts::escape(text.as_bytes());
     String::from_utf8_lossy(&escaped).replace(char::is_control, "?")
@@ -19,7 +19,7 @@ fn join(numbers: &[u64]) -> String {
     words.join(" ")
 }
 
-/// A whole `device` entry.
+/// A complete `device` entry.
 pub(super) fn render(document: &Document) -> String {
     let mut out = String::new();
     // Writing into a string does not fail.
@@ -28,7 +28,7 @@ pub(super) fn render(document: &Document) -> String {
 }
 
 fn write(document: &Document, out: &mut String) -> std::fmt::Result {
-    // The tools pass over every type but nfs and nfs4.
+    // The tools ignore all types but nfs and nfs4.
     writeln!(
         out,
         "device {} mounted on {} with fstype nfs statvers=1.1",
@@ -86,7 +86,7 @@ fn events(document: &Document) -> [u64; 27] {
     // vfslookup, vfsaccess
     events[5] = events[1].saturating_add(count("name_misses"));
     events[6] = count("access_hits").saturating_add(count("access_misses"));
-    // vfsreadpage(s), vfswritepage(s): what became READs and WRITEs
+    // vfsreadpage(s) and vfswritepage(s): the pages that became READs and WRITEs.
     events[9] = count("reads_sent");
     events[11] = count("writes_sent");
     // vfssetattr
@@ -98,7 +98,7 @@ fn events(document: &Document) -> [u64; 27] {
     events
 }
 
-/// By applications, cached and direct; to and from the server; in pages.
+/// The bytes counters: of applications, cached and direct; from and to the server; in pages.
 fn bytes(document: &Document) -> [u64; 8] {
     let count = |name| document.cache_counter(name);
     let procedure = |name: &str| document.procedures.iter().find(|p| p.name == name);
@@ -116,7 +116,7 @@ fn bytes(document: &Document) -> [u64; 8] {
     ]
 }
 
-/// The numbers of an `xprt: rdma` line: ten of every transport, then those of RDMA.
+/// The numbers of an `xprt: rdma` line: ten that every transport has, and then those of RDMA.
 fn transport(connection: &Connection) -> [u64; 27] {
     let counters = &connection.counters;
     let bad = counters.violations.saturating_add(counters.rdma_errors);

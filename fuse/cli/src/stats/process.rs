@@ -1,11 +1,11 @@
-//! What this process uses of the machine.
+//! The resources that this process uses.
 
 use super::document::Process;
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
-/// A number of bytes in /proc/self/status, proc(5).
+/// A size in /proc/self/status (proc(5)), in bytes.
 fn kilobytes(status: &str, name: &str) -> u64 {
     number(status, name).saturating_mul(1024)
 }
@@ -16,7 +16,7 @@ fn number(status: &str, name: &str) -> u64 {
     word.and_then(|word| word.parse().ok()).unwrap_or(0)
 }
 
-/// Of this process at this moment; zero where the system does not say.
+/// The usage of this process at this moment. Fields that the system does not provide are zero.
 pub(super) fn usage() -> Process {
     let cpu = Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default();
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -24,7 +24,7 @@ pub(super) fn usage() -> Process {
         cpu_ns: cpu.as_nanos().try_into().unwrap_or(u64::MAX),
         resident_bytes: kilobytes(&status, "VmRSS"),
         virtual_bytes: kilobytes(&status, "VmSize"),
-        // One is that of the directory itself.
+        // One descriptor is that of the directory itself.
         open_descriptors: std::fs::read_dir("/proc/self/fd")
             .map_or(0, |entries| entries.count().saturating_sub(1) as u64),
         descriptor_limit: getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX),

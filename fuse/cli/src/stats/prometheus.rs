@@ -1,8 +1,8 @@
-//! The counters as Prometheus text (exposition format 0.0.4), of one mount or of several.
+//! Formats the counters of one or several mounts as Prometheus text (exposition format 0.0.4).
 //!
 //! The numbers come from the serving processes as documents, so there is no registry of live
-//! metrics: families are put together for each scrape and written by the encoder of the crate
-//! `prometheus`.
+//! metrics. Instead, the metric families are built for each scrape and written by the encoder of
+//! the crate `prometheus`.
 
 use super::document::{Connection, Document, Procedure, STATES};
 use super::mount_list::{ListedMount, MountState};
@@ -12,12 +12,12 @@ use prometheus::proto::{
 use prometheus::{Encoder, TextEncoder};
 use std::collections::HashMap;
 
-/// What the encoder writes.
+/// The content type of the encoder's output.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Upper bounds of the latency buckets, in microseconds: powers of four, from 16 us to 67 s. The
-/// histogram behind them has powers of two from 1 us on; each series of a bucket costs a server of
-/// Prometheus memory, for each procedure of each mount.
+/// histogram itself has powers of two from 1 us on, but for each procedure of each mount, every
+/// bucket is one more series that costs a Prometheus server memory.
 const BOUNDS_US: [u64; 12] = {
     let mut bounds = [0; 12];
     let mut at = 0;
@@ -28,7 +28,7 @@ const BOUNDS_US: [u64; 12] = {
     bounds
 };
 
-/// Families in the order in which they came.
+/// Metric families in the order in which they were added.
 #[derive(Default)]
 struct Families {
     list: Vec<MetricFamily>,
@@ -90,14 +90,14 @@ impl Families {
     }
 }
 
-/// All metrics of one mount.
+/// Renders all metrics of one mount.
 pub(super) fn render(document: &Document) -> String {
     let mut families = Families::default();
     mount(document, &mut families);
     families.text()
 }
 
-/// All metrics of several mounts, and which of them do not answer.
+/// Renders all metrics of several mounts, and which of them do not answer.
 pub(super) fn render_all(found: &[ListedMount]) -> String {
     let mut families = Families::default();
     families.gauge(
@@ -156,7 +156,7 @@ fn mount(document: &Document, to: &mut Families) {
         calls(procedure, mount, to);
     }
     for (name, value) in &document.cache {
-        // A label may hold anything, a name may not; another version's document might.
+        // Another version's document might have a name that is not permitted in a metric.
         if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
             continue;
         }
@@ -230,7 +230,7 @@ fn calls(procedure: &Procedure, mount: Label<'_>, to: &mut Families) {
             *count as f64,
         );
     }
-    // A histogram may begin when there is something to count.
+    // A histogram may begin with the first call.
     if procedure.calls == 0 {
         return;
     }

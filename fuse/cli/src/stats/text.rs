@@ -1,4 +1,4 @@
-//! The counters for people.
+//! Formats the counters for people.
 
 use super::document::{CACHES, Document, Procedure, STATES};
 use crate::output::plain;
@@ -47,7 +47,7 @@ fn mean(total_ns: u64, calls: u64) -> Option<f64> {
     (calls > 0).then(|| total_ns as f64 / calls as f64 / 1e3)
 }
 
-/// A page; a shorter one of what changed, if the document is a change.
+/// Formats a page, or a shorter one if the document is a change.
 pub(super) fn render(document: &Document, change: bool) -> String {
     let mut out = String::new();
     // Writing into a string does not fail.
@@ -82,13 +82,13 @@ fn write(document: &Document, change: bool, out: &mut String) -> fmt::Result {
     connections(document, change, out)
 }
 
-/// What happens in a second, of a document that is a change.
+/// Rates per second, computed from a document that is a change.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Rates {
     /// Bytes of READ replies and of WRITE calls.
     pub(crate) read: f64,
     pub(crate) write: f64,
-    /// Calls of all procedures that ended.
+    /// Calls of all procedures that have ended.
     pub(crate) calls: f64,
 }
 
@@ -106,13 +106,13 @@ impl Rates {
     }
 }
 
-/// `amount` by the seconds of a change.
+/// Divides `amount` by the seconds of a change.
 pub(crate) fn per_second(change: &Document, amount: f64) -> f64 {
     let seconds = change.age_ns as f64 / 1e9;
     if seconds > 0.0 { amount / seconds } else { 0.0 }
 }
 
-/// Since the mount: sums. Of a change: rates.
+/// The table of procedures: sums since the mount, or rates of a change.
 fn procedures(document: &Document, change: bool, out: &mut String) -> fmt::Result {
     let [calls, sent, received] = match change {
         true => ["calls/s", "sent/s", "received/s"],

@@ -1,26 +1,25 @@
-//! Tables of text that fit a width: columns that have no room are left out.
+//! Formats tables to a given width. Columns for which there is no room are left out.
 
-/// A column.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Column {
     pub(super) title: &'static str,
     pub(super) width: usize,
-    /// Which columns stay in a narrow terminal: the lowest numbers.
+    /// A narrow terminal shows the columns with the lowest ranks.
     pub(super) rank: u8,
 }
 
 /// Least width of the first column.
 const NAME_MIN: usize = 12;
 
-/// The columns that fit `width`, by their places, and the width of the first one, which is
-/// the name and takes what is left.
+/// The indices of the columns that fit, and the width of the first column, which has the name and
+/// takes the remaining width.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fit {
     pub(super) name: usize,
     pub(super) shown: Vec<usize>,
 }
 
-/// `columns` without the name.
+/// Chooses the columns that fit. `columns` does not include the name.
 pub(super) fn fit(columns: &[Column], width: usize) -> Fit {
     let mut order: Vec<usize> = (0..columns.len()).collect();
     order.sort_by_key(|&at| columns[at].rank);
@@ -39,12 +38,12 @@ pub(super) fn fit(columns: &[Column], width: usize) -> Fit {
     Fit { name, shown }
 }
 
-/// Terminal cells of `text`, of which the control characters are taken out already.
+/// The number of terminal cells of `text`, which must not contain control characters.
 fn cells(text: &str) -> usize {
     ratatui::text::Span::raw(text).width()
 }
 
-/// `text` in exactly `width` cells: its end, if it is longer, since that tells paths apart.
+/// Formats `text` in exactly `width` cells. A longer one keeps its end, which distinguishes paths.
 pub(super) fn left(text: &str, width: usize) -> String {
     let mut rest = text;
     let mut cut = String::new();
@@ -62,7 +61,7 @@ pub(super) fn left(text: &str, width: usize) -> String {
     out + &" ".repeat(pad)
 }
 
-/// A line: the name, and the shown of `values` to the right of it.
+/// A line with the name and the values of the shown columns, which are right-aligned.
 pub(super) fn line(fit: &Fit, columns: &[Column], name: &str, values: &[String]) -> String {
     let mut line = left(name, fit.name);
     for &at in &fit.shown {
@@ -73,13 +72,13 @@ pub(super) fn line(fit: &Fit, columns: &[Column], name: &str, values: &[String])
     line
 }
 
-/// The line of titles.
+/// The line with the titles.
 pub(super) fn titles(fit: &Fit, columns: &[Column], name: &str) -> String {
     let titles: Vec<String> = columns.iter().map(|c| c.title.to_owned()).collect();
     line(fit, columns, name, &titles)
 }
 
-/// A name, and words instead of numbers.
+/// A line with a name, and a text in place of values.
 pub(super) fn remark(fit: &Fit, name: &str, remark: &str, width: usize) -> String {
     let mut line = left(name, fit.name);
     line.push(' ');

@@ -1,8 +1,9 @@
-//! `top`: all mounts on a screen that is drawn again and again, or as plain text.
+//! The command `top`: shows all mounts on a screen that it redraws, or as plain text.
 //!
-//! [`poll`] asks the serving processes, each on a thread of its own, so that one that hangs delays
-//! nobody. [`model`] keeps what they said and what changed meanwhile, without I/O; [`view`] draws it
-//! into a frame of ratatui, [`plain`](model::Model::block) as text. [`screen`] has the terminal.
+//! [`poll`] asks the serving processes, each on a thread of its own, so that a hanging one does not
+//! delay others. [`model`] keeps the answers and the changes between them, without I/O. [`view`]
+//! draws the model into a frame of ratatui, and [`plain`](model::Model::block) formats it as text.
+//! [`screen`] handles the terminal.
 
 mod columns;
 mod model;
@@ -24,9 +25,8 @@ use std::io::{IsTerminal, stdin, stdout};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Runs `top`.
 pub(super) fn run(args: &TopArgs) -> Result<(), Failure> {
-    // What is no mount now is a mistake; later it may come and go.
+    // A directory that is not a mount now is an error. Later, mounts may come and go.
     let mut only = Vec::new();
     for dir in &args.dirs {
         client::mount(dir)?;
@@ -39,8 +39,8 @@ pub(super) fn run(args: &TopArgs) -> Result<(), Failure> {
     screen::run(args, &only)
 }
 
-/// A block after each interval. The answers of the first look are what the first block's rates are
-/// measured from.
+/// Prints a block after each interval. The first answers are only the base for the rates of the
+/// first block.
 fn text(args: &TopArgs, only: &[PathBuf]) -> Result<(), Failure> {
     let delay = Duration::from_secs(args.delay.into());
     let (mut poll, mut model) = (Poll::default(), Model::new(delay));
@@ -51,7 +51,7 @@ fn text(args: &TopArgs, only: &[PathBuf]) -> Result<(), Failure> {
             .look(|target| is_wanted(target, only))
             .map_err(no_table)?;
         model.listed(&targets, Instant::now());
-        // Most answer at once: what is printed is of this moment. Who does not is not waited for.
+        // Most processes answer at once, and others are not waited for.
         poll.wait(&mut model, delay.min(Duration::from_secs(1)));
         if model.rounds() > 1 {
             if output::result(model.block(Instant::now()).as_bytes())? == Reader::Gone {
@@ -67,17 +67,17 @@ fn text(args: &TopArgs, only: &[PathBuf]) -> Result<(), Failure> {
     }
 }
 
-/// The blocks of `stats --watch` without a directory.
+/// Formats the blocks of `stats --watch` without a directory.
 #[derive(Debug, Default)]
 pub(super) struct Plain(Option<Model>);
 
 impl Plain {
-    /// Before the first block.
+    /// Whether no block was made yet.
     pub(super) fn is_new(&self) -> bool {
         self.0.is_none()
     }
 
-    /// What happened since the last block.
+    /// A block with the changes since the last block.
     pub(super) fn block(&mut self, found: &[ListedMount], now: Instant) -> String {
         let model = self.0.get_or_insert_with(|| Model::new(Duration::ZERO));
         model.found(found, now);

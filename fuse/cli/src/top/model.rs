@@ -1,5 +1,5 @@
-//! What `top` knows of the mounts: the last answer of each, what changed since the one before, and
-//! the last minute. Takes time as an argument and does no I/O.
+//! The state behind `top`: the last answer of each mount, the change since the one before, and the
+//! samples of the last minute. It takes the time as an argument and does no I/O.
 
 use super::columns::{self, Column};
 use crate::output::plain;
@@ -12,12 +12,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// How far back the sparklines go.
 pub(super) const MINUTE: Duration = Duration::from_secs(60);
-/// Samples kept of a mount.
+/// Most samples kept for a mount.
 const MOST_SAMPLES: usize = 128;
-/// Width of plain text.
+/// The width of plain text, in columns.
 const PLAIN_WIDTH: usize = 100;
 
-/// What happened in one interval.
+/// The rates of one interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Sample {
     pub(super) at: Instant,
@@ -25,29 +25,29 @@ pub(super) struct Sample {
     pub(super) p99_us: Option<f64>,
 }
 
-/// Whom a row is about: targets of [`Poll`](super::poll::Poll), or places in a list.
+/// What a row stands for: a target of [`Poll`](super::poll::Poll), or an entry of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Key {
     Target(Target),
     Place(String, String),
 }
 
-/// One mount.
+/// The row of one mount.
 #[derive(Debug)]
 pub(super) struct Row {
     key: Key,
     pub(super) source: String,
     pub(super) directory: String,
-    /// The last thing heard; `None` before the first answer.
+    /// The last answer; `None` before the first one.
     pub(super) state: Option<MountState>,
-    /// What happened between the last two answers of one process.
+    /// The change between the last two answers, if they are of the same process.
     pub(super) change: Option<Document>,
     pub(super) history: VecDeque<Sample>,
-    /// When it answered last, or was first seen.
+    /// When the process answered last, or when the mount was first seen.
     heard: Instant,
 }
 
-/// All mounts.
+/// The rows of all mounts.
 #[derive(Debug)]
 pub(super) struct Model {
     pub(super) rows: Vec<Row>,
@@ -200,7 +200,7 @@ fn short_bytes(bytes: u64) -> String {
     }
 }
 
-/// Bytes in a second as megabytes.
+/// Formats bytes per second as megabytes.
 pub(super) fn megabytes(bytes: f64) -> String {
     let mega = bytes / 1e6;
     if mega >= 1000.0 {
@@ -219,7 +219,7 @@ fn count(number: f64) -> String {
 }
 
 impl Model {
-    /// Asked every `delay`.
+    /// A model of mounts that are asked every `delay`.
     pub(super) fn new(delay: Duration) -> Self {
         Model {
             rows: Vec::new(),
@@ -228,12 +228,12 @@ impl Model {
         }
     }
 
-    /// How often the mounts were looked for.
+    /// The number of times that mounts were looked for.
     pub(super) fn rounds(&self) -> u64 {
         self.rounds
     }
 
-    /// These are there: others are gone.
+    /// Keeps the rows of these targets, and adds new ones.
     pub(super) fn listed(&mut self, targets: &[Target], now: Instant) {
         self.rounds += 1;
         self.rows.retain(|row| match &row.key {
@@ -266,11 +266,11 @@ impl Model {
         &mut self.rows[at]
     }
 
-    /// One of them answered, or not in time; `None`: an attempt to mount that is over.
+    /// Applies the answer of a target. `None` means that an attempt to mount has ended.
     pub(super) fn answered(&mut self, target: &Target, found: Option<ListedMount>, now: Instant) {
         let key = Key::Target(target.clone());
         match found {
-            // It is gone meanwhile.
+            // The mount is gone.
             Some(_) if matches!(target, Target::Mounted(_)) && !self.has(&key) => {}
             Some(found) => self
                 .row(key, &found.source, &found.directory, now)
@@ -283,7 +283,7 @@ impl Model {
         self.rows.iter().any(|row| row.key == *key)
     }
 
-    /// All there are, with their answers.
+    /// Replaces the rows by these mounts with their answers.
     pub(super) fn found(&mut self, found: &[ListedMount], now: Instant) {
         self.rounds += 1;
         let key = |one: &ListedMount| Key::Place(one.source.clone(), one.directory.clone());
@@ -295,7 +295,7 @@ impl Model {
         }
     }
 
-    /// A table with all mounts that is `width` wide: titles, and a line for each.
+    /// The table of all mounts in `width` columns: the titles, and a line for each.
     pub(super) fn table(&self, width: usize, now: Instant) -> (String, Vec<String>) {
         let fit = columns::fit(&MOUNTS, width);
         let lines = self.rows.iter().map(|row| match row.values() {
@@ -307,7 +307,7 @@ impl Model {
         (columns::titles(&fit, &MOUNTS, "MOUNT"), lines.collect())
     }
 
-    /// A block of plain text.
+    /// Formats a block of plain text.
     pub(super) fn block(&self, now: Instant) -> String {
         let mut out = format!("{} UTC, {}\n", clock(SystemTime::now()), self.heading());
         if !self.rows.is_empty() {
@@ -320,7 +320,7 @@ impl Model {
         out + "\n"
     }
 
-    /// How many there are.
+    /// The number of mounts, as text.
     pub(super) fn heading(&self) -> String {
         match self.rows.len() {
             0 => "no nfsrdma mounts".into(),
@@ -330,7 +330,7 @@ impl Model {
     }
 }
 
-/// `HH:MM:SS` of UTC.
+/// Formats a time as `HH:MM:SS` of UTC.
 pub(super) fn clock(at: SystemTime) -> String {
     let seconds = at
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -365,13 +365,13 @@ impl Row {
         self.state = Some(found.state);
     }
 
-    /// For how long it has not answered, if that is longer than usual.
+    /// How long the process has not answered, if that is longer than usual.
     fn silence(&self, now: Instant, delay: Duration) -> Option<Duration> {
         let silent = now.saturating_duration_since(self.heard);
         (silent > delay * 2 + Duration::from_secs(1)).then_some(silent)
     }
 
-    /// The last answer, if it is one.
+    /// The last answer, if it has statistics.
     pub(super) fn document(&self) -> Option<&Document> {
         match &self.state {
             Some(MountState::Answers(document)) => Some(document),
@@ -379,7 +379,7 @@ impl Row {
         }
     }
 
-    /// The numbers of a mount that works.
+    /// The values of the columns, for a mount with a connection to the server.
     fn values(&self) -> Option<Vec<String>> {
         let document = self.document().filter(|document| is_connected(document))?;
         let dirty = short_bytes(document.cache_counter("dirty_bytes"));
@@ -428,7 +428,7 @@ impl Row {
         ])
     }
 
-    /// Why there are no numbers.
+    /// Why there are no values.
     pub(super) fn remark(&self, now: Instant, delay: Duration) -> String {
         let since = |silent: Duration| age(silent.as_nanos().try_into().unwrap_or(u64::MAX));
         match (&self.state, self.silence(now, delay)) {
@@ -448,7 +448,7 @@ impl Row {
         }
     }
 
-    /// The busiest procedures first, with titles.
+    /// The table of procedures with its titles, the busiest procedures first.
     pub(super) fn procedures(&self, width: usize) -> (String, Vec<String>) {
         let fit = columns::fit(&PROCEDURES, width);
         let titles = columns::titles(&fit, &PROCEDURES, "PROCEDURE");
@@ -478,7 +478,7 @@ impl Row {
         (titles, busy.iter().map(line).collect())
     }
 
-    /// The connections, with titles.
+    /// The table of connections with its titles.
     pub(super) fn connections(&self, width: usize) -> (String, Vec<String>) {
         let fit = columns::fit(&CONNECTIONS, width);
         let line = |c: &Connection| {
@@ -503,8 +503,8 @@ impl Row {
         )
     }
 
-    /// The last minute in `width` columns, the youngest at the right. A sample tells of the time
-    /// before it, up to the one before; `None` where there is none.
+    /// The last minute in `width` columns, the most recent at the right. A sample stands for the
+    /// interval that ends with it; `None` where there is no sample.
     pub(super) fn minute(
         &self,
         width: usize,
@@ -518,7 +518,7 @@ impl Row {
             let after = self.history.iter().find(|sample| aged(sample) <= age);
             let sample = match after {
                 Some(sample) => Some(sample).filter(|sample| aged(sample) + spacing >= age),
-                // The interval is not over yet.
+                // The current interval has not ended.
                 None => self.history.back().filter(|last| aged(last) <= spacing * 2),
             };
             sample.map(|sample| value(sample).max(0.0) as u64)
@@ -526,7 +526,7 @@ impl Row {
         (0..width).map(column).collect()
     }
 
-    /// Between two samples, about: one tells of the time before it.
+    /// The average interval between two samples.
     fn spacing(&self) -> Duration {
         match (
             self.history.front(),

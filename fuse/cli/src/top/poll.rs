@@ -1,4 +1,4 @@
-//! Asks the serving processes without waiting for them.
+//! Asks the serving processes for statistics, without blocking the caller.
 
 use super::model::Model;
 use crate::stats::mount_list::{self, ListedMount, Target};
@@ -8,15 +8,15 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// For one answer: longer than any interval should be, since nobody waits for it.
+/// How long a thread waits for an answer. It may be long, because nothing waits for the thread.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
-/// Threads that wait for an answer; who comes later is asked when there is room.
+/// Most threads that wait for an answer. Further processes are asked in a later round.
 const MOST_WAITING: usize = 64;
 
 type Answer = (Target, Option<ListedMount>);
 
-/// Each process is asked by a thread of its own, and not again before it has answered or its time
-/// is over.
+/// The threads that ask, one for each process. A process is not asked again before it has answered
+/// or its time limit is over.
 #[derive(Debug)]
 pub(super) struct Poll {
     waiting: HashSet<Target>,
@@ -36,7 +36,7 @@ impl Default for Poll {
 }
 
 impl Poll {
-    /// Looks which mounts there are, and asks those that are `wanted`.
+    /// Lists the mounts, and asks those that are `wanted`.
     pub(super) fn look(&mut self, wanted: impl Fn(&Target) -> bool) -> io::Result<Vec<Target>> {
         let mut targets = mount_list::targets()?;
         targets.retain(wanted);
@@ -48,7 +48,7 @@ impl Poll {
             let asked = target.clone();
             let started = std::thread::Builder::new().spawn(move || {
                 let answer = target.ask(ANSWER_LIMIT);
-                // Nobody listens: the program is ending.
+                // This fails only while the program is ending.
                 let _ = sender.send((target, answer));
             });
             if started.is_ok() {
@@ -58,7 +58,7 @@ impl Poll {
         Ok(targets)
     }
 
-    /// Gives the model the answers that are there. False if there are none.
+    /// Passes the answers that have arrived to the model. Returns false if there are none.
     pub(super) fn take(&mut self, model: &mut Model) -> bool {
         let mut some = false;
         while let Ok(answer) = self.answers.try_recv() {
@@ -68,7 +68,7 @@ impl Poll {
         some
     }
 
-    /// Waits until all have answered, and no longer than `limit`.
+    /// Waits until all have answered, but at most `limit`.
     pub(super) fn wait(&mut self, model: &mut Model, limit: Duration) {
         let until = Instant::now() + limit;
         while !self.waiting.is_empty() {
@@ -86,7 +86,7 @@ impl Poll {
     }
 }
 
-/// Whether `target` is one of those asked for.
+/// Whether the user asked for `target`.
 pub(super) fn is_wanted(target: &Target, only: &[PathBuf]) -> bool {
     match target {
         Target::Mounted(mount) => only.is_empty() || only.contains(&mount.dir),

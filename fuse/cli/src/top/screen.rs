@@ -1,11 +1,11 @@
-//! The terminal: taken in the alternate screen, and given back whatever happens.
+//! The terminal: switches it to the alternate screen, and always restores it.
 //!
-//! ratatui's panic hook gives it back before the message of a panic is printed. Signals that end
-//! the program only set a flag: the loop ends, the terminal is given back, and the signal then has
-//! its usual effect, so that whoever waits for this process sees it.
+//! ratatui's panic hook restores it before the message of a panic is printed. Signals that end the
+//! program only set a flag: the loop ends, the terminal is restored, and then the signal has its
+//! usual effect, so that the parent process sees it.
 //!
-//! When the terminal is closed, the program ends. crossterm, which reads events, would try for ever
-//! to read from it. So keys are waited for here, where poll(2) tells that the terminal is gone.
+//! When the terminal is closed, the program ends. crossterm would retry its read for ever, so this
+//! module waits for keys by poll(2), which reports the end of the terminal.
 
 use super::model::Model;
 use super::poll::{Poll, is_wanted};
@@ -24,10 +24,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
 
-/// How long a key, a signal or an answer may wait to be seen.
+/// The longest time until a key, a signal or an answer is noticed.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The terminal while it is ours.
+/// The state of the program while it has the terminal.
 pub(super) struct Session {
     pub(super) terminal: DefaultTerminal,
 }
@@ -47,13 +47,13 @@ fn wait_for_key() -> bool {
     let closed = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
     match poll(&mut fds, Some(&tick)) {
         Ok(_) => !fds[0].revents().intersects(closed),
-        // A signal.
+        // poll(2) was interrupted by a signal.
         Err(_) => true,
     }
 }
 
 fn give_back() {
-    // A terminal that is gone needs nothing.
+    // This fails if the terminal is gone, and then nothing needs to be restored.
     let _ = ratatui::try_restore();
 }
 
@@ -63,7 +63,7 @@ impl Drop for Session {
     }
 }
 
-/// What a key asks for.
+/// The action of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
     Quit,
@@ -92,16 +92,16 @@ pub(super) fn action(key: KeyEvent) -> Option<Action> {
 }
 
 impl View {
-    /// False if the program is to end.
+    /// Returns false if the program should end.
     fn obey(&mut self, action: Action) -> bool {
         match action {
             Action::Quit => return false,
             Action::Suspend => {}
-            // The same key again shows the sparklines.
+            // The same key again switches back to the sparklines.
             Action::Show(detail) if detail == self.detail => self.detail = Detail::Minute,
             Action::Show(detail) => self.detail = detail,
             Action::Up => self.selected = self.selected.saturating_sub(1),
-            // The next drawing sees to it that there is such a row.
+            // The next draw limits it to the last row.
             Action::Down => self.selected = self.selected.saturating_add(1),
         }
         true
@@ -122,14 +122,14 @@ pub(super) fn run(args: &TopArgs, only: &[PathBuf]) -> Result<(), Failure> {
         signal_hook::flag::register_usize(signal, signalled.clone(), number).map_err(broken)?;
     }
     let ended = watch(args, only, &signalled, broken);
-    // The terminal is given back by now.
+    // The terminal has been restored.
     if let Ok(signal @ 1..) = i32::try_from(signalled.load(Relaxed)) {
         let _ = emulate_default_handler(signal);
     }
     ended
 }
 
-/// Until a key or a signal ends it, or it has looked `--count` times.
+/// Runs until a key or a signal ends it, or until the mounts were asked `--count` times.
 fn watch(
     args: &TopArgs,
     only: &[PathBuf],
@@ -154,7 +154,7 @@ fn watch(
             changed = true;
             due = now + delay;
         }
-        // The clock in the heading has seconds.
+        // Redraw every second for the clock in the heading.
         let tick = now.saturating_duration_since(begun).as_secs();
         if poll.take(&mut model) || std::mem::take(&mut changed) || shown != Some(tick) {
             shown = Some(tick);
@@ -166,12 +166,12 @@ fn watch(
         if !wait_for_key() {
             break;
         }
-        // Also a change of size, which crossterm learns from a signal.
+        // This also fetches a change of size, which crossterm learns of by a signal.
         if !event::poll(Duration::ZERO).map_err(broken)? {
             continue;
         }
         changed = true;
-        // A change of size asks for nothing but to be drawn.
+        // A change of size only needs another draw.
         if let Event::Key(key) = event::read().map_err(broken)?
             && let Some(action) = action(key)
         {

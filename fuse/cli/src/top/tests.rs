@@ -82,7 +82,7 @@ fn works(dir: &str, rounds: u64) -> Option<ListedMount> {
     answer(dir, MountState::Answers(Box::new(document(dir, rounds))))
 }
 
-/// Two mounts, of which the second stops answering, and one that was never up.
+/// Two mounts, of which the second stops answering, and one whose process never answered.
 fn model(begin: Instant, rounds: u64) -> (Model, Instant) {
     let mut model = Model::new(DELAY);
     let targets = [
@@ -226,7 +226,7 @@ fn mounts_come_and_go() {
         shown.contains("/new") && !shown.contains("/srv/data"),
         "{shown}"
     );
-    // An answer of one that is gone does not bring it back.
+    // An answer for a mount that is gone does not bring its row back.
     model.answered(&target(1, "/srv/data"), works("/srv/data", 4), now);
     assert!(!draw(80, 24, &mut view, &model, now).contains("/srv/data"));
     model.listed(&[], now);
@@ -296,7 +296,7 @@ proptest! {
 
 const PANICS: &str = "NFSRDMA_TEST_PANIC";
 
-/// Run again by the next test, in a terminal of its own.
+/// Is run by the next test, in a terminal of its own.
 #[test]
 fn panics_while_it_has_the_terminal() {
     if std::env::var_os(PANICS).is_none() {

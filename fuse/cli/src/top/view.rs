@@ -1,4 +1,4 @@
-//! The screen: mounts above, and below what is asked for of the selected one.
+//! Draws the screen: the mounts above, and the details of the selected mount below.
 
 use super::model::{Model, Row, Sample, clock, megabytes, short_time};
 use ratatui::Frame;
@@ -8,7 +8,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Sparkline};
 use std::time::{Instant, SystemTime};
 
-/// What is shown of the selected mount.
+/// The details that are shown of the selected mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Detail {
     #[default]
@@ -17,18 +17,18 @@ pub(super) enum Detail {
     Connections,
 }
 
-/// What keys change.
+/// The state that keys change.
 #[derive(Debug, Default)]
 pub(super) struct View {
     pub(super) detail: Detail,
-    /// The selected row.
+    /// The index of the selected row.
     pub(super) selected: usize,
 }
 
-/// Lines of the lower part, below which it is left out.
+/// The lower part is left out if it would have fewer lines.
 const DETAIL_MIN: u16 = 4;
 
-/// Cells in front of a sparkline.
+/// The width of the label before a sparkline.
 const LABEL: u16 = 31;
 
 const HELP: &str = "q quit  up/down mount  p procedures  c connections  s sparklines";
@@ -85,7 +85,7 @@ impl View {
         let title = Style::new().add_modifier(Modifier::REVERSED);
         let mut shown = vec![Line::styled(titles, title)];
         let room = usize::from(area.height.saturating_sub(1));
-        // The selected one stays in sight.
+        // Scroll so that the selected row stays visible.
         let first = (self.selected + 1).saturating_sub(room);
         for (at, line) in lines.into_iter().enumerate().skip(first).take(room) {
             let style = match at == self.selected {
@@ -146,7 +146,7 @@ fn minute(frame: &mut Frame<'_>, area: Rect, row: &Row, now: Instant) {
             |v| short_time((v > 0.0).then_some(v)),
         ),
     ];
-    // As high as there is room, with a line between them if there is more.
+    // The sparklines share the height, with a line between them if there is room.
     let count = lines.len() as u16;
     let height = (area.height / count).clamp(1, 3);
     let gap = u16::from(height > 1);

@@ -1,4 +1,4 @@
-//! What each mount may see of what others did, by hand.
+//! Cases of what each mount may see of others' changes.
 
 use super::*;
 
@@ -65,7 +65,7 @@ fn what_was_written_early_may_get_the_time_of_what_another_wrote_later() {
     oracle.opened(1, id, false);
     assert!(sees(&oracle, 1, &[7, 7, 8, 8]) && sees(&oracle, 1, &[8; 4]));
 
-    // A second later it is another time, which the next open shows.
+    // A second later the time differs, which the next open shows.
     oracle.objects[id].touched.fill(past);
     oracle.objects[id].dirty_since.fill(past);
     oracle.write(2, id, 2, 4, 9);

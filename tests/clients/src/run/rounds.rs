@@ -1,27 +1,27 @@
 //! Rounds of calls that overlap in time.
 //!
-//! The calls of a round are about one file, of several clients, also two programs of one mount;
-//! they are issued together, each from a thread of its own, and the round is over when all have
-//! returned. Meanwhile the server may be restarted or its clock stepped. Names stay as they are
-//! during a round; what changes names is called between rounds.
+//! The calls of a round are on one file, by several clients, also by two programs of one mount.
+//! They are issued together, each from a thread of its own, and the round ends when all have
+//! returned. Meanwhile the server may be restarted or its clock stepped. Names do not change during
+//! a round; calls that change names are made between rounds.
 //!
 //! **The rule.** Each byte of a file takes part in the calls of a round in some order. So the
-//! oracle applies the calls in every order. What a read or fstat may show of a byte, or of the
-//! end of the file, is what any order allows at the place of that call: not of one order for all
-//! bytes, as a read(2) is many READs, and a write(2) many WRITEs, that others may come between.
-//! What the file may be after the round is what any order leaves ([`Object::merge`]).
+//! oracle applies the calls in every order. A read or fstat may show for each byte, and for the end
+//! of the file, what any order allows at the place of that call. Different bytes may follow
+//! different orders, because a read(2) is many READs, and a write(2) many WRITEs, between which
+//! others may come. After the round the file may be what any order leaves ([`Object::merge`]).
 //!
-//! **Two things more** are allowed. To a read(2) beside an ftruncate(2) of the same mount, zeros from
-//! the new end on: while a program of this machine sets the size, Linux ignores the end of file in
-//! replies to READ (FUSE_I_SIZE_UNSTABLE in fuse_do_setattr), though the server has cut the file
-//! already; such a READ shows zeros up to the old end. Afterwards it drops these pages. And to a
-//! read(2) beside a WRITE of the same mount, zeros where the end may be, as another has cut the file:
+//! **Two exceptions** are allowed. A read(2) that overlaps with an ftruncate(2) of the same mount
+//! may show zeros from the new end on: while a program of this machine sets the size, Linux ignores
+//! the end of file in replies to READ (FUSE_I_SIZE_UNSTABLE in fuse_do_setattr), though the server
+//! has cut the file already, and drops these pages afterwards. And a read(2) that overlaps with a
+//! WRITE of the same mount may show zeros behind an end to which another client has cut the file:
 //! if the WRITE is answered while the READ is under way, Linux ignores the end in the READ's reply
 //! (docs/COHERENCE.md, "What remains").
 //!
-//! **What keeps it sharp.** What is alternatives after a round is certain again at the next
+//! **What keeps it sharp.** Alternatives after a round become certain again at the next
 //! [`Run::rest`]: all descriptors are closed, the file is read at the server, and every mount that
-//! opens it must see these very bytes. Between rounds calls are made one at a time as well.
+//! opens it must see these very bytes. Between rounds, single calls are made as well.
 
 use super::{Descriptor, NAMES, Run, Step, differs, errno};
 use crate::call::{Answer, Attributes, Call, Handle};
@@ -33,12 +33,12 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 
-/// Calls of a round: all their orders are tried.
+/// Most calls of a round, all of whose orders are tried.
 const MOST: usize = 4;
-/// A read that shows the state right after the calls of a round.
+/// The length of a read that shows the state right after the calls of a round.
 const WHOLE: usize = 16 << 20;
 
-/// What a call of a round does, to the oracle.
+/// The effect of a call of a round on the oracle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Read(u64, usize),
@@ -68,21 +68,21 @@ impl Kind {
 struct Part {
     kind: Kind,
     actor: usize,
-    /// Of its descriptor: whether it can write, and its number.
+    /// Whether its descriptor can write, and the number of the descriptor.
     writes: bool,
     number: usize,
     file: Handle,
     call: Call,
-    /// What the file may be when it is made, in any order.
+    /// The possible contents of the file when the call is made, in any order.
     seen: Content,
     mtimes: Vec<Option<i64>>,
 }
 
-/// What came of it.
+/// The result of a call.
 struct Returned {
     answer: io::Result<Answer>,
     data: Vec<u8>,
-    /// Place among all that were issued, and among all that returned.
+    /// Its position among all issued calls, and among all returned ones.
     issued: usize,
     returned: usize,
 }
@@ -106,7 +106,7 @@ impl Part {
     }
 }
 
-/// Every order of `0..n`.
+/// All orders of `0..n`.
 fn orders(n: usize) -> Vec<Vec<usize>> {
     let mut all = vec![Vec::new()];
     for _ in 0..n {
@@ -164,9 +164,9 @@ impl Run<'_> {
         }
     }
 
-    /// A round about one file; nothing if there is none to have it about.
+    /// A round on one file. Does nothing if there is no file for it.
     pub(super) fn round(&mut self) -> Step {
-        // Mostly one that is open; not one without a name, which may go in the middle.
+        // Mostly an open file, but none without a name, which may disappear during the round.
         let ids: Vec<Id> = (self.open.iter().map(|d| d.id))
             .chain(NAMES.iter().filter_map(|name| self.oracle.current(name)))
             .filter(|id| self.oracle.has_name(*id))
@@ -213,7 +213,7 @@ impl Run<'_> {
             self.say("command", Some(id), told);
         }
         self.alternatives(id, &mut parts);
-        // In the order in which they returned, to be read.
+        // In the order of their return, for readers of the log.
         let mut all: Vec<_> = parts.into_iter().zip(returned).collect();
         all.sort_by_key(|(_, returned)| returned.returned);
         let lines: Vec<String> = (all.iter())
@@ -228,7 +228,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// A call about file `id` that fits to those that are chosen.
+    /// Chooses a call on file `id` that is compatible with the chosen ones.
     fn part(&mut self, id: Id, others: &[Part]) -> Option<Part> {
         let choice = self.random.below(20);
         if choice < 3 {
@@ -249,8 +249,8 @@ impl Run<'_> {
         let at = self.random.below(self.open.len().max(1));
         let d = self.open.get(at).filter(|d| d.id == id)?;
         let (actor, file, writes, number) = (d.actor, d.file, d.writes, d.number);
-        // A descriptor that is being closed is used by no other; changes by one mount follow
-        // each other.
+        // A descriptor that is being closed is not used by another call, and changes by one mount
+        // do not overlap.
         let closing = |part: &Part| part.kind == Kind::Close;
         let taken = |part: &Part| part.number == number && part.file == file;
         if others.iter().any(|other| taken(other) && closing(other)) {
@@ -303,7 +303,7 @@ impl Run<'_> {
         Some(Part::new(kind, actor, self.open.get(at), call))
     }
 
-    /// What the calls may show, and what they leave, in every order.
+    /// Computes, over all orders, what the calls may show, and what they leave.
     fn alternatives(&mut self, id: Id, parts: &mut [Part]) {
         let history = std::mem::take(&mut self.oracle.objects[id].history);
         let before = self.oracle.objects[id].clone();
@@ -340,7 +340,7 @@ impl Run<'_> {
                 _ => None,
             })
             .collect();
-        // By write(2), or what writes dirty data.
+        // By write(2), or by a call that writes dirty data.
         let wrote: Vec<usize> = (parts.iter())
             .filter(|part| match part.kind {
                 Kind::Write(..) | Kind::Fsync => true,
@@ -425,12 +425,12 @@ impl Run<'_> {
         }
     }
 
-    /// What fstat showed.
+    /// Checks the result of fstat.
     fn shown(&self, id: Id, part: &Part, found: &Attributes, line: &str) -> Step {
         if found.group as usize != super::GROUPS as usize + id {
             return differs(format!("{line}: of another file"), Some(id));
         }
-        // The fstat behind an open has a place of its own in the order.
+        // The fstat that follows an open has its own place in the order.
         if part.kind != Kind::Fstat {
             return Ok(());
         }
@@ -444,7 +444,7 @@ impl Run<'_> {
         }
     }
 
-    /// Closes everything, and compares what every mount then sees with what the server has.
+    /// Closes all descriptors, and compares what every mount then sees with the file at the server.
     pub(super) fn rest(&mut self) -> Step {
         while !self.open.is_empty() {
             self.close(0)?;

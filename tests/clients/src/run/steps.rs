@@ -1,4 +1,4 @@
-//! The calls of a run, one at a time: what is called with, and what the oracle says of the result.
+//! The single calls of a run: chooses their arguments, and has the oracle check the results.
 
 use super::{Descriptor, Difference, GROUPS, NAMES, Run, Step, differs, errno};
 use crate::call::Call;
@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use nix::libc;
 use std::io;
 
-/// Flags of open(2), and how they are told.
+/// The flags of open(2), and their names for the log.
 fn open_flags(create: bool, exclusive: bool, truncate: bool, writes: bool) -> (i32, String) {
     let mut flags = match writes {
         true => libc::O_RDWR,
@@ -141,7 +141,7 @@ impl Run<'_> {
         }))
     }
 
-    /// About where the file ends.
+    /// An offset near the end of the file.
     pub(super) fn about_end(&self, actor: usize, id: Id) -> u64 {
         let mut end = 0;
         for (_, stop, set) in self.oracle.view(actor, id).iter() {
@@ -152,13 +152,13 @@ impl Run<'_> {
         end
     }
 
-    /// How a call by a descriptor is told.
+    /// How a call by a descriptor is logged.
     fn by(&self, descriptor: Descriptor, what: &str) -> String {
         let Descriptor { actor, number, .. } = descriptor;
         format!("{}: {what} fd{number}", self.who(actor))
     }
 
-    /// After an error of a call by descriptor `at`: fine if the file is gone.
+    /// Checks an error of a call by descriptor `at`, which is permitted if the file is gone.
     pub(super) fn failed(&mut self, at: usize, what: &'static str, error: &io::Error) -> Step {
         let d = self.open[at];
         let errno = errno(error);
@@ -172,7 +172,7 @@ impl Run<'_> {
         differs(line, Some(d.id))
     }
 
-    /// Closes a descriptor whose file is gone, whatever close says.
+    /// Closes a descriptor whose file is gone, and ignores the result.
     pub(super) fn forget(&mut self, at: usize) {
         let d = self.open.swap_remove(at);
         let _ = self.call(d.actor, &Call::Close(d.file));
@@ -219,7 +219,7 @@ impl Run<'_> {
         let most = *self
             .random
             .pick(&[8, 8, 100, 5000, 5000, 40_000, 300_000, 8 << 20]);
-        // Large ones are rare: they take long.
+        // Large ones take long, so they are rare.
         let most = if most > 300_000 && self.random.chance(3, 4) {
             4096
         } else {
@@ -239,13 +239,13 @@ impl Run<'_> {
             1 => end,
             2 => self.random.below(end as usize + 5000) as u64,
             3 => (self.random.below(end as usize + 1) / 8 * 8) as u64,
-            // Small pieces of few pages, as those of several writers.
+            // Small pieces in a few pages, as of several writers.
             _ => self.random.below((end as usize + 100).min(9000)) as u64,
         };
         let len = self.length();
         let value = self.next_value();
         if let Err(error) = self.call(d.actor, &Call::Write(d.file, offset, len, value)) {
-            // Some of it may have been done before the file was gone.
+            // Part of it may have been done before the file was gone.
             self.oracle
                 .write(d.actor, d.id, offset, offset + len as u64, value);
             return self.failed(at, "write", &error);
@@ -269,7 +269,7 @@ impl Run<'_> {
         if result.is_err() && !gone {
             return differs(line, Some(d.id));
         }
-        // One that cannot write has nothing to write back.
+        // A descriptor that cannot write has no data to write back.
         if result.is_ok() && d.writes {
             self.oracle.flush(d.actor, d.id);
         }
@@ -313,7 +313,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// truncate(2).
+    /// truncate(2), by path.
     pub(super) fn truncate(&mut self) -> Step {
         let actor = self.actor();
         let name = *self.random.pick(NAMES);
@@ -338,7 +338,7 @@ impl Run<'_> {
     /// Stores to a shared mapping, and msync(2).
     pub(super) fn map(&mut self, at: usize) -> Step {
         let d = self.open[at];
-        // Where the file's end is not known a store may be behind it.
+        // If the end of the file is not certain, a store may be behind it.
         let size = self.oracle.view(d.actor, d.id).size().unwrap_or(0);
         let special = self.is_special(d.actor);
         if !d.writes || size == 0 || special || self.oracle.is_gone(d.id) {
@@ -358,7 +358,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// readdir(3): what is listed is what is there.
+    /// readdir(3): the listed names must be the existing ones.
     pub(super) fn list(&mut self) -> Step {
         let actor = self.actor();
         let directory = *self.random.pick(&["", "d"]);
@@ -374,8 +374,8 @@ impl Run<'_> {
             Err(error) => return differs(format!("{head} = {}", errno(&error)), None),
         };
         self.say("list", None, format!("{head} = {listed:?}"));
-        // A listing that was cached between two changes of a second is believed after the second
-        // one: the directory's time does not tell them apart.
+        // A listing that was cached between two changes within one second stays valid after the
+        // second change, because the directory's time is the same.
         let coarse = self.plan.variant.name == "one-second" && actor != SERVER;
         for name in NAMES {
             let (parent, last) = name.split_once('/').unwrap_or(("", name));
@@ -472,7 +472,7 @@ impl Run<'_> {
 
     pub(super) fn append(&mut self) -> Step {
         let actor = self.actor();
-        // Linux's client takes O_APPEND and O_DIRECT together for EINVAL.
+        // Linux's client refuses O_APPEND together with O_DIRECT by EINVAL.
         if self.direct(actor) != 0 {
             return self.stat();
         }
@@ -492,7 +492,7 @@ impl Run<'_> {
             Ok(opened) => opened,
             Err(error) => return self.failed(at, "append", &error),
         };
-        // A name that is old news may lead elsewhere the second time.
+        // With an old name, the second call may reach another file.
         if attributes.group as usize != GROUPS as usize + id {
             let _ = self.call(actor, &Call::Close(file));
             return Ok(());
@@ -516,7 +516,7 @@ impl Run<'_> {
         self.read_at(at, size.saturating_sub(10), 4096)
     }
 
-    /// What a name leads to for `actor`, if that is certain.
+    /// The file to which a name leads for `actor`, if that is certain.
     pub(super) fn certain(&self, actor: usize, name: &str) -> Option<Option<Id>> {
         match self.oracle.bindings(actor, name)[..] {
             [only] => Some(only),
@@ -590,13 +590,13 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// At the end: everything a name leads to.
+    /// At the end of a run: reads the file to which a name leads.
     pub(super) fn read_all(&mut self, actor: usize, name: &'static str) -> Step {
         if let Some(descriptor) = self.try_open(actor, name, false, false, false, false)? {
             self.open.push(descriptor);
             let at = self.open.len() - 1;
             self.fstat(at)?;
-            // It is gone from the list if its file turned out to be gone.
+            // If its file turned out to be gone, it is not in the list any more.
             if at < self.open.len() {
                 self.read_at(at, 0, 16 << 20)?;
             }

@@ -66,7 +66,7 @@ pub(crate) fn writers(place: &Place) -> Result<()> {
                 at += len;
             }
         } else {
-            // Whatever has been written already is right, or not there yet (zeros, or the end).
+            // A reader sees the written data, or none yet (zeros, or the end), but no other bytes.
             let file = OpenOptions::new().read(true).open(&path)?;
             for _ in 0..place.scaled(100, 10) {
                 let part = random.below(4);

@@ -18,7 +18,7 @@ pub(crate) fn sizes(place: &Place) -> Result<()> {
         place
             .same_everywhere(&name, &body)
             .with_context(|| format!("written in one piece: {size}"))?;
-        // And the other way round: written at the server, in small pieces through the mount.
+        // The reverse: written at the server, and read in small pieces through the mount.
         if let Some(direct) = &place.direct {
             let name = format!("there-{size}");
             fs::write(direct.join(&name), &body)?;
@@ -188,7 +188,7 @@ pub(crate) fn direct(place: &Place) -> Result<()> {
     let mut buffer = sys::Aligned::new(size);
     uncached.read_exact_at(buffer.bytes(), 0)?;
     fill::expect_equal(&path, buffer.bytes(), &body).context("O_DIRECT read of cached data")?;
-    // What O_DIRECT wrote, a descriptor opened before sees.
+    // A descriptor that was opened before sees the data of O_DIRECT writes.
     let cached = OpenOptions::new().read(true).write(true).open(&path)?;
     let mut got = vec![0; 8192];
     cached.read_exact_at(&mut got, 4096)?;
@@ -200,7 +200,7 @@ pub(crate) fn direct(place: &Place) -> Result<()> {
     cached.read_exact_at(&mut got, 4096)?;
     fill::expect_equal(&path, &got, &expected[4096..12288])
         .context("cached read after O_DIRECT write")?;
-    // What was written and not yet flushed, an O_DIRECT read sees.
+    // An O_DIRECT read sees data that is written but not flushed.
     cached.write_all_at(&[7; 5000], 1_000_000)?;
     expected[1_000_000..1_005_000].fill(7);
     uncached.read_exact_at(buffer.bytes(), 0)?;
@@ -252,7 +252,7 @@ pub(crate) fn durable(place: &Place) -> Result<()> {
     drop(file);
     fs::write(place.mounted.join("close"), &body)?;
     fill::expect_same(&direct.join("close"), &body).context("after close")?;
-    // A second descriptor's close is a close, too.
+    // The close of a duplicated descriptor also counts as a close.
     let file = File::create(place.mounted.join("dup"))?;
     let second = file.try_clone()?;
     file.write_all_at(&body, 0)?;

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 
 pub(crate) fn listing(place: &Place) -> Result<()> {
     let count = place.scaled(100_000, 800);
-    // Made at the server when it can be seen: creating is another case's affair.
+    // It is made at the server if that is accessible, because another case tests creating.
     let made = place
         .direct
         .as_deref()
@@ -43,7 +43,7 @@ pub(crate) fn listing(place: &Place) -> Result<()> {
             seen.len()
         );
     }
-    // Removing is the next case's affair, too.
+    // It is removed there as well, because the next case tests removing.
     for entry in fs::read_dir(&made)? {
         fs::remove_file(entry?.path())?;
     }
@@ -73,7 +73,7 @@ pub(crate) fn shrinking(place: &Place) -> Result<()> {
     let left = fs::read_dir(&dir)?.count();
     ensure!(left == count / 2, "{left} entries left of {count}");
     fs::remove_dir_all(&dir)?;
-    // What was listed is listed anew: the listing that a removal makes stale is not shown again.
+    // A directory is listed again after removals, and not from an old listing.
     fs::create_dir(&dir)?;
     File::create(dir.join("one"))?;
     ensure!(fs::read_dir(&dir)?.count() == 1);

@@ -1,4 +1,4 @@
-//! Whose rights a call has.
+//! Calls have the rights of their callers.
 
 use crate::place::Place;
 use crate::sys;
@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Runs a shell line as somebody else; whether it succeeded.
+/// Runs a shell line as another user. Returns whether it succeeded.
 fn as_user(dir: &Path, uid: u32, gid: u32, groups: &[u32], line: &str) -> Result<bool> {
     let groups = groups.to_vec();
     let mut command = Command::new("/bin/sh");

@@ -1,4 +1,4 @@
-//! The cases, by what they prove.
+//! The list of cases.
 
 mod concurrent;
 mod data;
@@ -11,11 +11,11 @@ mod trees;
 use crate::place::Place;
 use anyhow::Result;
 
-/// One check.
+/// A case: one check.
 pub(crate) struct Case {
     pub name: &'static str,
     pub what: &'static str,
-    /// Takes more than some seconds.
+    /// Whether it takes more than a few seconds.
     pub long: bool,
     pub run: fn(&Place) -> Result<()>,
 }

@@ -184,7 +184,7 @@ pub(crate) fn errors(place: &Place) -> Result<()> {
         fs::rename(dir.join("file"), dir.join("dir")),
         libc::EISDIR,
     )?;
-    // A negative answer must not outlive the object's creation through the same mount.
+    // A negative entry must not outlive the creation of the object through the same mount.
     let late = dir.join("late");
     expect_errno(
         "stat of what is not yet there",
@@ -293,11 +293,11 @@ pub(crate) fn rename(place: &Place) -> Result<()> {
     open.write_all(b" and more")?;
     drop(open);
     place.same_everywhere("c", b"a and more")?;
-    // The same file under two names: nothing happens.
+    // For two names of the same file, nothing happens.
     fs::hard_link(dir.join("c"), dir.join("d"))?;
     fs::rename(dir.join("c"), dir.join("d"))?;
     place.same_everywhere("d", b"a and more")?;
-    // What NFSv3 has no way to do is refused, not done by halves.
+    // Operations that NFSv3 does not have are refused, and not done in part.
     fs::write(dir.join("e"), "e")?;
     match sys::rename_with(&dir.join("d"), &dir.join("e"), libc::RENAME_EXCHANGE) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
@@ -310,7 +310,7 @@ pub(crate) fn rename(place: &Place) -> Result<()> {
     place.same_everywhere("e", b"e")
 }
 
-/// Entries of the silly-rename form left in a directory.
+/// The number of silly-rename entries in a directory.
 fn hidden(dir: &Path) -> Result<usize> {
     let mut count = 0;
     for entry in fs::read_dir(dir)? {
@@ -345,13 +345,13 @@ pub(crate) fn silly(place: &Place) -> Result<()> {
             file.metadata()?.len() == body.len() as u64,
             "fstat of a removed file"
         );
-        // The name is free again while the old file lives.
+        // The name is free again while the old file exists.
         fs::write(&path, "new")?;
         fill::expect_same(&path, b"new")?;
         drop(file);
         fs::remove_file(&path)?;
     }
-    // The hidden name goes with the last close, which the kernel reports some time later.
+    // The hidden name is removed with the last close, which the kernel reports some time later.
     for _ in 0..200 {
         if hidden(dir)? == 0 {
             break;

@@ -1,4 +1,4 @@
-//! Programs people use.
+//! Common programs.
 
 use crate::place::Place;
 use crate::sys::{need, program};

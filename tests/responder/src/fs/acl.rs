@@ -1,5 +1,5 @@
-//! GETACL and SETACL of NFS_ACL version 3: the access control lists of the exported file system itself, which its
-//! kernel checks and inherits.
+//! GETACL and SETACL of NFS_ACL version 3. The ACLs are those of the exported file system, whose
+//! kernel code checks and inherits them.
 
 use super::attributes::stat;
 use super::{FileSystem, Identity, Inode, Result, inode::proc_path, status};
@@ -9,10 +9,10 @@ use nfsrdma_xdr::posix_acl::{ACCESS_NAME, DEFAULT_NAME, PosixAcl};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
-/// Longest value read: more than the entries of any file system.
+/// Longest value that is read, which is more than the entries of any file system need.
 const VALUE_MAX: usize = 64 * 1024;
 
-/// The lists of a SETACL. An empty one takes the ACL away, and so does one that is left out, as with Linux's server.
+/// The ACLs of a SETACL. As with Linux's server, an empty or missing list removes the ACL.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NewAcls {
     pub access: PosixAcl,
@@ -20,7 +20,7 @@ pub struct NewAcls {
 }
 
 impl NewAcls {
-    /// What the arguments ask for; `None` for what Linux's server does not decode.
+    /// Decodes the arguments; `None` for arguments that Linux's server does not decode.
     pub fn decode(lists: &AclLists) -> Option<Self> {
         let list = |bit, count, entries: &[AclEntry], default| {
             if lists.mask & bit == 0 {
@@ -47,7 +47,6 @@ impl NewAcls {
 }
 
 impl FileSystem {
-    /// GETACL.
     pub fn getacl(&self, args: &GetaclArgs) -> GetaclRes {
         let inode = match self.resolve(&args.object) {
             Ok(inode) => inode,
@@ -65,7 +64,6 @@ impl FileSystem {
         }
     }
 
-    /// SETACL.
     pub fn setacl(&self, who: &Identity, object: &FileHandle, new: &NewAcls) -> SetaclRes {
         let inode = match self.resolve(object) {
             Ok(inode) => inode,
@@ -98,7 +96,7 @@ fn get(inode: &Inode, name: &str) -> Result<Option<PosixAcl>> {
             Ok(acl) => Ok(Some(acl)),
             Err(_) => Err(Status::Io),
         },
-        // None there, or not on this object or file system.
+        // The object has no ACL, or this kind of object or file system has none.
         Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
         Err(error) => Err(status::of(error)),
     }

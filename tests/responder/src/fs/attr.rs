@@ -12,7 +12,6 @@ use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, Uid};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 impl FileSystem {
-    /// GETATTR.
     pub fn getattr(&self, args: &GetattrArgs) -> GetattrRes {
         match self.resolve(&args.object).and_then(|i| self.attributes(&i)) {
             Ok(attributes) => Reply::Ok(GetattrOk { attributes }),
@@ -20,7 +19,6 @@ impl FileSystem {
         }
     }
 
-    /// SETATTR.
     pub fn setattr(&self, who: &Identity, args: &SetattrArgs) -> SetattrRes {
         let inode = match self.resolve(&args.object) {
             Ok(inode) => inode,
@@ -32,7 +30,7 @@ impl FileSystem {
             PreOp::Never | PreOp::NotAtomic => self.before(&inode),
         };
         let done = self.writable().and_then(|()| match (args.guard, &now) {
-            // The guard is compared with the ctime at this moment (section 3.3.2).
+            // The guard is compared with the current ctime (section 3.3.2).
             (Some(guard), Some(now)) if guard != now.ctime => Err(Status::NotSync),
             (_, None) => Err(Status::Stale),
             _ => self.set(who, &inode, &args.new),
@@ -56,7 +54,7 @@ impl FileSystem {
             rustix::fs::chownat(inode.fd(), c"", uid, gid, AtFlags::EMPTY_PATH)
                 .map_err(status::of)?;
         }
-        // After the owner, whose change clears the set-id bits.
+        // The mode is set after the owner, because a change of the owner clears the set-id bits.
         if let Some(mode) = new.mode
             && inode.kind != FileType::Symlink
         {
@@ -103,7 +101,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// ACCESS. Advice: each call is checked when it comes.
+    /// ACCESS. The result is only advice: each call is checked when it comes.
     pub fn access(&self, who: &Identity, args: &AccessArgs) -> AccessRes {
         let inode = match self.resolve(&args.object) {
             Ok(inode) => inode,
@@ -118,7 +116,7 @@ impl FileSystem {
         }
         let may = |mode| sys::may_access(inode.fd(), mode).is_ok();
         let directory = inode.is_directory();
-        // What each bit means for a directory and for anything else (section 3.3.4).
+        // The meaning of each bit for a directory and for other objects (section 3.3.4).
         let read = access::READ;
         let write = match (self.settings.read_only, directory) {
             (true, _) => 0,
@@ -153,13 +151,13 @@ impl FileSystem {
     }
 }
 
-/// fchmod(2) takes no `O_PATH` descriptor. fchmodat2(2) does, but came with Linux 6.6: before, the
-/// descriptor's entry in /proc is the object.
+/// Sets the mode. fchmod(2) does not accept an `O_PATH` descriptor. fchmodat2(2) does, but only
+/// since Linux 6.6; before that, the descriptor's entry in /proc is used.
 fn set_mode(inode: &Inode, mode: u32) -> Result<()> {
     static IS_NEW: AtomicBool = AtomicBool::new(true);
     if IS_NEW.load(Ordering::Relaxed) {
         match sys::change_mode(inode.fd(), mode) {
-            // A sandbox that does not know the call may refuse it in another way.
+            // A sandbox that does not know the call may refuse it with another error.
             Err(e) if matches!(e.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
                 if e.raw_os_error() == Some(libc::ENOSYS) {
                     IS_NEW.store(false, Ordering::Relaxed);
@@ -172,7 +170,7 @@ fn set_mode(inode: &Inode, mode: u32) -> Result<()> {
     rustix::fs::chmodat(rustix::fs::CWD, path, mode, AtFlags::empty()).map_err(status::of)
 }
 
-/// The ids that mean "keep" to the kernel are none to set.
+/// Rejects the ids that mean "keep" to the kernel.
 fn valid(id: Option<u32>) -> Result<Option<u32>> {
     match id {
         Some(u32::MAX) => Err(Status::Inval),

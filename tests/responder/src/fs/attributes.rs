@@ -25,7 +25,7 @@ pub(super) fn kind(stat: &Stat) -> FileType {
     }
 }
 
-/// nfstime3 is unsigned and 32 bits wide: times outside become the nearest inside.
+/// Converts to nfstime3 (32 bits, unsigned): times out of range become the nearest in it.
 fn time(seconds: i64, nanoseconds: u64) -> Time {
     Time {
         seconds: seconds.clamp(0, u32::MAX.into()) as u32,
@@ -33,7 +33,7 @@ fn time(seconds: i64, nanoseconds: u64) -> Time {
     }
 }
 
-/// fattr3 of a stat.
+/// Converts a stat to fattr3.
 pub(super) fn from_stat(fsid: u64, stat: &Stat) -> Attributes {
     Attributes {
         kind: kind(stat),

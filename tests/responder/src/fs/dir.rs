@@ -1,8 +1,8 @@
 //! READDIR and READDIRPLUS (RFC 1813 sections 3.3.16 and 3.3.17).
 //!
-//! A cookie is the file system's own position after an entry (ext4: a hash of the name), so
-//! it stays valid while others add and remove names, in directories of any size. The
-//! verifier therefore never changes; it only tells cookies of this kind from others.
+//! A cookie is the file system's own position after an entry (ext4: a hash of the name). So it
+//! stays valid while others add and remove names, in directories of any size, and the verifier
+//! never changes. It only distinguishes these cookies from other kinds.
 
 use super::export::open_component;
 use super::{FileSystem, Identity, Inode, Result, status};
@@ -16,24 +16,24 @@ use std::mem::MaybeUninit;
 
 /// READDIR's preferred size, in bytes.
 pub(super) const DTPREF: u32 = 65536;
-/// "Cookies are positions of this file system", version 1.
+/// The verifier for "cookies are positions of this file system", version 1.
 const COOKIES: Verifier = Verifier(*b"position");
 /// Most bytes of one reply.
 const REPLY_MAX: u32 = 1 << 20;
-/// attributes, verifier, end of entries, eof.
+/// Size of the attributes, verifier, end of entries, and eof.
 const FRAME: usize = 4 + 84 + 8 + 4 + 4;
-/// "another entry", fileid, name length, cookie.
+/// Size of "another entry", fileid, name length, and cookie.
 const ENTRY: usize = 4 + 8 + 4 + 8;
-/// What READDIRPLUS adds at most: attributes and a handle.
+/// Most that READDIRPLUS adds: attributes and a handle.
 const PLUS: usize = 4 + 84 + 4 + 4 + FHSIZE;
 
-/// The kernel's form of an entry with a short name, in bytes.
+/// The size of a kernel entry with a short name, in bytes.
 const DIRENT: usize = 32;
-/// Least and most bytes of entries asked of the kernel at a time; the longest name fits.
+/// Least and most bytes of entries asked of the kernel at a time. The longest name fits.
 const NAMES_MIN: usize = 2048;
 const NAMES_MAX: usize = 32 * 1024;
 
-/// An entry as read.
+/// An entry as it was read.
 #[derive(Debug)]
 struct Found {
     fileid: u64,
@@ -41,7 +41,7 @@ struct Found {
     cookie: u64,
 }
 
-/// Names owned by the reply, encoded by borrowing.
+/// A listing that owns the names, which are borrowed for encoding.
 #[derive(Debug)]
 pub struct Listing<E> {
     dir: Option<Attributes>,
@@ -60,12 +60,12 @@ impl<E> Listing<E> {
     }
 }
 
-/// What READDIR found.
+/// The result of READDIR.
 pub type Names = Reply<Listing<()>, Option<Attributes>>;
-/// What READDIRPLUS found.
+/// The result of READDIRPLUS.
 pub type Objects = Reply<Listing<(Option<Attributes>, Option<FileHandle>)>, Option<Attributes>>;
 
-/// READDIR's results, borrowing the names.
+/// The results of READDIR for encoding, which borrow the names.
 pub fn names(found: &Names) -> ReaddirRes<'_> {
     match found {
         Reply::Ok(listing) => Reply::Ok(listing.list(|f, ()| Entry {
@@ -77,7 +77,7 @@ pub fn names(found: &Names) -> ReaddirRes<'_> {
     }
 }
 
-/// READDIRPLUS's results, borrowing the names.
+/// The results of READDIRPLUS for encoding, which borrow the names.
 pub fn objects(found: &Objects) -> ReaddirplusRes<'_> {
     match found {
         Reply::Ok(listing) => Reply::Ok(listing.list(|f, &(attributes, handle)| EntryPlus {
@@ -92,7 +92,6 @@ pub fn objects(found: &Objects) -> ReaddirplusRes<'_> {
 }
 
 impl FileSystem {
-    /// READDIR.
     pub fn readdir(&self, who: &Identity, args: &ReaddirArgs) -> Names {
         let mut left = room(args.count);
         let names = left;
@@ -110,13 +109,12 @@ impl FileSystem {
         )
     }
 
-    /// READDIRPLUS.
     pub fn readdirplus(&self, who: &Identity, args: &ReaddirplusArgs) -> Objects {
         let mut left = room(args.maxcount);
         let mut names_left = args.dircount.min(REPLY_MAX) as usize;
         let mut first = true;
-        // What the kernel gives beyond what fits is read again for the next call; with too
-        // little, it is asked twice.
+        // Entries that do not fit are read again for the next call. If this asks for too few, the
+        // kernel is called twice.
         let names = (left / (ENTRY + PLUS + 8) + 2) * DIRENT;
         self.list(
             who,
@@ -126,8 +124,8 @@ impl FileSystem {
             names,
             |dir, found| {
                 let size = ENTRY + roundup(found.name.len());
-                // "dircount" counts fileids, names and cookies. It is a hint: one entry is
-                // returned however small it is, so that a listing always gets on.
+                // "dircount" counts fileids, names and cookies. It is a hint: one entry is returned
+                // however small it is, so that a listing makes progress.
                 names_left = match names_left.checked_sub(size) {
                     Some(left) => left,
                     None if first => 0,
@@ -140,8 +138,8 @@ impl FileSystem {
         )
     }
 
-    /// Attributes and handle of an entry, both or none; `None` where a name is gone again,
-    /// or is a mount point.
+    /// Attributes and handle of an entry, or neither: `None` if the name is gone or is a mount
+    /// point.
     fn entry(
         &self,
         who: &Identity,
@@ -159,23 +157,23 @@ impl FileSystem {
         }
     }
 
-    /// As [`FileSystem::child`], but leaves nothing in the cache: a large directory would
-    /// push everything else out.
+    /// Like [`FileSystem::child`], but does not fill the cache, because a large directory would
+    /// evict everything else.
     fn entry_below(
         &self,
         who: &Identity,
         dir: &Inode,
         name: &[u8],
     ) -> Result<(Option<Attributes>, Option<FileHandle>)> {
-        // Looking at ".." may have been the server's work.
+        // Looking up ".." may have used the server's identity.
         self.assume(who)?;
         let fd = open_component(dir.fd(), name).map_err(status::of)?;
         let (inode, stat) = self.identify(dir.export, fd, Some((dir, name)))?;
         Ok((Some(self.attributes_at(&inode, &stat)?), Some(inode.handle)))
     }
 
-    /// Reads entries from `cookie` on until `take` returns `None`: probably about as many as the
-    /// kernel has in `names` bytes.
+    /// Reads entries from `cookie` on until `take` returns `None`. Reads roughly as many as the
+    /// kernel puts into `names` bytes.
     fn list<E>(
         &self,
         who: &Identity,
@@ -228,7 +226,7 @@ impl FileSystem {
         while let Some(entry) = raw.next() {
             let entry = entry.map_err(status::of)?;
             let name = entry.file_name().to_bytes();
-            // What is above the root is nobody's business.
+            // Clients must not see the directory above the root.
             let (shown, number) = match name {
                 b".." if root => (&b"."[..], dir.key().1),
                 _ => (name, entry.ino()),
@@ -246,7 +244,7 @@ impl FileSystem {
             };
             match take(dir, &found) {
                 Some(more) => entries.push((found, more)),
-                // An empty list without eof would be an endless loop.
+                // An empty list without eof would make clients loop for ever.
                 None if entries.is_empty() => return Err(Status::TooSmall),
                 None => return Ok((entries, false)),
             }
@@ -255,7 +253,7 @@ impl FileSystem {
     }
 }
 
-/// Bytes for entries in results of at most `count`.
+/// The bytes that are left for entries in results of at most `count`.
 fn room(count: u32) -> usize {
     (count.min(REPLY_MAX) as usize).saturating_sub(FRAME)
 }

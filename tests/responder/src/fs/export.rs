@@ -1,4 +1,4 @@
-//! An exported directory, open: its file system, and what can be opened in it by name.
+//! An open export: its directory, its file system, and opening objects in it by name.
 
 use super::handle::Key;
 use super::inode::{Inode, proc_path};
@@ -8,12 +8,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// A directory clients may mount.
+/// A directory that clients may mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportSpec {
-    /// What clients call it: an absolute path.
+    /// The absolute path by which clients name it.
     pub name: Vec<u8>,
-    /// Where it is.
+    /// The local path.
     pub dir: PathBuf,
 }
 
@@ -21,18 +21,18 @@ pub struct ExportSpec {
 #[derive(Debug)]
 pub struct Export {
     pub name: Vec<u8>,
-    /// Stands for the export in handles.
+    /// The number of the export in handles.
     pub(super) id: u32,
     pub(super) root: OwnedFd,
-    /// The root once more, for opening by handle: an `O_PATH` descriptor does not do.
+    /// The root opened again, because opening by handle accepts no `O_PATH` descriptor.
     pub(super) mount: Option<OwnedFd>,
     pub(super) device: u64,
     pub(super) root_inode: u64,
-    /// fsid of everything in it.
+    /// The fsid of everything in the export.
     pub(super) fsid: u64,
-    /// The largest size of a file that its file system takes.
+    /// The largest file size of its file system.
     pub(super) max_file_size: u64,
-    /// Where it is in this process's name space, as the kernel tells it.
+    /// The path of the root in this process's mount namespace, as the kernel reports it.
     pub(super) path: PathBuf,
 }
 
@@ -74,15 +74,15 @@ impl Export {
         inode.key() == (self.device, self.root_inode)
     }
 
-    /// Whether a directory is the root or below it.
+    /// Whether a directory is the root of the export or below it.
     pub(super) fn contains(&self, dir: BorrowedFd<'_>) -> Result<bool> {
         let path = path_of(dir).map_err(status::of_io)?;
         Ok(path.starts_with(&self.path))
     }
 }
 
-/// The largest size of a file in the file system of `dir`. No system call tells: it is the
-/// largest that a file without a name can be given, all of it a hole.
+/// The largest file size in the file system of `dir`. No system call reports it, so this finds the
+/// largest size to which a file without a name can be extended as one hole.
 fn max_file_size(dir: &OwnedFd) -> u64 {
     const MOST: u64 = i64::MAX as u64;
     let file = rustix::fs::open(
@@ -90,13 +90,13 @@ fn max_file_size(dir: &OwnedFd) -> u64 {
         OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC,
         Mode::RUSR | Mode::WUSR,
     );
-    // Read-only, or without such files: each WRITE has its own answer then.
+    // Read-only, or no files without names: each WRITE will get its own error.
     let Ok(file) = file else { return MOST };
     let takes = |size| rustix::fs::ftruncate(&file, size).is_ok();
     if takes(MOST) {
         return MOST;
     }
-    // Every file system takes files of 2 GiB, as they were before large file support.
+    // Every file system supports 2 GiB, the limit before large file support.
     let (mut low, mut high) = (i32::MAX as u64, MOST);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
@@ -108,12 +108,12 @@ fn max_file_size(dir: &OwnedFd) -> u64 {
     low
 }
 
-/// Where the kernel says an open directory is.
+/// The path of an open directory, as the kernel reports it.
 pub(super) fn path_of(fd: BorrowedFd<'_>) -> io::Result<PathBuf> {
     std::fs::read_link(Path::new(&proc_path(fd)))
 }
 
-/// Opens one component without following it, without leaving `dir` or its mount.
+/// Opens one component below `dir`, never through a symbolic link or out of the mount.
 pub(super) fn open_component(dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<OwnedFd> {
     rustix::fs::openat2(
         dir,

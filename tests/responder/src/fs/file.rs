@@ -12,22 +12,21 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Memory for what is read; `None` when the connection has no more.
+/// Allocates memory for read data; `None` if the connection has no more.
 pub type Alloc<'a> = &'a dyn Fn(usize) -> Option<BufMut>;
 
-/// Results whose payload is in a buffer of its own.
+/// A result and its payload, which is in a buffer of its own.
 pub type WithPayload<T> = (Reply<T, Option<Attributes>>, Option<Buf>);
 
-/// What statfs(2) says of a file system in memory.
+/// The type of a file system in memory, in the result of statfs(2).
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
-/// Bytes put into more than one buffer would be copied once more.
+/// A failed result, which has no payload.
 fn failed<T>(status: Status, attributes: Option<Attributes>) -> WithPayload<T> {
     (Reply::Fail(status, attributes), None)
 }
 
 impl FileSystem {
-    /// READLINK.
     pub fn readlink(
         &self,
         args: &ReadlinkArgs,
@@ -61,7 +60,7 @@ impl FileSystem {
         }
     }
 
-    /// READ: the bytes go from the page cache into one buffer of `alloc`.
+    /// READ. The data goes from the page cache into one buffer of `alloc`.
     pub fn read(
         &self,
         who: &Identity,
@@ -80,8 +79,8 @@ impl FileSystem {
         match data {
             Ok(data) => {
                 let count = data.len() as u32;
-                // At the end by the size that goes with the reply; a file that grew since
-                // the data were read must not look as if it ended there.
+                // eof is decided by the size in the reply. A file that grew after the data was read
+                // must not seem to end there.
                 let end = args.offset.saturating_add(count.into());
                 let short = count < args.count.min(self.settings.rtmax);
                 let ok = ReadOk {
@@ -96,8 +95,8 @@ impl FileSystem {
         }
     }
 
-    /// Whether a READ will find its data in the page cache, as far as its first and its last
-    /// byte tell. Files that are not open for reading are left out.
+    /// Whether the data of a READ is probably in the page cache, judging by its first and its last
+    /// byte. Files that are not open for reading count as not cached.
     pub fn is_at_hand(&self, args: &ReadArgs) -> bool {
         let Some(inode) = self.cache.get(&args.file) else {
             return false;
@@ -113,9 +112,9 @@ impl FileSystem {
             let mut byte = [0];
             let into = &mut [IoSliceMut::new(&mut byte)];
             match rustix::io::preadv2(&*reader, into, at, ReadWriteFlags::NOWAIT) {
-                // Nothing is read behind the end.
+                // There is no data behind the end.
                 Ok(_) => true,
-                // Memory itself does not know of waiting.
+                // A file system in memory does not support RWF_NOWAIT.
                 Err(Errno::OPNOTSUPP) => {
                     rustix::fs::fstatfs(&*reader).is_ok_and(|of| of.f_type == TMPFS_MAGIC)
                 }
@@ -136,7 +135,7 @@ impl FileSystem {
             FileType::Directory => return Err(Status::IsDir),
             _ => return Err(Status::Inval),
         }
-        // Who may execute a file may read it, as a client must to run it.
+        // A user who may execute a file may also read it, since a client has to read it to run it.
         if let Err(status) = self.check(who, inode, libc::R_OK, true) {
             self.check(who, inode, libc::X_OK, false)
                 .map_err(|_| status)?;
@@ -144,7 +143,7 @@ impl FileSystem {
         let count = args.count.min(self.settings.rtmax) as usize;
         let mut data = alloc(count).ok_or(Status::JukeBox)?;
         if i64::try_from(args.offset.saturating_add(count as u64)).is_err() {
-            // Beyond what any file has: the end, not an error.
+            // The offset is larger than any file: this is the end of the file, and no error.
             data.resize(0);
             return Ok(data);
         }
@@ -155,8 +154,8 @@ impl FileSystem {
                 Ok(0) => break,
                 Ok(read) => {
                     done += read;
-                    // Short: the end, most likely. If it is not, by the size that goes with the
-                    // reply, the client asks for the rest (RFC 1813 section 3.3.6).
+                    // A short read most likely means the end. Otherwise, by the size in the reply,
+                    // the client asks for the rest (RFC 1813 section 3.3.6).
                     if self.overlay.is_none() {
                         break;
                     }
@@ -172,7 +171,7 @@ impl FileSystem {
         Ok(data)
     }
 
-    /// WRITE; `data` are the bytes, in the pieces they came in.
+    /// WRITE. `data` has the bytes in the pieces in which they were received.
     pub fn write(&self, who: &Identity, args: &WriteArgs<'_>, data: &[&[u8]]) -> WriteRes {
         let inode = match self.resolve(&args.file) {
             Ok(inode) => inode,
@@ -181,7 +180,7 @@ impl FileSystem {
         let change = self.begin(&inode, true);
         let verifier = self.write_verifier.read();
         let written = self.write_data(who, &inode, args, data);
-        // Waiting for the disk keeps nobody else waiting.
+        // Do not hold the lock while waiting for the disk.
         let wcc = self.end(change, &inode);
         let done = written.and_then(|(fd, count)| {
             match (args.stable, &fd) {
@@ -217,7 +216,7 @@ impl FileSystem {
         if given < args.count as usize {
             return Err(Status::Inval);
         }
-        // As write(2): what fits is written, and nothing at the limit is an error.
+        // Like write(2), this writes the part that fits, and fails if nothing fits.
         let room = self.max_file_size(inode).saturating_sub(args.offset);
         if room == 0 && args.count > 0 {
             return Err(Status::FBig);
@@ -241,7 +240,7 @@ impl FileSystem {
         Ok((Some(writer), count))
     }
 
-    /// COMMIT: the whole file, which includes the range.
+    /// COMMIT. It syncs the whole file, which includes the range.
     pub fn commit(&self, args: &CommitArgs) -> CommitRes {
         let inode = match self.resolve(&args.file) {
             Ok(inode) => inode,
@@ -274,7 +273,7 @@ impl FileSystem {
         }
     }
 
-    /// The descriptor to read by. Opened as the server: the caller was checked.
+    /// The descriptor for reading, opened with the server's identity, since the caller was checked.
     fn reader(&self, inode: &Inode) -> Result<Arc<OwnedFd>> {
         if !inode.has_reader() {
             self.assume(&Identity::SERVER)?;
@@ -282,7 +281,7 @@ impl FileSystem {
         inode.reader()
     }
 
-    /// The descriptor to write by, likewise.
+    /// The descriptor for writing, opened in the same way.
     pub(super) fn writer(&self, inode: &Inode) -> Result<Arc<OwnedFd>> {
         if !inode.has_writer() {
             self.assume(&Identity::SERVER)?;
@@ -305,7 +304,7 @@ fn first<'a>(pieces: &[&'a [u8]], len: usize) -> Vec<&'a [u8]> {
         .collect()
 }
 
-/// Pieces the kernel takes at a time (UIO_MAXIOV).
+/// Most pieces that the kernel accepts at a time (UIO_MAXIOV).
 const PIECES_MAX: usize = 1024;
 
 fn write_all(fd: &OwnedFd, data: &[&[u8]], mut offset: u64) -> Result<()> {

@@ -1,6 +1,6 @@
-//! File handles: the kernel's own handle of the object, the export it was reached by, and a
-//! keyed checksum. Nobody without the key can make one, so a handle that verifies is one
-//! this server gave out, for an object inside the export.
+//! File handles. A handle has the kernel's own handle of the object, the number of the export, and
+//! a keyed checksum. Without the key nobody can make one, so a handle with a correct checksum was
+//! given out by this server, for an object inside the export.
 
 use crate::sys::KernelHandle;
 use nfsrdma_xdr::nfs3::{FHSIZE, FileHandle};
@@ -13,10 +13,10 @@ use std::path::Path;
 const FORMAT: u8 = 1;
 const HEAD: usize = 8;
 const MAC: usize = 16;
-/// Most bytes of a kernel handle that fit. ext4 takes 8, tmpfs 12, XFS 12, Btrfs 20.
+/// Longest kernel handle that fits. ext4 needs 8 bytes, tmpfs 12, XFS 12, Btrfs 20.
 pub const KERNEL_MAX: usize = FHSIZE - HEAD - MAC;
 
-/// The secret that authenticates handles. Kept in the state directory, so that handles
+/// The secret that authenticates handles. It is kept in the state directory, so that handles
 /// survive a restart.
 #[derive(Clone)]
 pub struct Key([u8; 16]);
@@ -35,7 +35,7 @@ impl Key {
         Ok(Key(key))
     }
 
-    /// The key kept in `dir`, made on first use.
+    /// Loads the key in `dir`, or makes it on first use.
     pub fn load_or_make(dir: &Path) -> io::Result<Self> {
         let path = dir.join("handle.key");
         loop {
@@ -48,8 +48,8 @@ impl Key {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                 Err(e) => return Err(e),
             }
-            // Linked into place when whole: a reader never sees a part, and of two servers
-            // that start at once both use the first one's.
+            // The complete file is linked into place. So a reader never sees a part of it, and two
+            // servers that start at the same time both use the first one's key.
             let Key(key) = Self::random()?;
             let temporary = dir.join(format!(".handle.key.{}", std::process::id()));
             let mut file = std::fs::OpenOptions::new()
@@ -75,14 +75,14 @@ impl Key {
         hasher.finish128().as_bytes()
     }
 
-    /// A short name for an export, the same at each start.
+    /// A number for an export, which is the same at each start.
     pub fn export_id(name: &[u8]) -> u32 {
         let mut hasher = SipHasher24::new();
         hasher.write(name);
         hasher.finish128().h1 as u32
     }
 
-    /// The handle of `object` in export `export`; `None` if the kernel's is too long.
+    /// Makes the handle of `object` in export `export`; `None` if the kernel's handle is too long.
     pub(super) fn seal(&self, export: u32, object: &KernelHandle) -> Option<FileHandle> {
         let kind = i16::try_from(object.kind).ok()?;
         if object.data.len() > KERNEL_MAX {
@@ -99,12 +99,12 @@ impl Key {
         FileHandle::new(&bytes)
     }
 
-    /// The export and object of a handle, if this key sealed it.
+    /// The export and object of a handle, if it was made with this key.
     pub(super) fn open(&self, handle: &FileHandle) -> Option<(u32, KernelHandle)> {
         let bytes = handle.as_bytes();
         let (body, mac) = bytes.split_at_checked(bytes.len().checked_sub(MAC)?)?;
-        // Compared without a stop at the first difference, which would tell a guesser
-        // how far a guess was right.
+        // The comparison does not stop at the first difference, because its time would tell an
+        // attacker how much of a guess was right.
         let difference = self
             .mac(body)
             .iter()

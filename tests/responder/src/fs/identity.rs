@@ -1,4 +1,4 @@
-//! In whose name the kernel does the file system work of the calling thread.
+//! The identity under which the kernel does file system work of the calling thread.
 
 use crate::sys;
 use nfsrdma_xdr::nfs3::Status;
@@ -7,7 +7,7 @@ use std::cell::RefCell;
 /// Most supplementary groups taken from a credential (RFC 5531 appendix A).
 pub const GROUPS_MAX: usize = 16;
 
-/// A user as the file system sees them.
+/// A user, as the file system sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Identity {
     pub uid: u32,
@@ -16,7 +16,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The superuser, as whom the server does its own work.
+    /// The superuser, whose identity the server uses for its own work.
     pub const SERVER: Identity = Identity {
         uid: 0,
         gid: 0,
@@ -24,12 +24,12 @@ impl Identity {
     };
 }
 
-/// How the identities of calls become identities here.
+/// How credentials of calls are mapped to identities.
 #[derive(Debug, Clone)]
 pub struct Mapping {
     /// Whether this process may take other identities at all.
     pub privileged: bool,
-    /// Makes uid 0 and gid 0 the anonymous ones.
+    /// Whether uid 0 and gid 0 become the anonymous ones.
     pub root_squash: bool,
     pub anonymous: (u32, u32),
 }
@@ -60,8 +60,8 @@ impl Mapping {
         }
     }
 
-    /// Makes the calling thread work as `identity` from now on. Unprivileged, everything is
-    /// done as the user who runs the server.
+    /// Gives the calling thread the identity `identity`. A server without privileges does
+    /// everything as the user who runs it.
     pub fn assume(&self, identity: &Identity) -> Result<(), Status> {
         if !self.privileged {
             return Ok(());
@@ -70,7 +70,7 @@ impl Mapping {
             if current.as_ref() == Some(identity) {
                 return Ok(());
             }
-            // Unknown until every part of it is set.
+            // The identity is unknown until all parts of it are set.
             *current = None;
             sys::set_thread_identity(identity.uid, identity.gid, &identity.groups)
                 .map_err(|_| Status::Access)?;
@@ -81,7 +81,7 @@ impl Mapping {
 }
 
 thread_local! {
-    /// What this thread's identity was last set to; a new thread inherits its parent's.
+    /// The identity that this thread took last; a new thread inherits its parent's.
     static CURRENT: RefCell<Option<Identity>> = const { RefCell::new(None) };
 }
 

@@ -7,7 +7,6 @@ use nfsrdma_xdr::nfs3::{
 };
 
 impl FileSystem {
-    /// FSSTAT.
     pub fn fsstat(&self, args: &RootArgs) -> FsstatRes {
         self.about(&args.object, |_, attributes, statvfs| FsstatOk {
             attributes,
@@ -21,7 +20,6 @@ impl FileSystem {
         })
     }
 
-    /// FSINFO.
     pub fn fsinfo(&self, args: &RootArgs) -> FsinfoRes {
         let (rtmax, wtmax) = (self.settings.rtmax, self.settings.wtmax);
         self.about(&args.object, |inode, attributes, statvfs| FsinfoOk {
@@ -39,11 +37,10 @@ impl FileSystem {
         })
     }
 
-    /// PATHCONF.
     pub fn pathconf(&self, args: &RootArgs) -> PathconfRes {
         self.about(&args.object, |_, attributes, statvfs| PathconfOk {
             attributes,
-            // What ext4 allows; the file system answers MLINK at its own limit.
+            // The limit of ext4; a file system answers MLINK at its own limit.
             link_max: 65000,
             name_max: statvfs.f_namemax.min(255) as u32,
             no_trunc: true,

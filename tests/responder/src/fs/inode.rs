@@ -1,4 +1,4 @@
-//! Open objects, and the cache of them by file handle.
+//! Open objects, and their cache by file handle.
 
 use super::attributes;
 use super::status::{self, Result};
@@ -11,14 +11,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The path under which this process finds its own descriptor.
+/// The path in /proc of a descriptor of this process.
 pub(super) fn proc_path(fd: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
-/// A file system object held by a descriptor to work from: an `O_PATH` one, which gives no access
-/// of its own, or, for a file created here, the one it was created by. Regular files keep what
-/// they were opened as for READ and WRITE.
+/// An object of the file system, held by a descriptor. That is an `O_PATH` one, which gives no
+/// access of its own, or for a file created here the one by which it was created. Regular files
+/// also keep the descriptors that READ and WRITE have opened.
 #[derive(Debug)]
 pub struct Inode {
     pub(super) export: usize,
@@ -60,9 +60,9 @@ impl Inode {
         self.kind == FileType::Regular
     }
 
-    /// Opens the object itself anew, as the calling thread's identity.
+    /// Opens the object again, with the calling thread's identity.
     pub(super) fn open(&self, flags: OFlags) -> Result<OwnedFd> {
-        // Only these can be opened without effects of their own or waiting for somebody.
+        // Opening other objects may have side effects or block.
         if !self.is_regular() && !self.is_directory() {
             return Err(nfsrdma_xdr::nfs3::Status::Inval);
         }
@@ -74,27 +74,27 @@ impl Inode {
         .map_err(status::of)
     }
 
-    /// The descriptor for READ, opened on first use by the calling thread's identity.
+    /// The descriptor for READ. It is opened on first use, with the calling thread's identity.
     pub(super) fn reader(&self) -> Result<Arc<OwnedFd>> {
         kept(&self.reader, || self.open(OFlags::RDONLY))
     }
 
-    /// The descriptor for WRITE, likewise.
+    /// The descriptor for WRITE. It is opened on first use, with the calling thread's identity.
     pub(super) fn writer(&self) -> Result<Arc<OwnedFd>> {
         kept(&self.writer, || self.open(OFlags::WRONLY))
     }
 
-    /// Whether READ needs no opening.
+    /// Whether there is a descriptor for READ.
     pub(super) fn has_reader(&self) -> bool {
         self.reader.lock().is_some()
     }
 
-    /// Whether WRITE needs no opening.
+    /// Whether there is a descriptor for WRITE.
     pub(super) fn has_writer(&self) -> bool {
         self.writer.lock().is_some()
     }
 
-    /// Keeps a descriptor that is open for writing already.
+    /// Keeps a descriptor that is already open for writing.
     pub(super) fn keep_writer(&self, fd: Arc<OwnedFd>) {
         self.writer.lock().get_or_insert(fd);
     }
@@ -118,7 +118,7 @@ struct Entry {
     used: Instant,
 }
 
-/// Inodes by handle, least recently used first out.
+/// Inodes by handle; the least recently used one is evicted first.
 pub(super) struct Cache {
     entries: Mutex<LruCache<FileHandle, Entry>>,
 }
@@ -144,7 +144,7 @@ impl Cache {
         Some(entry.inode.clone())
     }
 
-    /// Adds an inode; if the handle has one already, that one is returned and kept.
+    /// Adds an inode. If the handle has one already, that one is kept and returned.
     pub(super) fn insert(&self, inode: Arc<Inode>) -> Arc<Inode> {
         let mut entries = self.entries.lock();
         if let Some(entry) = entries.get(&inode.handle) {
@@ -156,7 +156,7 @@ impl Cache {
         };
         let out = entries.push(inode.handle, entry);
         drop(entries);
-        // Closing descriptors may take a while: not under the lock.
+        // Closing descriptors may take a while, so it is done without the lock.
         drop(out);
         inode
     }
@@ -169,7 +169,7 @@ impl Cache {
     pub(super) fn expire(&self, idle: Duration) {
         let now = Instant::now();
         loop {
-            // A few at a time, so that nobody waits long for the lock.
+            // Take only a few at a time, so that nobody waits long for the lock.
             let mut out = Vec::new();
             let mut entries = self.entries.lock();
             while out.len() < 32 {

@@ -1,11 +1,11 @@
-//! What may be locked. The locks themselves are in [`crate::lock`].
+//! Which files may be locked. The locks themselves are in [`crate::lock`].
 
 use super::{FileSystem, Identity, Result};
 use nfsrdma_xdr::nfs3::{FileHandle, Status};
 
 impl FileSystem {
-    /// Whether a handle is that of a regular file; with `right`, of one that `who` owns or may read, as Linux's
-    /// server wants it.
+    /// Checks that a handle is that of a regular file. With `right`, `who` must also own it or have
+    /// the right to read it, as Linux's server demands.
     pub fn lockable(&self, who: &Identity, file: &FileHandle, right: bool) -> Result<()> {
         let inode = self.resolve(file)?;
         if !inode.is_regular() {
@@ -18,7 +18,7 @@ impl FileSystem {
         }
     }
 
-    /// The handle of the object at `path`, from the name of an export on.
+    /// The handle of the object at `path`, which begins with the name of an export.
     pub fn find_path(&self, path: &[u8]) -> Result<FileHandle> {
         let at = path.iter().rposition(|&b| b == b'/').ok_or(Status::Inval)?;
         let dir = self.resolve(&self.mount(&path[..at])?)?;

@@ -45,11 +45,11 @@ use std::time::Duration;
 use sync::SyncTime;
 use variants::{PreOp, Variants};
 
-/// How often, and after which pause, a handle is tried again that the kernel had no memory for.
+/// How often to retry opening a handle after ENOMEM, and the pause before each attempt.
 const ENOMEM_TRIES: usize = 50;
 const ENOMEM_PAUSE: Duration = Duration::from_millis(1);
 
-/// How the file system behaves.
+/// The settings of the file system.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub exports: Vec<ExportSpec>,
@@ -59,19 +59,19 @@ pub struct Settings {
     /// Largest READ and WRITE, in bytes.
     pub rtmax: u32,
     pub wtmax: u32,
-    /// Largest size of a file, in bytes; `None` is what the file system takes.
+    /// Largest file size, in bytes; `None` is the limit of the exported file system.
     pub max_file_size: Option<u64>,
-    /// Keeps UNSTABLE data in memory until COMMIT.
+    /// Whether to keep UNSTABLE data in memory until COMMIT.
     pub fake_unstable: bool,
-    /// Makes changes of the name space durable before they are answered.
+    /// Whether to make changes of directories durable before they are answered.
     pub sync_metadata: bool,
-    /// Objects kept open, at most.
+    /// Most objects that are kept open.
     pub cache_size: usize,
     /// Habits of other servers.
     pub variants: variants::Settings,
 }
 
-/// Locks against interleaving of "attributes before", change and "attributes after".
+/// The number of locks that keep other changes out of "before", change and "after".
 const LOCKS: usize = 64;
 
 /// The exported file systems.
@@ -83,17 +83,17 @@ pub struct FileSystem {
     places: Places,
     locks: [Mutex<()>; LOCKS],
     overlay: Option<Overlay>,
-    /// What fsync took of late.
+    /// Recent durations of fsync.
     pub(crate) syncs: SyncTime,
-    /// Changes whenever uncommitted data may have been lost (RFC 1813 section 3.3.7). Held
-    /// from taking data in until the verifier is in the reply, so that a restart is between
+    /// Changes whenever uncommitted data may have been lost (RFC 1813 section 3.3.7). A WRITE holds
+    /// it from accepting data until the verifier is in its reply, so that a restart falls between
     /// calls.
     write_verifier: RwLock<Verifier>,
     variants: Variants,
 }
 
-/// A change of an object under way: others by this server wait, unless attributes are to be
-/// taken apart from it.
+/// A change of an object in progress. Other changes by this server wait, unless the settings ask
+/// for attributes that are taken apart from the change.
 #[derive(Debug)]
 struct Change<'a> {
     lock: MutexGuard<'a, ()>,
@@ -149,18 +149,17 @@ impl FileSystem {
         &self.exports
     }
 
-    /// The settings it was made with.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Habits of other servers, to look at and change.
+    /// The imitated habits of other servers, which can be changed.
     pub fn variants(&self) -> &Variants {
         &self.variants
     }
 
-    /// What a restart does to the file system: UNSTABLE data held in memory are lost, and
-    /// the write verifier is another.
+    /// Does what a restart does to the file system: drops UNSTABLE data held in memory, and changes
+    /// the write verifier.
     pub fn restart(&self) -> io::Result<()> {
         let mut verifier = self.write_verifier.write();
         *verifier = new_verifier()?;
@@ -170,8 +169,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Closes descriptors nobody used for `idle`: they keep removed files' space taken and
-    /// programs from being run by the server's own users.
+    /// Closes descriptors that nobody has used for `idle`. They occupy the space of removed files,
+    /// and prevent programs from being executed on this machine.
     pub fn close_idle(&self, idle: Duration) {
         self.cache.expire(idle);
     }
@@ -184,7 +183,7 @@ impl FileSystem {
             .iter()
             .enumerate()
             .filter_map(|(i, e)| Some((i, below(path, trim(&e.name))?)))
-            // The longest name that fits: exports may lie inside each other.
+            // The export with the longest name, since exports may be nested.
             .min_by_key(|(_, rest)| rest.len())
             .ok_or(Status::Access)?;
         self.settings.mapping.assume(&Identity::SERVER)?;
@@ -204,7 +203,7 @@ impl FileSystem {
         Ok(inode.handle)
     }
 
-    /// The largest size of a file beside `inode`.
+    /// The largest size of a file in the file system of `inode`.
     fn max_file_size(&self, inode: &Inode) -> u64 {
         let most = self.export(inode).max_file_size;
         self.settings
@@ -216,8 +215,8 @@ impl FileSystem {
         &self.exports[inode.export]
     }
 
-    /// The object a handle names. The calling thread may have the server's identity
-    /// afterwards: assume the caller's next.
+    /// The object that a handle names. Afterwards the calling thread may have the server's
+    /// identity, so take the caller's next.
     fn resolve(&self, handle: &FileHandle) -> Result<Arc<Inode>> {
         if let Some(inode) = self.cache.get(handle) {
             return Ok(inode);
@@ -227,7 +226,7 @@ impl FileSystem {
             .exports
             .iter()
             .position(|e| e.id == id)
-            // Sealed by this key for an export that is no more.
+            // The handle was made with this key, but its export does not exist any more.
             .ok_or(Status::Stale)?;
         self.settings.mapping.assume(&Identity::SERVER)?;
         let export = &self.exports[index];
@@ -237,7 +236,7 @@ impl FileSystem {
             return Err(Status::Stale);
         }
         let inode = Arc::new(Inode::new(index, *handle, fd.into(), &stat));
-        // A directory moved out of the export since is out of bounds; its path tells.
+        // A directory that was moved out of the export must not be used. Its path shows that.
         if inode.is_directory() && !export.contains(inode.fd())? {
             return Err(Status::Stale);
         }
@@ -252,8 +251,8 @@ impl FileSystem {
         {
             match open_when_made(mount.as_fd(), object) {
                 Ok(fd) => return Ok(fd),
-                // Not allowed here (a container without CAP_DAC_READ_SEARCH), or not by this
-                // file system: found by name instead.
+                // This is not permitted here (a container without CAP_DAC_READ_SEARCH), or not
+                // supported by the file system. The object is found by name instead.
                 Err(e) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::EOPNOTSUPP)) => {}
                 Err(e) => return Err(status::of_io(e)),
             }
@@ -261,7 +260,7 @@ impl FileSystem {
         self.places.find(export, object).ok_or(Status::Stale)
     }
 
-    /// The inode of an object just opened as `name` in `parent`, and what it looks like.
+    /// The inode of an object that was just opened as `name` in `parent`, and its stat.
     fn identify(
         &self,
         index: usize,
@@ -287,7 +286,7 @@ impl FileSystem {
         Ok((Arc::new(Inode::new(index, handle, fd, &stat)), stat))
     }
 
-    /// As [`FileSystem::identify`], and keeps it open.
+    /// Like [`FileSystem::identify`], and keeps the object open.
     fn adopt(
         &self,
         index: usize,
@@ -298,18 +297,18 @@ impl FileSystem {
         Ok((self.cache.insert(inode), stat))
     }
 
-    /// Looks up one component, as the calling thread's identity.
+    /// Looks up one component with the calling thread's identity.
     fn child(&self, dir: &Inode, name: &[u8]) -> Result<(Arc<Inode>, Stat)> {
         let fd = open_component(dir.fd(), name).map_err(status::of)?;
         self.adopt(dir.export, fd, Some((dir, name)))
     }
 
-    /// Attributes at this moment; STALE if the object has no name any more.
+    /// The current attributes; STALE if the object has no name any more.
     fn attributes(&self, inode: &Inode) -> Result<Attributes> {
         self.attributes_at(inode, &stat(inode.fd())?)
     }
 
-    /// The same of a stat just taken.
+    /// The attributes from a stat that was just taken.
     fn attributes_at(&self, inode: &Inode, stat: &Stat) -> Result<Attributes> {
         if stat.st_nlink == 0 {
             self.cache.forget(&inode.handle);
@@ -333,7 +332,7 @@ impl FileSystem {
         self.attributes(inode).ok()
     }
 
-    /// Attributes for the "before" of wcc_data. Taken under the object's lock.
+    /// Attributes for the "before" of wcc_data. Must be taken under the object's lock.
     fn before(&self, inode: &Inode) -> Option<WccAttributes> {
         let now = self.attributes(inode).ok()?;
         Some(WccAttributes {
@@ -343,8 +342,8 @@ impl FileSystem {
         })
     }
 
-    /// The pre-operation attributes that are taken apart from the change, if that is how
-    /// this server does it.
+    /// The pre-operation attributes, if the settings ask for taking them some time before the
+    /// change.
     fn before_apart(&self, inode: &Inode) -> Option<WccAttributes> {
         let gap = self.variants.gap()?;
         let before = self.before(inode);
@@ -352,7 +351,7 @@ impl FileSystem {
         before
     }
 
-    /// What of `apart` and the attributes at this moment a reply has.
+    /// The pre-operation attributes that the reply shows: `apart`, the current ones, or none.
     fn pre_op(
         &self,
         apart: Option<WccAttributes>,
@@ -367,7 +366,7 @@ impl FileSystem {
         }
     }
 
-    /// Begins a change of `inode`; `write` for those of WRITE and COMMIT.
+    /// Begins a change of `inode`. `write` is true for WRITE and COMMIT.
     fn begin(&self, inode: &Inode, write: bool) -> Change<'_> {
         let apart = self.before_apart(inode);
         let lock = self.lock(inode);
@@ -377,7 +376,7 @@ impl FileSystem {
         }
     }
 
-    /// Ends the change; `inode` was changed or left as it was.
+    /// Ends a change of `inode`, whether it was made or not.
     fn end(&self, change: Change<'_>, inode: &Inode) -> WccData {
         let Change { lock, before } = change;
         let mut lock = Some(lock);
@@ -388,8 +387,8 @@ impl FileSystem {
         }
     }
 
-    /// Lets others in before the attributes after a change are taken, if that is how this
-    /// server does it.
+    /// Lets other changes in before the attributes after a change are taken, if the settings ask
+    /// for that.
     fn gap_after<T>(&self, locks: &mut Option<T>) {
         if let Some(gap) = self.variants.gap() {
             locks.take();
@@ -397,8 +396,8 @@ impl FileSystem {
         }
     }
 
-    /// Keeps other changes of `inode` by this server out, so that the "before" and "after"
-    /// of wcc_data enclose one change alone.
+    /// Keeps out other changes of `inode` by this server, so that the "before" and "after" of
+    /// wcc_data enclose a single change.
     fn lock(&self, inode: &Inode) -> MutexGuard<'_, ()> {
         self.locks[stripe(inode)].lock()
     }
@@ -419,7 +418,7 @@ impl FileSystem {
         }
     }
 
-    /// Makes the caller's identity the thread's.
+    /// Gives the thread the caller's identity.
     fn assume(&self, who: &Identity) -> Result<()> {
         self.settings.mapping.assume(who)
     }
@@ -433,14 +432,14 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Runs `work` as the server itself.
+    /// Runs `work` with the server's identity.
     fn server<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.settings.mapping.assume(&Identity::SERVER)?;
         work()
     }
 
-    /// Whether `who` may use `inode` in `mode`. With `owner`, its owner may in any case: a
-    /// file stays writable to who created it read-only, as it does through a descriptor.
+    /// Checks that `who` may use `inode` in `mode`. With `owner`, the owner is always permitted, as
+    /// by a descriptor from the creation of a read-only file.
     fn check(&self, who: &Identity, inode: &Inode, mode: i32, owner: bool) -> Result<()> {
         if self.settings.mapping.privileged && who.uid == 0 && mode & libc::X_OK == 0 {
             return Ok(());
@@ -461,9 +460,9 @@ impl FileSystem {
     }
 }
 
-/// Opens an object by the kernel's handle. ENOMEM is not believed at once: for the handle of a
-/// removed file, Linux says it for as long as another file of the same inode number is being made
-/// (seen on ext4, Linux 6.18), and ESTALE afterwards.
+/// Opens an object by the kernel's handle, and retries after ENOMEM. For the handle of a removed
+/// file, Linux returns ENOMEM while another file with the same inode number is being made (seen on
+/// ext4, Linux 6.18), and ESTALE afterwards.
 fn open_when_made(mount: BorrowedFd<'_>, object: &sys::KernelHandle) -> io::Result<OwnedFd> {
     for _ in 0..ENOMEM_TRIES {
         match sys::open_handle(mount, object, libc::O_PATH | libc::O_CLOEXEC) {
@@ -480,13 +479,13 @@ fn stripe(inode: &Inode) -> usize {
     inode.key().1 as usize % LOCKS
 }
 
-/// Without slashes at the end.
+/// Removes slashes at the end.
 fn trim(path: &[u8]) -> &[u8] {
     let end = path.iter().rposition(|&b| b != b'/').map_or(0, |at| at + 1);
     &path[..end]
 }
 
-/// What is left of `path` below `root`.
+/// The part of `path` below `root`.
 fn below<'a>(path: &'a [u8], root: &[u8]) -> Option<&'a [u8]> {
     let rest = path.strip_prefix(root)?;
     (rest.is_empty() || rest[0] == b'/').then_some(rest)

@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// A name that can be given or taken away: a component, neither `.` nor `..`.
+/// Checks a name that can be made or removed: one component, but neither `.` nor `..`.
 fn plain<'a>(name: Name<'a>, dots: Status) -> Result<&'a [u8]> {
     match name.0 {
         b"." | b".." => Err(dots),
@@ -27,19 +27,18 @@ fn mode(new: &SetAttributes, default: u32) -> Mode {
     Mode::from_raw_mode(new.mode.unwrap_or(default) & MODE_BITS)
 }
 
-/// The times an exclusive CREATE leaves on the file, from its verifier: 31 bits each, which
-/// every file system keeps.
+/// The times that an exclusive CREATE sets on the file, derived from its verifier: 31 bits each,
+/// which every file system can store.
 fn times_of(verifier: Verifier) -> (u32, u32) {
     let [a, b, c, d, e, f, g, h] = verifier.0;
     let half = |bytes| u32::from_be_bytes(bytes) & 0x7fff_ffff;
     (half([a, b, c, d]), half([e, f, g, h]))
 }
 
-/// What was made, and what it looks like if nothing was changed since that was asked.
+/// The object that was made, and its stat if nothing was changed after that was taken.
 type Made = (Arc<Inode>, Option<Stat>);
 
 impl FileSystem {
-    /// LOOKUP.
     pub fn lookup(&self, who: &Identity, args: &LookupArgs<'_>) -> LookupRes {
         let dir = match self.resolve(&args.what.dir) {
             Ok(dir) => dir,
@@ -83,7 +82,7 @@ impl FileSystem {
         }
     }
 
-    /// The directory above, or `dir` itself at the root of its export.
+    /// The directory above `dir`, or `dir` itself at the root of its export.
     pub(super) fn parent(&self, dir: &Inode) -> Result<Arc<Inode>> {
         let export = self.export(dir);
         if export.is_root(dir) {
@@ -100,7 +99,7 @@ impl FileSystem {
         Ok(self.adopt(dir.export, fd, None)?.0)
     }
 
-    /// Runs `make` in the directory, and answers with what it made.
+    /// Runs `make` in the directory, and answers with the object that it made.
     fn create_in(
         &self,
         who: &Identity,
@@ -137,8 +136,8 @@ impl FileSystem {
         }
     }
 
-    /// The attributes of a new object that its creation did not give it. Only the superuser
-    /// gives objects away; for others the owner asked for is left out, as it is the caller.
+    /// Sets the attributes that the creation of an object did not set. Only the superuser gives
+    /// objects away. For others the requested owner is ignored, because it is the caller.
     fn finished(
         &self,
         who: &Identity,
@@ -153,12 +152,12 @@ impl FileSystem {
         if rest.gid == Some(stat.st_gid) {
             rest.gid = None;
         }
-        // A set-id bit that creating dropped, or that a directory's default ACL masked is
-        // not forced; what the caller may set is set.
+        // If the creation dropped a set-id bit, or a directory's default ACL masked it, it is not
+        // forced. It is set only if the caller may set it.
         if rest.uid.is_some() || rest.gid.is_some() {
             rest.mode = new.mode;
         }
-        // A new file has that size: the kernel would take cutting it for another change.
+        // A new file is empty already, and the kernel would count truncating it as another change.
         if rest.size == Some(0) && stat.st_size == 0 {
             rest.size = None;
         }
@@ -169,7 +168,6 @@ impl FileSystem {
         Ok((made, None))
     }
 
-    /// CREATE.
     pub fn create(&self, who: &Identity, args: &CreateArgs<'_>) -> CreateRes {
         self.create_in(who, &args.at, |dir, name| match &args.how {
             CreateHow::Unchecked(new) => match self.create_file(dir, name, mode(new, 0o666)) {
@@ -194,7 +192,7 @@ impl FileSystem {
         Ok((inode, stat))
     }
 
-    /// UNCHECKED on a name that is there: only the size is set.
+    /// UNCHECKED for an existing name: only the size is set.
     fn existing(
         &self,
         who: &Identity,
@@ -213,15 +211,15 @@ impl FileSystem {
                 size: Some(size),
                 ..Default::default()
             };
-            // The name's lock is held; the file's own is not needed, as no wcc_data of the
-            // file is returned.
+            // The lock of the name is held. The lock of the file is not needed, because the reply
+            // has no wcc_data of the file.
             self.set(who, &inode, &new)?;
         }
         Ok((inode, None))
     }
 
-    /// EXCLUSIVE (section 3.3.8): the verifier is kept with the file, so that a retransmission
-    /// is known for one; in its times, which the client sets afterwards anyway.
+    /// EXCLUSIVE (section 3.3.8). The verifier is stored in the times of the file, so that a
+    /// retransmission is recognised. The client sets the times afterwards anyway.
     fn create_exclusive(
         &self,
         who: &Identity,
@@ -256,13 +254,12 @@ impl FileSystem {
         }
     }
 
-    /// MKDIR.
     pub fn mkdir(&self, who: &Identity, args: &MkdirArgs<'_>) -> CreateRes {
         self.create_in(who, &args.at, |dir, name| {
             let new = &args.attributes;
             rustix::fs::mkdirat(dir.fd(), name, mode(new, 0o777)).map_err(status::of)?;
             let (made, mut now) = self.child(dir, name)?;
-            // mkdir(2) drops the set-id bits asked for.
+            // mkdir(2) drops requested set-id bits.
             let asked = new.mode.unwrap_or(0) & 0o6000;
             if asked != 0 && now.st_mode & asked != asked {
                 let bits = SetAttributes {
@@ -276,7 +273,7 @@ impl FileSystem {
         })
     }
 
-    /// SYMLINK; `path` are the bytes of the link.
+    /// SYMLINK. `path` has the bytes of the link.
     pub fn symlink(&self, who: &Identity, args: &SymlinkArgs<'_>, path: &[u8]) -> CreateRes {
         self.create_in(who, &args.at, |dir, name| {
             if path.is_empty() || path.contains(&0) {
@@ -292,7 +289,6 @@ impl FileSystem {
         })
     }
 
-    /// MKNOD.
     pub fn mknod(&self, who: &Identity, args: &MknodArgs<'_>) -> CreateRes {
         self.create_in(who, &args.at, |dir, name| {
             let none = SpecData::default();
@@ -311,12 +307,10 @@ impl FileSystem {
         })
     }
 
-    /// REMOVE.
     pub fn remove(&self, who: &Identity, args: &RemoveArgs<'_>) -> RemoveRes {
         self.unlink(who, &args.what, AtFlags::empty())
     }
 
-    /// RMDIR.
     pub fn rmdir(&self, who: &Identity, args: &RemoveArgs<'_>) -> RemoveRes {
         self.unlink(who, &args.what, AtFlags::REMOVEDIR)
     }
@@ -349,12 +343,12 @@ impl FileSystem {
         }
     }
 
-    /// What `name` stands for, held while it is removed or replaced.
+    /// Opens the object that has `name`, to hold it while it is removed or replaced.
     fn victim(&self, dir: &Inode, name: &[u8]) -> Option<OwnedFd> {
         super::open_component(dir.fd(), name).ok()
     }
 
-    /// Lets go of an object of the export of `dir` whose name was removed, if that was the last one.
+    /// Forgets an object in the export of `dir` whose name was removed, if that was its last name.
     fn bury(&self, dir: &Inode, victim: Option<OwnedFd>) {
         let Some(fd) = victim else { return };
         let Ok(stat) = stat(fd.as_fd()) else { return };
@@ -364,7 +358,7 @@ impl FileSystem {
         let id = self.export(dir).id;
         let object = search::identify(fd.as_fd(), &stat).ok();
         let handle = object.and_then(|object| self.settings.key.seal(id, &object));
-        // What has no handle any more is recognized by its links when it is used next.
+        // An object that has no handle any more is recognised by its link count at its next use.
         if let Some(handle) = handle {
             self.cache.forget(&handle);
             if let Some(overlay) = &self.overlay {
@@ -373,7 +367,6 @@ impl FileSystem {
         }
     }
 
-    /// RENAME.
     pub fn rename(&self, who: &Identity, args: &RenameArgs<'_>) -> RenameRes {
         let dirs = self
             .resolve(&args.from.dir)
@@ -402,7 +395,7 @@ impl FileSystem {
             self.assume(who)?;
             victim = self.victim(&to, new);
             rustix::fs::renameat(from.fd(), old, to.fd(), new).map_err(|errno| match errno {
-                // Some file systems say so of a target directory with entries.
+                // Some file systems return this for a target directory with entries.
                 rustix::io::Errno::EXIST => Status::NotEmpty,
                 errno => status::of(errno),
             })?;
@@ -430,7 +423,6 @@ impl FileSystem {
         }
     }
 
-    /// LINK.
     pub fn link(&self, who: &Identity, args: &LinkArgs<'_>) -> LinkRes {
         let both = self
             .resolve(&args.file)
@@ -453,8 +445,8 @@ impl FileSystem {
             let name = plain(args.link.name, Status::Exist)?;
             self.writable()?;
             self.assume(who)?;
-            // Follows the descriptor's entry in /proc, which is the object itself, even if
-            // that is a symbolic link. (Linking a descriptor takes a privilege.)
+            // This follows the descriptor's entry in /proc, which is the object itself, even if
+            // that is a symbolic link. (Linking a descriptor directly needs a privilege.)
             let path = proc_path(file.fd());
             rustix::fs::linkat(
                 rustix::fs::CWD,
@@ -476,7 +468,7 @@ impl FileSystem {
         }
     }
 
-    /// Post-op attributes of whatever a handle names.
+    /// Post-operation attributes of the object that a handle names.
     pub fn post_of(&self, handle: &FileHandle) -> Option<Attributes> {
         self.post(&*self.resolve(handle).ok()?)
     }

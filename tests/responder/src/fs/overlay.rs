@@ -1,22 +1,22 @@
-//! UNSTABLE data held in memory until COMMIT, so that killing the process loses what was
-//! not committed: a test of what clients do with write verifiers.
+//! Holds UNSTABLE data in memory until COMMIT, so that killing the process loses uncommitted data.
+//! This tests what clients do with write verifiers.
 
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, Time};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 
-/// Most bytes held for all files; more is written as it comes.
+/// Most bytes held for all files. Further data is written to the files at once.
 const BYTES_MAX: usize = 512 << 20;
 
-/// The handle: an inode number that is used again is another file.
+/// The key is the handle, because an inode number may be reused by another file.
 type Key = FileHandle;
 
 #[derive(Debug, Default)]
 struct File {
-    /// Data by offset; extents neither overlap nor are empty.
+    /// Data by offset. Extents do not overlap and are not empty.
     extents: BTreeMap<u64, Vec<u8>>,
-    /// When they were last written to.
+    /// The time of the last write to them.
     changed: Option<Time>,
 }
 
@@ -26,7 +26,7 @@ struct Held {
     bytes: usize,
 }
 
-/// Data not yet in any file.
+/// The data that is not yet in any file.
 #[derive(Debug, Default)]
 pub(super) struct Overlay {
     held: Mutex<Held>,
@@ -39,7 +39,7 @@ impl File {
             .map_or(0, |(at, data)| at + data.len() as u64)
     }
 
-    /// Takes `from..to` out; the bytes that were held there.
+    /// Removes `from..to`, and returns the number of bytes that were held there.
     fn clear(&mut self, from: u64, to: u64) -> usize {
         let touched: Vec<u64> = self
             .extents
@@ -71,7 +71,7 @@ impl File {
 }
 
 impl Overlay {
-    /// Holds `data`; `false` if there is no room for it.
+    /// Holds `data`; returns `false` if there is no room for it.
     pub(super) fn write(&self, key: Key, offset: u64, data: &[&[u8]]) -> bool {
         let data: Vec<u8> = data
             .iter()
@@ -93,8 +93,8 @@ impl Overlay {
         true
     }
 
-    /// Lays what is held over `buffer`, which has `read` bytes of the file from `offset` on.
-    /// Returns how many it has then.
+    /// Copies held data over `buffer`, which has `read` bytes of the file from `offset` on. Returns
+    /// the number of valid bytes afterwards.
     pub(super) fn read(&self, key: Key, offset: u64, buffer: &mut [u8], read: usize) -> usize {
         let held = self.held.lock();
         let Some(file) = held.files.get(&key) else {
@@ -118,7 +118,7 @@ impl Overlay {
         end
     }
 
-    /// Size and times as if the data were in the file.
+    /// Adjusts size and times as if the data were in the file.
     pub(super) fn adjust(&self, key: Key, attributes: &mut Attributes) {
         let held = self.held.lock();
         if let Some(file) = held.files.get(&key) {
@@ -130,14 +130,14 @@ impl Overlay {
         }
     }
 
-    /// Somebody set the time: what is held does not change it again.
+    /// Somebody set the time, so held data must not change it again.
     pub(super) fn discard_change_time(&self, key: Key) {
         if let Some(file) = self.held.lock().files.get_mut(&key) {
             file.changed = None;
         }
     }
 
-    /// Cuts what is held at `size`.
+    /// Removes held data from `size` on.
     pub(super) fn truncate(&self, key: Key, size: u64) {
         let mut held = self.held.lock();
         if let Some(file) = held.files.get_mut(&key) {
@@ -146,13 +146,13 @@ impl Overlay {
         }
     }
 
-    /// Whether anything is held of a file.
+    /// Whether data of a file is held.
     pub(super) fn holds(&self, key: Key) -> bool {
         self.held.lock().files.contains_key(&key)
     }
 
-    /// Writes what is held of a file. What cannot be written stays. The file's time of
-    /// modification becomes, or stays, what clients were shown: COMMIT changes no data.
+    /// Writes the held data of a file. Data that cannot be written stays. The file gets the mtime
+    /// that clients were shown before, because COMMIT changes no data.
     pub(super) fn flush(&self, key: Key, fd: &OwnedFd) -> rustix::io::Result<()> {
         let mut held = self.held.lock();
         let Some(file) = held.files.get_mut(&key) else {
@@ -208,12 +208,12 @@ impl Overlay {
         result
     }
 
-    /// Drops everything, as a restart does.
+    /// Drops all data, as a restart does.
     pub(super) fn forget_all(&self) {
         *self.held.lock() = Held::default();
     }
 
-    /// Drops what is held of a file that is gone.
+    /// Drops the held data of a file that is gone.
     pub(super) fn forget(&self, key: Key) {
         let mut held = self.held.lock();
         if let Some(file) = held.files.remove(&key) {
@@ -234,8 +234,8 @@ fn set_modified(
         },
         last_modification: at,
     };
-    // A ctime that clients were shown does not go back: the file system's clock may be a
-    // tick behind the one that `changed` is from.
+    // A ctime that clients were shown must not go back: the file system's clock may be a tick
+    // behind the clock of `changed`.
     for _ in 0..100 {
         rustix::fs::futimens(fd, &times)?;
         let stat = rustix::fs::fstat(fd)?;
@@ -248,7 +248,7 @@ fn set_modified(
     Ok(())
 }
 
-/// Fine, so that two changes never look like one.
+/// The current time from a fine clock, so that two changes have different times.
 fn now() -> Time {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     Time {
@@ -266,7 +266,7 @@ mod tests {
     static KEY: LazyLock<Key> = LazyLock::new(|| FileHandle::new(b"a file").unwrap());
 
     proptest! {
-        /// Writes, truncations and reads, against a plain vector.
+        /// Compares writes, truncations and reads with a plain vector.
         #[test]
         fn reads_as_a_file_would(
             steps in proptest::collection::vec((0u64..300, 0usize..80, 0u8..4), 1..60),
@@ -288,7 +288,7 @@ mod tests {
                         model[offset as usize..end].fill(byte);
                     }
                 }
-                // Holes at the end exist only in a real file: compare up to what is held.
+                // Only a real file has holes at the end, so compare up to the end of the held data.
                 let mut buffer = vec![0xee; 500];
                 let read = overlay.read(*KEY, 0, &mut buffer, 0);
                 let held = overlay.held.lock();

@@ -1,6 +1,6 @@
-//! Objects by identity where the kernel does not open them by handle: for a server without
-//! the privilege, and for file systems without handles. What was seen where is remembered;
-//! anything else (after a restart, or moved by others) is looked for in the whole export.
+//! Finds objects by identity where the kernel cannot open them by handle: without the privilege, or
+//! on file systems without handles. Places of objects are remembered; others (after a restart, or
+//! moved by others) are searched for in the whole export.
 
 use super::export::{Export, open_component};
 use super::status::{self, Result};
@@ -12,16 +12,16 @@ use std::mem::MaybeUninit;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Type of a handle made here, of inode number and time of birth. The kernel's are not
-/// negative.
+/// The type of a handle that is made here, of inode number and birth time. The kernel's types are
+/// not negative.
 const OWN: i32 = -1;
-/// Places remembered.
+/// Most places that are remembered.
 const PLACES: NonZeroUsize = NonZeroUsize::new(1 << 17).unwrap();
 /// Directories deeper than this are not searched.
 const DEPTH_MAX: usize = 256;
 
-/// What names the object for as long as it lives: the kernel's handle, or where the file
-/// system has none, inode number and time of birth (a reused number differs in that).
+/// The identity of an object for its lifetime: the kernel's handle, or where the file system has
+/// none, inode number and birth time (which differs if the number is reused).
 pub(super) fn identify(fd: BorrowedFd<'_>, stat: &Stat) -> Result<KernelHandle> {
     match sys::handle_of(fd) {
         Ok(handle) if handle.kind >= 0 && handle.data.len() <= super::handle::KERNEL_MAX => {
@@ -51,7 +51,7 @@ struct Place {
     name: Box<[u8]>,
 }
 
-/// Where objects were seen.
+/// The places where objects were seen.
 #[derive(Debug)]
 pub(super) struct Places {
     seen: Mutex<LruCache<(u32, KernelHandle), Place>>,
@@ -60,7 +60,7 @@ pub(super) struct Places {
 impl Default for Places {
     fn default() -> Self {
         Places {
-            // Grown as needed: most servers never use it.
+            // It grows as needed, since most servers never use it.
             seen: Mutex::new(LruCache::unbounded()),
         }
     }
@@ -87,7 +87,7 @@ impl Places {
         }
     }
 
-    /// Opens the object by the place remembered, or by search.
+    /// Opens the object by the remembered place, or by a search.
     pub(super) fn find(&self, export: &Export, object: &KernelHandle) -> Option<OwnedFd> {
         self.by_place(export, object, 0)
             .or_else(|| self.by_search(export, object))
@@ -108,11 +108,11 @@ impl Places {
         };
         let parent = self.by_place(export, &parent, depth + 1)?;
         let found = open_component(parent.as_fd(), &name).ok()?;
-        // The name may stand for something else by now.
+        // The name may belong to another object by now.
         (&identity(found.as_fd())? == object).then_some(found)
     }
 
-    /// Walks the export, remembering what is on the way.
+    /// Searches the export, and remembers all objects on the way.
     fn by_search(&self, export: &Export, object: &KernelHandle) -> Option<OwnedFd> {
         let mut stack = vec![(export.root.try_clone().ok()?, 0)];
         while let Some((dir, depth)) = stack.pop() {

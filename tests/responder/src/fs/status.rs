@@ -1,4 +1,4 @@
-//! Which nfsstat3 an errno becomes (RFC 1813 section 2.6).
+//! Maps errnos to nfsstat3 (RFC 1813 section 2.6).
 
 use nfsrdma_xdr::nfs3::Status;
 use std::io;
@@ -6,7 +6,7 @@ use std::io;
 /// Result of file system work.
 pub type Result<T> = std::result::Result<T, Status>;
 
-/// The status for a raw errno. What has no counterpart is an I/O error.
+/// The status for a raw errno. An errno without a counterpart becomes an I/O error.
 pub fn of_errno(errno: i32) -> Status {
     match errno {
         libc::EPERM => Status::Perm,
@@ -15,7 +15,7 @@ pub fn of_errno(errno: i32) -> Status {
         libc::ENXIO => Status::NxIo,
         libc::EACCES => Status::Access,
         libc::EEXIST => Status::Exist,
-        // A mount point below the export: what it covers is not exported.
+        // A mount point below the export: what is mounted there is not exported.
         libc::EXDEV => Status::XDev,
         libc::ENODEV => Status::NoDev,
         libc::ENOTDIR => Status::NotDir,
@@ -30,10 +30,10 @@ pub fn of_errno(errno: i32) -> Status {
         libc::EDQUOT => Status::DQuot,
         libc::ESTALE => Status::Stale,
         libc::EOPNOTSUPP | libc::ENOSYS => Status::NotSupp,
-        // O_NOFOLLOW met a symbolic link where a file or directory was meant.
+        // O_NOFOLLOW found a symbolic link instead of a file or directory.
         libc::ELOOP => Status::Inval,
         libc::ETXTBSY | libc::EBUSY => Status::Access,
-        // Short of something for the moment: the client tries again.
+        // A resource is short for the moment, so the client has to try again.
         libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::EINTR => Status::JukeBox,
         _ => Status::Io,
     }
@@ -44,7 +44,6 @@ pub fn of_io(error: io::Error) -> Status {
     of_errno(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// The status for an error of rustix.
 pub fn of(error: rustix::io::Errno) -> Status {
     of_errno(error.raw_os_error())
 }

@@ -1,6 +1,6 @@
-//! Habits of other servers, put on by options and changed while the server runs: which
-//! pre-operation attributes a reply has, what the server's clock shows, and which objects
-//! share a fileid. Without options nothing of this is in force.
+//! Habits of other servers, which options turn on and commands change while the server runs: which
+//! pre-operation attributes a reply has, what the server's clock shows, and which objects share a
+//! fileid. By default none of them is in force.
 //!
 //! **The clock.** The exported file system stamps its objects by this machine's clock. A
 //! time that the kernel stamped at `t` is shown as `t` plus the offset that was in force at
@@ -43,17 +43,17 @@ impl PreOp {
     ];
 }
 
-/// What is in force at the start.
+/// The settings at the start.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
     pub pre_op: PreOp,
-    /// How far [`PreOp::NotAtomic`] samples are away from the change.
+    /// The distance of [`PreOp::NotAtomic`] samples from the change.
     pub pre_op_gap: Duration,
-    /// Added to every time that the kernel stamped, in nanoseconds.
+    /// The offset that is added to every time that the kernel stamped, in nanoseconds.
     pub clock_offset: i64,
-    /// Times have whole seconds.
+    /// Whether times have whole seconds.
     pub one_second_times: bool,
-    /// Files have this many different fileids; directories of one depth share theirs.
+    /// The number of different fileids that files have; directories of one depth share theirs.
     pub equal_fileids: Option<NonZeroU64>,
 }
 
@@ -69,7 +69,7 @@ impl Default for Settings {
     }
 }
 
-/// What is in force.
+/// The settings in force.
 #[derive(Debug)]
 pub struct Variants {
     pre_op: AtomicU8,
@@ -92,35 +92,35 @@ impl Variants {
         }
     }
 
-    /// Which pre-operation attributes replies have now.
+    /// Which pre-operation attributes replies have.
     pub fn pre_op(&self) -> PreOp {
         PreOp::ALL[usize::from(self.pre_op.load(Ordering::Relaxed)) % PreOp::ALL.len()]
     }
 
-    /// Changes that, for calls that begin later.
+    /// Changes which pre-operation attributes replies have, for calls that begin later.
     pub fn set_pre_op(&self, pre_op: PreOp) {
         self.pre_op.store(pre_op as u8, Ordering::Relaxed);
     }
 
-    /// How far samples that are not atomic are away from the change.
+    /// Sets the distance of samples that are not atomic from the change.
     pub fn set_pre_op_gap(&self, gap: Duration) {
         self.gap_us.store(gap.as_micros() as u64, Ordering::Relaxed);
     }
 
-    /// The time between a sample and the change; `None` where they are taken together.
+    /// The time between a sample and the change; `None` if they are taken together.
     pub fn gap(&self) -> Option<Duration> {
         (self.pre_op() == PreOp::NotAtomic)
             .then(|| Duration::from_micros(self.gap_us.load(Ordering::Relaxed)))
     }
 
-    /// Whether times have whole seconds.
+    /// Sets whether times have whole seconds.
     pub fn set_one_second_times(&self, on: bool) {
         self.one_second.store(on, Ordering::Relaxed);
     }
 
-    /// Sets the clock: to be `nanoseconds` ahead of this machine's, or, `relative`, further
-    /// ahead than it is. Returns the offset. Takes a tick of the file systems' clock, so that
-    /// what was stamped before is told from what is stamped after.
+    /// Sets the clock to be `nanoseconds` ahead of this machine's, or with `relative`, further
+    /// ahead than now. Returns the offset. Takes a tick of the file systems' clock, so that older
+    /// stamps can be distinguished from newer ones.
     pub fn step_clock(&self, nanoseconds: i64, relative: bool) -> i64 {
         let mut clock = self.clock.lock();
         let begin = nanoseconds_of(rustix::time::ClockId::Realtime);
@@ -137,7 +137,7 @@ impl Variants {
         offset
     }
 
-    /// The server's clock's resolution, as FSINFO tells it.
+    /// The resolution of the server's clock, for FSINFO.
     pub(super) fn time_delta(&self) -> Time {
         match self.one_second.load(Ordering::Relaxed) {
             true => Time {
@@ -151,12 +151,12 @@ impl Variants {
         }
     }
 
-    /// A client set times of an object.
+    /// Records that a client set times of an object.
     pub(super) fn client_set(&self, key: Key, atime: Option<Time>, mtime: Option<Time>) {
         self.client_times.lock().set(key, atime, mtime);
     }
 
-    /// Times as the server's clock has them.
+    /// Changes times to those of the server's clock.
     pub(super) fn show_times(&self, key: Key, attributes: &mut Attributes) {
         let clock = self.clock.lock();
         if !clock.is_plain() {
@@ -186,14 +186,14 @@ impl Variants {
         match self.equal_fileids {
             None => number,
             Some(_) if inode.kind == FileType::Directory => {
-                // A directory that has gone has no depth; nobody is shown its number.
+                // A directory that is gone has no depth, and nobody sees its number.
                 shared_fileid_of_directory(depth(export, inode).unwrap_or_default())
             }
             Some(count) => shared_fileid(count, number),
         }
     }
 
-    /// The fileid of an entry of `dir`, as READDIR has it.
+    /// The fileid of an entry of `dir`, for READDIR.
     pub(super) fn fileid_of_entry(
         &self,
         export: &Export,
@@ -218,20 +218,20 @@ impl Variants {
 /// Device and inode number.
 type Key = (u64, u64);
 
-/// Where the shared fileids of files begin, above those of directories.
+/// The first shared fileid of files, above those of directories.
 const FILES: u64 = 1 << 20;
 
 fn shared_fileid(count: NonZeroU64, number: u64) -> u64 {
     FILES + number % count
 }
 
-/// Directories at one depth share a number, and none has that of a directory above it,
-/// which would look like a loop to programs that walk a tree.
+/// Directories at one depth share a number. It differs from those of the directories above them,
+/// since programs that walk a tree would take an equal one for a loop.
 fn shared_fileid_of_directory(depth: u64) -> u64 {
     2 + depth
 }
 
-/// How many directories are between a directory and the root of its export.
+/// The number of directories between a directory and the root of its export.
 fn depth(export: &Export, dir: &Inode) -> Result<u64> {
     let path = path_of(dir.fd()).map_err(status::of_io)?;
     let below = path.strip_prefix(&export.path).unwrap_or(&path);
@@ -243,15 +243,15 @@ fn nanoseconds_of(clock: rustix::time::ClockId) -> i64 {
     now.tv_sec * 1_000_000_000 + now.tv_nsec
 }
 
-/// The server's clock against this machine's.
+/// The offset of the server's clock from this machine's.
 #[derive(Debug)]
 struct Clock {
-    /// From when on (by this machine's clock, in nanoseconds) it was how far ahead; in
-    /// order, the first from ever.
+    /// From which time on (by this machine's clock, in nanoseconds) the offset was which; in
+    /// ascending order. The first one holds for all times before.
     steps: Vec<(i64, i64)>,
 }
 
-/// Steps remembered. Beyond, the oldest but one are forgotten.
+/// Most steps that are remembered. After that, the oldest but one is forgotten.
 const STEPS_MAX: usize = 4096;
 
 impl Clock {
@@ -276,8 +276,8 @@ impl Clock {
         self.steps.push((from, offset));
     }
 
-    /// A time stamped by this machine's clock, as the server's clock had it then. What does
-    /// not fit nfstime3 becomes the nearest that does.
+    /// Converts a time stamped by this machine's clock to the server's clock at that time. A time
+    /// that does not fit nfstime3 becomes the nearest one that does.
     fn show(&self, stamped: Time) -> Time {
         let at = i64::from(stamped.seconds) * 1_000_000_000 + i64::from(stamped.nanoseconds);
         let after = self.steps.partition_point(|step| step.0 <= at);
@@ -292,7 +292,7 @@ impl Clock {
     }
 }
 
-/// Objects whose times were set by clients; the oldest are forgotten first.
+/// Objects whose times were set by clients. The oldest are forgotten first.
 #[derive(Debug)]
 struct ClientTimes(LruCache<Key, (Option<Time>, Option<Time>)>);
 
@@ -384,7 +384,7 @@ mod tests {
         assert_eq!(attributes.mtime, at(1000));
         assert_eq!(attributes.atime, at(1060));
         assert_eq!(attributes.ctime, at(2060));
-        // The kernel stamped it since.
+        // The kernel has stamped it since.
         attributes.mtime = at(1001);
         variants.show_times((1, 2), &mut attributes);
         assert_eq!(attributes.mtime, at(1061));

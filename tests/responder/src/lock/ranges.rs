@@ -1,11 +1,12 @@
-//! The byte-range locks of one file, with the semantics of POSIX: an owner has at most one lock on a byte; a new lock
-//! replaces what the owner had there (so it upgrades, downgrades, splits and merges); shared locks of several owners
-//! overlap, an exclusive one overlaps nothing of others.
+//! The byte-range locks of one file, with POSIX semantics: an owner has at most one lock on a byte,
+//! and a new lock replaces the owner's locks in its range (so it may upgrade, downgrade, split or
+//! merge them). Shared locks of several owners may overlap; an exclusive lock overlaps no lock of
+//! another owner.
 
 /// The last byte a lock can cover (OFFSET_MAX of Linux).
 pub const LAST: u64 = i64::MAX as u64;
 
-/// Bytes `start` to `end`, both included; `end` is [`LAST`] for "to the end of the file, however it grows".
+/// The bytes from `start` to `end` inclusive; [`LAST`] means the end of the file, however it grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Range {
     pub start: u64,
@@ -13,7 +14,8 @@ pub struct Range {
 }
 
 impl Range {
-    /// The range of an offset and a length, where a length of 0 is to the end; `None` if it goes beyond [`LAST`].
+    /// The range of an offset and a length. A length of 0 means to the end. `None` if the range
+    /// goes beyond [`LAST`].
     pub fn new(offset: u64, length: u64) -> Option<Self> {
         let end = match length {
             0 => LAST,
@@ -22,7 +24,7 @@ impl Range {
         (offset <= LAST && end <= LAST).then_some(Range { start: offset, end })
     }
 
-    /// The length as the wire has it.
+    /// The length as it is encoded on the wire.
     pub fn length(&self) -> u64 {
         match self.end {
             LAST => 0,
@@ -43,7 +45,7 @@ pub struct Held<O> {
     pub range: Range,
 }
 
-/// All locks of a file. Those of one owner neither overlap nor, when they are of the same kind, touch.
+/// All locks of a file. Those of one owner never overlap; adjacent ones of a kind are merged.
 #[derive(Debug, Clone)]
 pub struct FileLocks<O> {
     /// In ascending order of their first bytes.
@@ -62,7 +64,7 @@ impl<O: Copy + Eq> FileLocks<O> {
         &self.held
     }
 
-    /// The locks of others that a lock would conflict with, the one with the lowest first byte first.
+    /// The conflicting locks of other owners, in ascending order of their first bytes.
     pub fn conflicts(
         &self,
         owner: O,
@@ -74,7 +76,7 @@ impl<O: Copy + Eq> FileLocks<O> {
         })
     }
 
-    /// Gives `owner` the lock, which must not conflict.
+    /// Gives `owner` the lock, which must not conflict with others.
     pub fn lock(&mut self, owner: O, exclusive: bool, range: Range) {
         self.unlock(owner, range);
         let mut merged = range;
@@ -95,7 +97,7 @@ impl<O: Copy + Eq> FileLocks<O> {
         });
     }
 
-    /// Takes from `owner` whatever it has in `range`.
+    /// Removes the locks of `owner` in `range`.
     pub fn unlock(&mut self, owner: O, range: Range) {
         let mut rest = Vec::new();
         self.held.retain(|held| {
@@ -127,7 +129,7 @@ impl<O: Copy + Eq> FileLocks<O> {
         }
     }
 
-    /// Takes all locks from the owners that are meant; whether there was one.
+    /// Removes all locks of the owners for which `meant` is true. Returns whether there was one.
     pub fn unlock_all(&mut self, meant: impl Fn(&O) -> bool) -> bool {
         let before = self.held.len();
         self.held.retain(|held| !meant(&held.owner));
@@ -180,7 +182,7 @@ mod tests {
         assert_eq!(locks.held()[0].range, range(0, 99));
     }
 
-    /// What each owner has on each byte: nothing, shared, exclusive.
+    /// A model: what each owner has on each byte (nothing, shared, or exclusive).
     #[derive(Debug, Default, Clone, PartialEq, Eq)]
     struct Bytes([[Option<bool>; SIZE]; OWNERS]);
 

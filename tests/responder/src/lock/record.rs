@@ -1,11 +1,11 @@
-//! What the status monitor keeps over a restart of the process: its state number and the hosts to be told.
+//! The state of the status monitor for a restart: its state number, and the hosts to notify.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-/// The file of that, in the form `state N`, then `host ADDRESS` lines.
+/// The file with the record, in the form `state N`, then `host ADDRESS` lines.
 #[derive(Debug)]
 pub(super) struct RecordFile {
     path: PathBuf,
@@ -18,7 +18,7 @@ impl RecordFile {
         }
     }
 
-    /// The state and hosts written last; state 1 and no hosts before the first time.
+    /// Loads the state and the hosts. If there is no file, they are state 1 and no hosts.
     pub(super) fn load(&self) -> io::Result<(u32, Vec<IpAddr>)> {
         let text = match std::fs::read_to_string(&self.path) {
             Ok(text) => text,
@@ -28,7 +28,7 @@ impl RecordFile {
         Ok(parse(&text))
     }
 
-    /// Replaces it as a whole.
+    /// Replaces the file atomically.
     pub(super) fn save(&self, state: u32, hosts: &BTreeSet<IpAddr>) -> io::Result<()> {
         let new = self.path.with_extension("new");
         std::fs::write(&new, format(state, hosts))?;
@@ -42,7 +42,7 @@ fn format(state: u32, hosts: &BTreeSet<IpAddr>) -> String {
     })
 }
 
-/// Lines that are none of these are left out.
+/// Parses the file. Other lines are ignored.
 fn parse(text: &str) -> (u32, Vec<IpAddr>) {
     let of = |word: &'static str| {
         text.lines()

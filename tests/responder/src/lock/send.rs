@@ -1,5 +1,5 @@
-//! Calls of the server to its clients: callbacks, results of asynchronous procedures, notifications. Each takes a
-//! socket of its own, and a thread of those made for it, as a client may take its time or not be there.
+//! Calls of the server to its clients: callbacks, results, notifications. Each has its own socket
+//! and a thread of those for such calls, because a client may be slow or absent.
 
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder, Text};
 use nfsrdma_xdr::procedure::Procedure;
@@ -12,18 +12,18 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-/// For one call.
+/// How long one call may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause before a datagram is sent again.
+/// The pause before a datagram is sent again.
 const UDP_PAUSE: Duration = Duration::from_secs(1);
-/// Largest reply taken, in bytes.
+/// Largest reply that is accepted, in bytes.
 const MAX_REPLY: usize = 16 * 1024;
 
 fn misbehaved(error: impl ToString) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error.to_string())
 }
 
-/// A procedure of a client's program, as numbers.
+/// A procedure of a client's program, by its numbers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target {
     pub(super) address: SocketAddr,
@@ -45,7 +45,7 @@ impl Target {
     }
 }
 
-/// Makes one call with encoded arguments; its encoded results.
+/// Makes one call with encoded arguments, and returns its encoded results.
 pub(super) fn call(target: &Target, args: &[u8]) -> io::Result<Vec<u8>> {
     let xid = getrandom::u32().map_err(|e| io::Error::other(e.to_string()))?;
     let mut message = Encoder::default();
@@ -73,7 +73,7 @@ pub(super) fn call(target: &Target, args: &[u8]) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The port at which the client's rpcbind says that the target's program is; `None` if it is not registered.
+/// The port of the target's program by the client's rpcbind; `None` if it is not registered.
 pub(super) fn look_up(target: &Target, rpcbind: u16) -> io::Result<Option<u16>> {
     let address = SocketAddr::new(target.address.ip(), rpcbind);
     if address.is_ipv4() {

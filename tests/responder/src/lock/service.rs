@@ -1,4 +1,4 @@
-//! The lock manager at work: its table behind a lock, the thread that sends what is due, and what tests do to it.
+//! The running lock manager: its table, the thread that sends due calls, and test commands.
 
 use super::record::RecordFile;
 use super::send::{self, Target};
@@ -18,23 +18,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Threads that call clients back.
+/// The number of threads that call clients back.
 const SENDERS: usize = 4;
-/// Calls to clients under way or waiting, at most; callbacks beyond are left out, and come again.
+/// Most calls to clients under way or queued. Further callbacks are repeated later.
 const SENDING_MAX: u64 = 1024;
-/// Procedures of NLM 4 are numbered below.
+/// Procedures of NLM 4 have smaller numbers.
 const PROCEDURES: usize = 24;
-/// Likewise of NSM.
+/// Procedures of NSM have smaller numbers.
 const MONITOR_PROCEDURES: usize = 7;
 
-/// Where the server finds its clients' programs.
+/// The ports of the clients' programs.
 #[derive(Debug, Clone, Copy)]
 pub struct ClientPorts {
-    /// Their rpcbind.
+    /// The port of their rpcbind.
     pub rpcbind: u16,
-    /// Their lock manager; `None` asks rpcbind.
+    /// The port of their lock manager; `None` asks rpcbind.
     pub lock: Option<u16>,
-    /// Their status monitor; likewise.
+    /// The port of their status monitor; `None` asks rpcbind.
     pub status: Option<u16>,
 }
 
@@ -48,14 +48,14 @@ impl Default for ClientPorts {
     }
 }
 
-/// How the lock manager starts.
+/// The settings of the lock manager.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
-    /// NLM and NSM are not there at all.
+    /// Whether NLM and NSM are not served at all.
     pub off: bool,
     pub policy: Policy,
     pub client_ports: ClientPorts,
-    /// Where hosts to be told of a restart of the process are remembered; `None` forgets them.
+    /// The directory for the record of hosts to notify after a restart; `None` keeps none.
     pub state_dir: Option<PathBuf>,
 }
 
@@ -64,24 +64,24 @@ pub struct Settings {
 pub struct LockService {
     settings: Settings,
     table: Mutex<LockTable>,
-    /// The table changed, or the end.
+    /// Signalled when the table changes, and at the end.
     changed: Condvar,
     stopping: AtomicBool,
     record: Option<RecordFile>,
     senders: Workers,
     sending: AtomicU64,
-    /// Its name in callbacks and notifications.
+    /// The server's name in callbacks and notifications.
     name: Vec<u8>,
-    /// For tests: calls are neither run nor answered.
+    /// For tests: calls are neither executed nor answered.
     silent: AtomicBool,
-    /// For tests: so many calls are run and not answered.
+    /// For tests: the number of calls that are still to be executed and not answered.
     drop_replies: AtomicU64,
     calls: [AtomicU64; PROCEDURES],
     monitor_calls: [AtomicU64; MONITOR_PROCEDURES],
 }
 
 impl LockService {
-    /// Starts with what is remembered. [`LockService::run`] does its sending.
+    /// Starts with the record of an earlier process. [`LockService::run`] does the sending.
     pub fn start(settings: Settings) -> io::Result<Arc<Self>> {
         let record = settings.state_dir.as_deref().map(RecordFile::in_directory);
         let (state, known) = match &record {
@@ -113,7 +113,7 @@ impl LockService {
         !self.settings.off
     }
 
-    /// Works on the table at this moment.
+    /// Calls `work` with the table and the current time.
     pub fn with<T>(&self, work: impl FnOnce(&mut LockTable, Instant) -> T) -> T {
         let mut table = self.table.lock();
         let before = self.remembered(&table);
@@ -138,7 +138,7 @@ impl LockService {
         Some((table.state(), table.hosts()))
     }
 
-    /// Sends what is due, until [`LockService::stop`].
+    /// Sends due calls until [`LockService::stop`].
     pub fn run(self: &Arc<Self>) {
         let mut table = self.table.lock();
         while !self.stopping.load(Ordering::Relaxed) {
@@ -154,7 +154,7 @@ impl LockService {
         }
     }
 
-    /// Ends [`LockService::run`] and what it sends.
+    /// Ends [`LockService::run`] and the calls that it sends.
     pub fn stop(&self) {
         {
             let _table: MutexGuard<'_, LockTable> = self.table.lock();
@@ -164,7 +164,7 @@ impl LockService {
         self.senders.stop();
     }
 
-    /// Has a thread make a call to a client.
+    /// Makes a call to a client on another thread.
     fn send(self: &Arc<Self>, work: impl FnOnce(&Arc<Self>) -> io::Result<()> + Send + 'static) {
         if self.sending.fetch_add(1, Ordering::Relaxed) >= SENDING_MAX {
             self.sending.fetch_sub(1, Ordering::Relaxed);
@@ -237,7 +237,7 @@ impl LockService {
         Ok(())
     }
 
-    /// Calls a client at a known port, or where its rpcbind says.
+    /// Calls a client at a known port, or at the one that its rpcbind names.
     fn call(&self, mut at: Target, port: Option<u16>, args: &[u8]) -> io::Result<Vec<u8>> {
         let port = match port {
             Some(port) => port,
@@ -248,7 +248,7 @@ impl LockService {
         send::call(&at, args)
     }
 
-    /// Sends the result of an asynchronous procedure, by `P`.
+    /// Sends the result of an asynchronous procedure by the procedure `P`.
     pub(crate) fn send_result<P: Procedure>(
         self: &Arc<Self>,
         address: CallerAddress,
@@ -261,12 +261,12 @@ impl LockService {
         });
     }
 
-    /// What a client says to GRANTED or GRANTED_MSG.
+    /// Handles a client's answer to GRANTED or GRANTED_MSG.
     pub(crate) fn granted_answer(&self, from: SocketAddr, cookie: &[u8], status: Status) {
         let Ok(id) = cookie.try_into().map(u64::from_be_bytes) else {
             return;
         };
-        // It is asked once more later.
+        // The client is asked again later.
         if status == Status::DeniedGracePeriod {
             return;
         }
@@ -274,12 +274,12 @@ impl LockService {
         self.with(|table, now| table.granted_answer(now, from.ip(), id, took));
     }
 
-    /// Loses all locks, as a restart does, and tells the hosts that had some.
+    /// Drops all locks, as a restart does, and notifies the hosts that had some.
     pub fn restart(&self) {
         self.with(|table, now| table.restart(now));
     }
 
-    /// A lock as another client would take it, for tests.
+    /// For tests: takes a lock as another client would.
     pub fn lock_for_script(
         &self,
         file: FileHandle,
@@ -295,22 +295,22 @@ impl LockService {
         self.with(|table, now| table.lock(now, &request, LockMode::default()))
     }
 
-    /// And gives back.
+    /// For tests: releases such a lock.
     pub fn unlock_for_script(&self, file: FileHandle, range: super::ranges::Range) -> Status {
         self.with(|table, now| table.unlock(now, &file, SCRIPT, range))
     }
 
-    /// Calls are neither run nor answered.
+    /// Sets whether calls are neither executed nor answered.
     pub fn set_silent(&self, silent: bool) {
         self.silent.store(silent, Ordering::Relaxed);
     }
 
-    /// The next `count` calls are run and not answered.
+    /// The next `count` calls are executed and not answered.
     pub fn drop_replies(&self, count: u64) {
         self.drop_replies.store(count, Ordering::Relaxed);
     }
 
-    /// A call came; whether it is run.
+    /// Counts a call that came. Returns whether to execute it.
     pub(crate) fn arrive(&self, procedure: u32) -> bool {
         if let Some(count) = self.calls.get(procedure as usize) {
             count.fetch_add(1, Ordering::Relaxed);
@@ -318,7 +318,7 @@ impl LockService {
         !self.silent.load(Ordering::Relaxed)
     }
 
-    /// A call was run; whether it is answered.
+    /// Returns whether to answer a call that was executed.
     pub(crate) fn depart(&self) -> bool {
         let less = |count: u64| count.checked_sub(1);
         self.drop_replies
@@ -326,7 +326,7 @@ impl LockService {
             .is_err()
     }
 
-    /// How often each procedure was called.
+    /// The number of calls of each procedure.
     pub fn calls(&self) -> impl Iterator<Item = (&'static str, u64)> {
         const NAMES: [(u32, &str); 20] = [
             (nlm4::Null::NUMBER, nlm4::Null::NAME),
@@ -356,14 +356,14 @@ impl LockService {
         })
     }
 
-    /// A call of NSM came.
+    /// Counts a call of NSM.
     pub(crate) fn monitor_call(&self, procedure: u32) {
         if let Some(count) = self.monitor_calls.get(procedure as usize) {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// How often each procedure of NSM was called.
+    /// The number of calls of each procedure of NSM.
     pub fn monitor_calls(&self) -> impl Iterator<Item = (&'static str, u64)> {
         const NAMES: [&str; MONITOR_PROCEDURES] = [
             nsm::Null::NAME,
@@ -379,7 +379,7 @@ impl LockService {
         NAMES.into_iter().zip(counts)
     }
 
-    /// The grace period's length from now on; zero ends the present one.
+    /// Sets the length of the grace period; zero ends the present one.
     pub fn set_grace(&self, grace: Duration) {
         self.with(|table, _| {
             table.policy.grace = grace;
@@ -390,13 +390,13 @@ impl LockService {
     }
 }
 
-/// The owner of locks taken by commands.
+/// The owner of locks that commands take.
 const SCRIPT: Owner = Owner {
     host: Host::Script,
     svid: 1,
 };
 
-/// This machine's name, which callbacks and notifications have with them and no client relies on.
+/// This machine's name for callbacks and notifications. No client relies on it.
 fn host_name() -> Vec<u8> {
     let name = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim_ascii().to_vec()

@@ -1,9 +1,10 @@
-//! The lock manager's state, without any I/O: who holds and who waits for which range, shares, the grace period, the
-//! hosts that are told of a restart. Time is an argument; what is to be sent comes out of [`LockTable::poll`].
+//! The state of the lock manager, without I/O: locks, waiters, shares, the grace period, and hosts
+//! to notify of a restart. Time is an argument; [`LockTable::poll`] returns what to send.
 //!
-//! The behaviour is Linux's lockd's: an owner is a client's address and an svid, whatever its `oh` and its caller's
-//! name are; a LOCK that may block is answered with BLOCKED and its range is taken for the client as soon as it is
-//! free (or never, as lockd of Linux 6.12 does), after which the client is called back until it answers.
+//! It behaves as Linux's lockd. An owner is a client's address and an svid, whatever its `oh` and
+//! its caller's name are. A LOCK that may block is answered with BLOCKED, and as soon as its range
+//! is free it is taken for the client (or never, as by lockd of Linux 6.12). The client is then
+//! called back until it answers.
 
 use super::ranges::{FileLocks, Range};
 use clap::ValueEnum;
@@ -13,15 +14,15 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-/// Time between two callbacks about one lock.
+/// The time between two callbacks about one lock.
 const CALLBACK_INTERVAL: Duration = Duration::from_secs(5);
-/// Callbacks about one lock, at most.
+/// Most callbacks about one lock.
 const CALLBACKS_MAX: u32 = 60;
-/// First pause before another SM_NOTIFY to a host that did not answer; it doubles each time.
+/// The first pause before another SM_NOTIFY to a host that did not answer. It doubles each time.
 const NOTIFY_PAUSE: Duration = Duration::from_secs(2);
-/// SM_NOTIFYs to one host after one restart, at most.
+/// Most SM_NOTIFYs to one host after one restart.
 const NOTIFY_MAX: u32 = 9;
-/// Hosts whose state is known, or that are to be told of a restart, at most.
+/// Most hosts whose state is remembered, or that have to be notified of a restart.
 const HOSTS_MAX: usize = 4096;
 
 /// How a client learns that a lock it waits for is granted.
@@ -38,19 +39,19 @@ pub enum CallbackStyle {
     Takes,
 }
 
-/// How locks behave.
+/// The settings of locks.
 #[derive(Debug, Clone)]
 pub struct Policy {
-    /// How long after a restart only reclaims are taken.
+    /// How long after a restart only reclaims are granted.
     pub grace: Duration,
     pub style: CallbackStyle,
-    /// Callbacks are not sent, as if a filter dropped them.
+    /// Whether callbacks are not sent, as if a filter dropped them.
     pub lose_callbacks: bool,
-    /// Locks and waiters together, at most.
+    /// Most locks and waiters together.
     pub max_locks: usize,
-    /// Answer DEADLCK to a LOCK that would wait for itself.
+    /// Whether to answer DEADLCK to a LOCK that would wait for itself.
     pub detect_deadlocks: bool,
-    /// TEST sees exclusive locks only, as that of Linux 6.12.117.
+    /// Whether TEST sees exclusive locks only, as in Linux 6.12.117.
     pub blind_test: bool,
 }
 
@@ -67,30 +68,30 @@ impl Default for Policy {
     }
 }
 
-/// Whose locks they are.
+/// A host that has locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Host {
     Client(IpAddr),
-    /// Locks taken by a command, as if by another client.
+    /// The host of locks that commands take, as if by another client.
     Script,
 }
 
-/// Who holds a lock.
+/// The owner of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Owner {
     pub host: Host,
     pub svid: u32,
 }
 
-/// How a client is called back.
+/// Where and how a client is called back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallerAddress {
-    /// Where its call came from.
+    /// The address from which its call came.
     pub source: SocketAddr,
     pub udp: bool,
 }
 
-/// A lock that is asked for.
+/// The lock that a call asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockRequest {
     pub file: FileHandle,
@@ -99,14 +100,14 @@ pub struct LockRequest {
     pub range: Range,
 }
 
-/// How a LOCK is to be treated.
+/// How a LOCK is to be handled.
 #[derive(Debug, Clone, Default)]
 pub struct LockMode {
     pub block: bool,
     pub reclaim: bool,
-    /// The client is told of a restart.
+    /// Whether the client is notified of a restart.
     pub monitored: bool,
-    /// Where and with which `oh` it is called back; `None` never waits.
+    /// Where, and with which `oh`, the client is called back; `None` if it does not wait.
     pub caller: Option<(CallerAddress, Vec<u8>)>,
 }
 
@@ -122,7 +123,7 @@ struct Waiter {
     request: LockRequest,
     address: CallerAddress,
     oh: Vec<u8>,
-    /// The lock was taken for it, and it does not know yet.
+    /// Set when the lock was taken for the waiter, which does not know it yet.
     granted: Option<Callbacks>,
 }
 
@@ -153,10 +154,10 @@ pub struct ShareRequest<'a> {
     pub reclaim: bool,
 }
 
-/// Something to send.
+/// A call that is to be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// GRANTED, or GRANTED_MSG. The answer goes to [`LockTable::granted_answer`] with this id.
+    /// GRANTED or GRANTED_MSG. Pass the answer to [`LockTable::granted_answer`] with this id.
     Grant {
         id: u64,
         request: LockRequest,
@@ -164,7 +165,7 @@ pub enum Action {
         oh: Vec<u8>,
         sync: bool,
     },
-    /// SM_NOTIFY. When it is answered: [`LockTable::notified`].
+    /// SM_NOTIFY. Call [`LockTable::notified`] when it is answered.
     Notify { host: IpAddr, state: u32 },
 }
 
@@ -173,28 +174,28 @@ pub enum Action {
 pub struct LockTable {
     pub policy: Policy,
     files: HashMap<FileHandle, FileLocks<Owner>>,
-    /// In the order they came.
+    /// In the order of arrival.
     waiters: Vec<Waiter>,
     shares: HashMap<FileHandle, Vec<Share>>,
     next_id: u64,
-    /// Odd, and another after each restart.
+    /// The NSM state number, which is odd and changes with each restart.
     state: u32,
     grace_until: Option<Instant>,
     monitored: BTreeSet<IpAddr>,
     notifications: Vec<Notification>,
-    /// The state each client told of last.
+    /// The last state number that each client reported.
     client_states: HashMap<IpAddr, u32>,
 }
 
 impl LockTable {
-    /// A server that starts. `known` are the hosts it monitored before, and `state` its state number then.
+    /// The table of a server that starts, with the hosts and state number from before.
     pub fn start(policy: Policy, now: Instant, state: u32, known: Vec<IpAddr>) -> Self {
         let mut table = LockTable {
             policy,
             files: HashMap::new(),
             waiters: Vec::new(),
             shares: HashMap::new(),
-            // Cookies of one run are not those of the next.
+            // Cookies of different runs differ.
             next_id: u64::from(state) << 32,
             state,
             grace_until: None,
@@ -206,12 +207,12 @@ impl LockTable {
         table
     }
 
-    /// Loses everything but the hosts that are to be told.
+    /// Drops everything but the hosts that have to be notified.
     pub fn restart(&mut self, now: Instant) {
         self.files.clear();
         self.waiters.clear();
         self.shares.clear();
-        // Odd while the host is up; an even one was written by a restart that was cut short.
+        // It is odd while the host is up. An even one is left by a restart that was interrupted.
         self.state = (self.state | 1).wrapping_add(2);
         self.next_id = u64::from(self.state) << 32;
         self.grace_until = (!self.policy.grace.is_zero()).then(|| now + self.policy.grace);
@@ -234,7 +235,7 @@ impl LockTable {
         self.state
     }
 
-    /// Hosts to be told of the next restart, which have to be remembered over it.
+    /// The hosts to notify of the next restart, which have to be remembered until then.
     pub fn hosts(&self) -> BTreeSet<IpAddr> {
         let pending = self.notifications.iter().map(|pending| pending.host);
         self.monitored.iter().copied().chain(pending).collect()
@@ -245,12 +246,12 @@ impl LockTable {
         self.grace_until = None;
     }
 
-    /// Whether only reclaims are taken.
+    /// Whether only reclaims are granted.
     pub fn in_grace(&self, now: Instant) -> bool {
         self.grace_until.is_some_and(|until| now < until)
     }
 
-    /// Whether there is a lock, a waiter or a share of the file, which therefore need not be looked up.
+    /// Whether the file has a lock, a waiter or a share. Then it need not be looked up.
     pub fn has_file(&self, file: &FileHandle) -> bool {
         self.files.contains_key(file)
             || self.shares.contains_key(file)
@@ -260,7 +261,7 @@ impl LockTable {
                 .any(|waiter| waiter.request.file == *file)
     }
 
-    /// TEST: the lock that conflicts.
+    /// TEST: returns the conflicting lock.
     pub fn test(&self, now: Instant, request: &LockRequest) -> Result<(), TestFailure> {
         if self.in_grace(now) {
             return Err(TestFailure::Grace);
@@ -289,7 +290,7 @@ impl LockTable {
 
     /// LOCK and NM_LOCK.
     pub fn lock(&mut self, now: Instant, request: &LockRequest, mode: LockMode) -> Status {
-        // A reclaim is good in the grace period and nothing else is.
+        // In the grace period only reclaims are granted, and after it none.
         if mode.reclaim != self.in_grace(now) {
             return Status::DeniedGracePeriod;
         }
@@ -304,7 +305,7 @@ impl LockTable {
             {
                 self.monitored.insert(address);
             }
-            // A downgrade lets others in.
+            // A downgrade may let waiters in.
             self.grant(now, &request.file);
             return Status::Granted;
         }
@@ -315,7 +316,7 @@ impl LockTable {
             return Status::Deadlock;
         }
         if let Some(waiter) = self.waiters.iter_mut().find(|w| same_lock(w, request)) {
-            // It came again: it keeps its place.
+            // The same call came again, and keeps its place.
             (waiter.address, waiter.oh, waiter.granted) = (address, oh, None);
             return Status::Blocked;
         }
@@ -350,7 +351,7 @@ impl LockTable {
         self.waiters.retain(|waiter| !meant(waiter));
     }
 
-    /// Whether somebody that `request` would wait for waits, at the end, for its owner.
+    /// Whether a lock for which `request` would wait depends on the owner of `request`.
     fn would_deadlock(&self, request: &LockRequest) -> bool {
         let blockers = |request: &LockRequest| {
             let locks = self.files.get(&request.file).into_iter();
@@ -379,14 +380,14 @@ impl LockTable {
         false
     }
 
-    /// Takes the locks that waiters of a file can have now, in the order they came.
+    /// Takes the locks that waiters of a file can have now, in the order of arrival.
     fn grant(&mut self, now: Instant, file: &FileHandle) {
         let first = match self.policy.style {
             CallbackStyle::Never => return,
             CallbackStyle::Takes => now + CALLBACK_INTERVAL,
             CallbackStyle::Callback | CallbackStyle::CallbackSync => now,
         };
-        // A lock that is taken for a waiter can be a downgrade, which lets those in who came earlier.
+        // A lock taken for a waiter may be a downgrade, which lets in earlier waiters.
         while let Some(at) = self.waiters.iter().position(|waiter| {
             let waits = waiter.request.file == *file && waiter.granted.is_none();
             waits && self.conflict(&waiter.request).is_none()
@@ -400,7 +401,7 @@ impl LockTable {
         }
     }
 
-    /// The locks of a file became fewer.
+    /// Handles the removal of locks of a file.
     fn released(&mut self, now: Instant, file: &FileHandle) {
         self.grant(now, file);
         if self.files.get(file).is_some_and(|l| l.held().is_empty()) {
@@ -408,7 +409,7 @@ impl LockTable {
         }
     }
 
-    /// CANCEL of a LOCK that waits. One whose lock was taken meanwhile is told so by DENIED, and has to unlock.
+    /// CANCEL of a waiting LOCK. If its lock was taken meanwhile, DENIED: the client must unlock.
     pub fn cancel(&mut self, now: Instant, request: &LockRequest) -> Status {
         if self.in_grace(now) {
             return Status::DeniedGracePeriod;
@@ -422,7 +423,7 @@ impl LockTable {
         }
     }
 
-    /// UNLOCK of whatever the owner has in the range; of nothing, too.
+    /// UNLOCK of the owner's locks in the range, of which there may be none.
     pub fn unlock(
         &mut self,
         now: Instant,
@@ -447,8 +448,8 @@ impl LockTable {
         Status::Granted
     }
 
-    /// The answer to a callback about `id`, from the address it was sent to; `took` is whether the client still
-    /// wants the lock.
+    /// The answer to the callback with `id`, from the address to which it was sent. `took` says
+    /// whether the client still wants the lock.
     pub fn granted_answer(&mut self, now: Instant, from: IpAddr, id: u64, took: bool) {
         let known = |waiter: &Waiter| waiter.id == id && waiter.address.source.ip() == from;
         let Some(at) = self
@@ -467,7 +468,6 @@ impl LockTable {
         }
     }
 
-    /// SHARE.
     pub fn share(&mut self, now: Instant, asked: &ShareRequest<'_>) -> Status {
         if asked.reclaim != self.in_grace(now) {
             return Status::DeniedGracePeriod;
@@ -494,7 +494,7 @@ impl LockTable {
         Status::Granted
     }
 
-    /// UNSHARE; of nothing, too.
+    /// UNSHARE, also if there is no such share.
     pub fn unshare(&mut self, now: Instant, asked: &ShareRequest<'_>) -> Status {
         if self.in_grace(now) {
             return Status::DeniedGracePeriod;
@@ -508,7 +508,7 @@ impl LockTable {
         Status::Granted
     }
 
-    /// FREE_ALL: a client has no locks any more.
+    /// FREE_ALL: drops all locks of a client.
     pub fn free_all(&mut self, now: Instant, host: Host) {
         self.forget_waiters(|waiter| waiter.request.owner.host == host);
         self.shares.retain(|_, shares| {
@@ -524,7 +524,7 @@ impl LockTable {
         }
     }
 
-    /// SM_NOTIFY from a client: with a state it did not tell of before, its locks are gone.
+    /// SM_NOTIFY from a client: if the state number is new, its locks are dropped.
     pub fn client_restarted(&mut self, now: Instant, client: IpAddr, state: u32) {
         if self.client_states.get(&client) == Some(&state) {
             return;
@@ -536,12 +536,12 @@ impl LockTable {
         self.free_all(now, Host::Client(client));
     }
 
-    /// A host was told of the restart.
+    /// Records that a host was notified of the restart.
     pub fn notified(&mut self, host: IpAddr) {
         self.notifications.retain(|pending| pending.host != host);
     }
 
-    /// What is to be sent now.
+    /// Returns the calls that are due.
     pub fn poll(&mut self, now: Instant) -> Vec<Action> {
         let mut actions = Vec::new();
         let sync = self.policy.style == CallbackStyle::CallbackSync;
@@ -576,7 +576,7 @@ impl LockTable {
         actions
     }
 
-    /// When [`LockTable::poll`] has something next.
+    /// The time at which [`LockTable::poll`] has the next call.
     pub fn next_poll(&self) -> Option<Instant> {
         let callbacks = self
             .waiters
@@ -587,7 +587,7 @@ impl LockTable {
             .min()
     }
 
-    /// Every lock and waiter, for people.
+    /// Formats all locks and waiters for people.
     pub fn describe(&self) -> String {
         let who = |owner: Owner| match owner.host {
             Host::Client(address) => format!("{address}/{}", owner.svid),
@@ -628,7 +628,7 @@ impl LockTable {
     }
 }
 
-/// Why TEST does not say that the lock could be had.
+/// Why TEST does not report that the lock is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TestFailure {
     Grace,

@@ -128,7 +128,7 @@ fn waiters_are_granted_in_their_order_and_called_back_until_they_answer() {
     assert_eq!(server.granted(), []);
     server.now += LATER;
     assert_eq!(server.granted(), [(id, owner(B))]);
-    // Somebody else's answer is none.
+    // The answer of another host is ignored.
     server.answer(C, id, false);
     assert!(server.table.test(server.now, &exclusive(A, 0, 9)).is_err());
     server.answer(B, id, true);
@@ -235,7 +235,7 @@ fn a_restart_takes_reclaims_only_until_the_grace_period_ends() {
         server.reclaim(exclusive(A, 0, 9)),
         Status::DeniedGracePeriod
     );
-    // Until the host answers, or for so many times.
+    // It is repeated until the host answers, or until the limit.
     assert_eq!(server.table.poll(server.now).len(), 1);
     server.table.notified(host(A));
     server.now += LATER;
@@ -266,7 +266,7 @@ fn a_client_that_restarted_has_no_locks() {
     assert_eq!(server.granted().len(), 1);
     server.table.client_restarted(server.now, host(B), 3);
     assert_eq!(server.lock(exclusive(A, 0, 9), false), Status::Granted);
-    // The same state once more is an old message.
+    // The same state number again is a late message.
     server.table.client_restarted(server.now, host(A), 3);
     assert_eq!(server.lock(exclusive(B, 0, 9), false), Status::Denied);
     server.table.free_all(server.now, Host::Client(host(A)));
@@ -372,8 +372,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Whatever comes in whatever order: no two owners hold what conflicts, and whoever waits has a reason to (with
-    /// callbacks).
+    /// Checks after any calls in any order that no two owners hold conflicting locks, and (with
+    /// callbacks) that each waiter is blocked by a lock.
     #[test]
     fn locks_exclude_and_nobody_waits_for_nothing(steps in steps(), takes: bool) {
         let style = if takes { CallbackStyle::Takes } else { CallbackStyle::Callback };
@@ -418,7 +418,7 @@ proptest! {
     }
 }
 
-/// A lock or waiter as it is described.
+/// A line of [`LockTable::describe`].
 #[derive(Debug)]
 struct Line {
     waits: bool,
@@ -445,7 +445,7 @@ impl Line {
         }
     }
 
-    /// Whether it is held and keeps `other` out.
+    /// Whether this is a held lock that conflicts with `other`.
     fn conflicts(&self, other: &Line) -> bool {
         self.held
             && self.owner != other.owner

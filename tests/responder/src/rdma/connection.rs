@@ -1,6 +1,5 @@
-//! One RPC-over-RDMA connection: its completion thread takes calls in, pulls what is in Read
-//! chunks, and does the short ones; the long ones go to the workers, who send the replies
-//! themselves.
+//! One RPC-over-RDMA connection. Its completion thread receives calls, reads their Read chunks, and
+//! executes the short calls. Workers execute the long ones, and send the replies themselves.
 
 use super::odd::{self, Odd};
 use super::plan::{self, CallPlan, Intake, Limits, ReadChunk, Targets};
@@ -20,33 +19,33 @@ use std::sync::Arc;
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-/// Names of RDMA Reads; Receives have smaller ones.
+/// The first work ID of RDMA Reads. Receives have smaller ones.
 const FIRST_READ: u64 = 1 << 32;
 
-/// Replies to calls that came together leave together, unless that takes longer.
+/// Longest time for which replies to calls that came together are collected, to be sent together.
 const PATIENCE: Duration = Duration::from_micros(100);
 
 thread_local! {
-    /// Replies of this thread leave when it has done all calls that came.
+    /// Whether replies of this thread are collected until it has executed all received calls.
     static TOGETHER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What was agreed on for a connection.
+/// The parameters of a connection, as they were negotiated.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Terms {
     pub(super) limits: Limits,
     /// Longest reply in a Send, in bytes.
     pub(super) inline: usize,
-    /// Whether both sides want Send With Invalidate.
+    /// Whether both sides support Send With Invalidate.
     pub(super) invalidate: bool,
-    /// Whether only the connection's own thread may post, and never take another identity:
-    /// see [`super::Settings::apart`].
+    /// Whether only the connection's own thread may post, and never takes another identity: see
+    /// [`super::Settings::apart`].
     pub(super) apart: bool,
     pub(super) odd: Odd,
     pub(super) wtmax: usize,
 }
 
-/// What threads share of a connection.
+/// The part of a connection that its threads share.
 pub(super) struct Shared {
     pub(super) queue_pair: Arc<dyn QueuePair>,
     pub(super) pool: Pool,
@@ -57,7 +56,7 @@ pub(super) struct Shared {
     pub(super) outbox: Outbox,
 }
 
-/// What other threads leave for the connection's own.
+/// Work that other threads leave for the connection's own thread.
 pub(super) struct Outbox {
     home: ThreadId,
     letters: Mutex<Vec<Letter>>,
@@ -70,7 +69,7 @@ enum Letter {
 }
 
 impl Outbox {
-    /// That of the calling thread.
+    /// The outbox of the calling thread.
     pub(super) fn new() -> Self {
         Outbox {
             home: thread::current().id(),
@@ -79,15 +78,15 @@ impl Outbox {
     }
 }
 
-/// A received message. Its Receive is posted again before the reply is sent, so that there
-/// is always one for each credit.
+/// A received message. Its Receive is posted again before the reply is sent, so that each credit
+/// always has one.
 struct Received {
     id: WorkId,
     buf: BufMut,
     len: usize,
 }
 
-/// A call with everything pulled.
+/// A call whose Read chunks were read completely.
 struct Call {
     received: Received,
     plan: CallPlan,
@@ -95,16 +94,16 @@ struct Call {
     argument: Vec<BufMut>,
 }
 
-/// A call some of whose Reads are under way.
+/// A call whose RDMA Reads have not all completed.
 struct Pending {
     received: Received,
     plan: CallPlan,
-    /// By segment, the message's before the argument's.
+    /// One buffer for each segment, those of the message before those of the argument.
     pulled: Vec<Option<BufMut>>,
     left: usize,
 }
 
-/// Takes completions until the connection ends, and says why it did.
+/// Polls completions until the connection ends, and returns the reason.
 pub(super) fn run(shared: &Arc<Shared>, mut completions: Box<dyn CompletionQueue>) -> Error {
     let mut intake = Taking {
         shared: shared.clone(),
@@ -126,7 +125,7 @@ pub(super) fn run(shared: &Arc<Shared>, mut completions: Box<dyn CompletionQueue
             if let Err(error) = intake.completed(completion) {
                 shared.close(&error);
             }
-            // No reply waits for long for calls that came after its own.
+            // A reply must not wait long for calls that came after its own.
             if several && first.elapsed() > PATIENCE {
                 shared.queue_pair.kick();
                 first = Instant::now();
@@ -145,11 +144,11 @@ pub(super) fn run(shared: &Arc<Shared>, mut completions: Box<dyn CompletionQueue
     }
 }
 
-/// The completion thread's own state.
+/// The state of the completion thread.
 struct Taking {
     shared: Arc<Shared>,
     pending: HashMap<u64, Pending>,
-    /// Which call and segment a Read is for.
+    /// Maps an RDMA Read to its call and segment.
     reads: HashMap<u64, (u64, usize)>,
     next: u64,
 }
@@ -194,7 +193,7 @@ impl Taking {
     fn pull(&mut self, received: Received, plan: CallPlan) -> Result<(), Error> {
         let shared = &self.shared;
         if shared.queue_pair.capabilities().max_reads_out == 0 {
-            // The peer serves no Reads, yet it offers chunks to read.
+            // The peer offers Read chunks, but cannot serve RDMA Reads.
             let header = Header::err_chunk(plan.xid, shared.terms.limits.credits);
             return shared.send_header(received, &header, plan.targets.handle);
         }
@@ -213,7 +212,7 @@ impl Taking {
             self.next += 1;
         }
         if batch.is_empty() {
-            // Chunks of empty segments only.
+            // The chunks only have empty segments.
             return self.pulled_all(Pending {
                 received,
                 plan,
@@ -269,7 +268,7 @@ impl Taking {
     }
 }
 
-/// Every segment to read, the message's before the argument's.
+/// All segments to read, those of the message before those of the argument.
 fn segments(plan: &CallPlan) -> Vec<nfsrdma_rdma::RemoteSegment> {
     let chunk = |chunk: &Option<ReadChunk>| {
         chunk
@@ -282,15 +281,15 @@ fn segments(plan: &CallPlan) -> Vec<nfsrdma_rdma::RemoteSegment> {
 }
 
 impl Call {
-    /// Gives the RPC message to `with`. A Long Call's data may stay in the pieces they were
-    /// pulled in; `None` if the pieces are no RPC message.
+    /// Calls `with` with the RPC message. The data of a Long Call may stay in the pieces into which
+    /// it was read. `None` if the pieces are not an RPC message.
     fn with_message<T>(&self, with: impl FnOnce(Message<'_>) -> T) -> Option<T> {
         if self.plan.message.is_none() {
             let inline = &self.received.buf[self.plan.inline.clone()];
             return Some(with(self.message_of(inline)));
         }
         let first: &[u8] = self.message.first().map_or(&[], |piece| piece);
-        // The XIDs have to be the same (RFC 8166 sections 4.2.1 and 4.5.2).
+        // The XIDs must be equal (RFC 8166 sections 4.2.1 and 4.5.2).
         if first.get(..4) != Some(&self.plan.xid.to_be_bytes()[..]) {
             return None;
         }
@@ -351,7 +350,7 @@ impl Call {
 }
 
 impl Shared {
-    /// Does a call here or has it done.
+    /// Executes a call here, or on a worker.
     fn start(self: &Arc<Self>, call: Call) -> Result<(), Error> {
         let weight = call.with_placed(|message| self.service.weigh(&message));
         match weight.unwrap_or(Weight::Light) {
@@ -368,9 +367,9 @@ impl Shared {
         }
     }
 
-    /// Does what other threads have left.
+    /// Does the work that other threads have left.
     fn deliver(&self) {
-        // Not held meanwhile: delivering may take long.
+        // The lock is not held, because this may take long.
         let letters = std::mem::take(&mut *self.outbox.letters.lock());
         for letter in letters {
             let outcome = match letter {
@@ -387,7 +386,7 @@ impl Shared {
         }
     }
 
-    /// Keeps a letter for the connection's thread, unless the caller is that, or may do it.
+    /// Leaves a letter to the connection's thread. Returns it if the caller may do the work itself.
     fn leave(&self, letter: Letter) -> Option<Letter> {
         if !self.terms.apart || thread::current().id() == self.outbox.home {
             return Some(letter);
@@ -397,8 +396,8 @@ impl Shared {
         None
     }
 
-    /// Waits until no other thread has a share of the connection, whose last owner gives its
-    /// resources back: that, too, is for the connection's thread only.
+    /// Waits until no other thread has a reference to the connection. The last owner releases its
+    /// resources, which only the connection's thread may do.
     fn outlive(self: &Arc<Self>) {
         while self.terms.apart && Arc::strong_count(self) > 1 {
             thread::sleep(Duration::from_millis(1));
@@ -467,7 +466,7 @@ impl Shared {
                             let reply = Reply::cached(&cached);
                             shared.reply(None, plan.xid, &plan.targets, reply).is_ok()
                         });
-                        // No reply: the end of the connection tells (section 4.5.4).
+                        // The end of the connection tells the client (section 4.5.4).
                         if !sent {
                             shared.disconnect();
                         }
@@ -485,7 +484,7 @@ impl Shared {
         }
     }
 
-    /// Sends a reply. An error means that none can be made: the caller closes the connection.
+    /// Sends a reply. After an error, no reply can be made, and the caller closes the connection.
     fn reply(
         &self,
         received: Option<Received>,
@@ -496,7 +495,7 @@ impl Shared {
         self.reply_within(received, xid, targets, reply, self.terms.inline)
     }
 
-    /// The same under this inline threshold.
+    /// Sends a reply with this inline threshold.
     fn reply_within(
         &self,
         received: Option<Received>,
@@ -538,7 +537,7 @@ impl Shared {
                 targets.handle,
             );
         }
-        // The RPC message in pieces, none of them copied but the head.
+        // The RPC message in pieces, of which only the head is copied.
         let mut pieces = vec![self.copy(&[head])?];
         pieces.extend(inline_payload.cloned());
         if pad > 0 {
@@ -564,7 +563,7 @@ impl Shared {
         self.send(Some(received), Vec::new(), &[&header.to_xdr()], handle)
     }
 
-    /// Posts the Receive again, then `batch` and a Send of `parts`.
+    /// Posts the Receive again, then `batch`, and a Send of `parts`.
     fn send(
         &self,
         received: Option<Received>,
@@ -579,7 +578,7 @@ impl Shared {
         batch.push(WorkRequest::Send {
             id: WorkId(0),
             data: [message].into_iter().collect(),
-            // One handle can be invalidated, and only if the call has no other.
+            // One handle can be invalidated, and only if it is the only handle of the call.
             //= RFC 8797, Section 4.1
             //# Each RDMA Send with Invalidate MUST invalidate an STag associated only with the
             //# Transaction ID (XID) in the rdma_xid field of the RPC-over-RDMA Transport Header it
@@ -609,7 +608,7 @@ impl Shared {
     }
 }
 
-/// The bytes `range` of `pieces` put together.
+/// The bytes `range` of the concatenated `pieces`.
 fn cut(pieces: &[Buf], range: std::ops::Range<usize>) -> Segs<Buf> {
     let mut out = Segs::new();
     let mut at = 0;

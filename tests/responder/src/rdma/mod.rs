@@ -15,34 +15,34 @@ use plan::Limits;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Receives beyond one for each credit, for messages that are no calls.
+/// Receives beyond one for each credit, for messages that are not calls.
 const SPARE_RECEIVES: usize = 4;
-/// Most bytes of a call that are not WRITE data: credentials, handle, a path.
+/// Most bytes of a call in addition to WRITE data: credentials, handle, a path.
 const CALL_OVERHEAD: u64 = 8192;
-/// Segments of Read chunks of one call.
+/// Most segments of the Read chunks of one call.
 const READ_SEGMENTS: usize = 512;
 
-/// How connections are made.
+/// The settings of connections.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// Granted in each reply, and RPCs a peer may have under way.
+    /// The credits in each reply, which are the RPCs that a peer may have under way.
     pub credits: u32,
-    /// Most bytes of one Send in each direction.
+    /// Largest Send in each direction, in bytes.
     pub inline: u32,
-    /// Whether Send With Invalidate is used towards peers that want it.
+    /// Whether to use Send With Invalidate with peers that support it.
     pub invalidate: bool,
-    /// RDMA Reads under way at a time.
+    /// Most RDMA Reads under way at a time.
     pub reads: u32,
-    /// Largest READ and WRITE.
+    /// Largest READ and WRITE, in bytes.
     pub rtmax: u32,
     pub wtmax: u32,
-    /// For the connection's set-up.
+    /// The time limit for establishing a connection.
     pub timeout: Duration,
-    /// Whether only threads that never took another identity may use the connection. The
-    /// kernel's interface to RDMA devices serves nobody whose credentials are not those the
-    /// device was opened with, not even where they have become equal again.
+    /// Whether only threads that never took another identity may use the connection. The kernel's
+    /// interface to RDMA devices refuses threads whose credentials are not those with which the
+    /// device was opened, even if they have become equal again.
     pub apart: bool,
-    /// Habits of other servers.
+    /// Imitated habits of other servers.
     pub odd: Odd,
 }
 
@@ -56,8 +56,8 @@ impl Settings {
         }
     }
 
-    /// Memory one connection may use, in bytes: for each credit a received message, a reply
-    /// and both directions' largest payload, each in blocks of a power of two.
+    /// The memory of one connection, in bytes: for each credit a received message, a reply, and
+    /// both directions' largest payload, in blocks of a power of two.
     fn memory(&self) -> usize {
         let block = |len: usize| len.max(nfsrdma_rdma::buf::MIN_BLOCK).next_power_of_two();
         let receive = block(self.inline as usize);
@@ -69,8 +69,8 @@ impl Settings {
     }
 }
 
-/// Accepts who has begun to connect, and serves them until the end. Call on a thread of its
-/// own. `began` is given the connection, to end it by.
+/// Accepts an incoming connection and serves it until its end. Call this on a thread of its own.
+/// `began` gets the queue pair, by which the connection can be ended.
 pub fn serve(
     mut incoming: Box<dyn Incoming>,
     service: &Arc<Service>,
@@ -94,7 +94,7 @@ pub fn serve(
     let link = incoming.accept(&ConnectParams {
         pool: pool.clone(),
         private_data: ours.encode().to_vec(),
-        // Each call takes a Read for each segment of its own, and a reply as many Writes.
+        // For each segment, a call needs an RDMA Read, or a reply an RDMA Write.
         send_depth: (settings.credits as usize * 64).clamp(4096, 16384),
         recv_depth: receives,
         reads_out: settings.reads,

@@ -1,5 +1,5 @@
-//! Habits of other servers over RDMA, for tests of clients: what was seen of NFS-Ganesha 6.5 with
-//! ntirpc 6.3, and what a broken server might do.
+//! Habits of other servers over RDMA, for tests of clients: those seen of NFS-Ganesha 6.5 with
+//! ntirpc 6.3, and mistakes of a broken server.
 
 use super::plan::Targets;
 use crate::rpc::Reply;
@@ -37,16 +37,16 @@ pub struct Odd {
     pub(super) position_zero_limit: bool,
     lying_chunk: bool,
     wrong_xid: bool,
-    /// By the bits of procedures' numbers.
+    /// A bit for the number of each procedure.
     hang_up_over: u32,
 }
 
-/// The lie was told, the wrong XID sent: once by this process.
+/// Whether the wrong length or XID was sent; that is done once in this process.
 static LIED: AtomicBool = AtomicBool::new(false);
 static MISNAMED: AtomicBool = AtomicBool::new(false);
 
 impl Odd {
-    /// These habits, and hanging up over these procedures.
+    /// Makes the set of habits, with the procedures over which to hang up.
     pub fn new(habits: &[Habit], hang_up_over: &[ProcedureNumber]) -> Self {
         let has = |habit| habits.contains(&habit);
         Odd {
@@ -61,7 +61,7 @@ impl Odd {
         }
     }
 
-    /// Whether there is one that depends on the procedure.
+    /// Whether a habit depends on the procedure.
     pub(super) fn is_any(&self) -> bool {
         self.read_surplus || self.readlink_inline || self.wrong_xid || self.hang_up_over != 0
     }
@@ -70,7 +70,7 @@ impl Odd {
         procedure.is_some_and(|number| number < 32 && self.hang_up_over >> number & 1 == 1)
     }
 
-    /// The reply as such a server sends it, and the inline threshold it keeps to.
+    /// Changes a reply to what such a server would send, and returns the inline threshold to use.
     pub(super) fn change(
         &self,
         procedure: Option<u32>,
@@ -112,7 +112,7 @@ impl Odd {
         (reply, inline)
     }
 
-    /// Makes the returned Write chunk longer than the one offered.
+    /// Makes the returned Write chunk longer than the offered one.
     pub(super) fn lie(&self, targets: &Targets, header: &mut Vec<u8>) {
         if !self.lying_chunk || targets.writes.is_empty() {
             return;
@@ -133,7 +133,7 @@ impl Odd {
     }
 }
 
-/// The same bytes and some zeros, in memory of their own.
+/// A copy of the bytes with some zeros appended.
 fn lengthened(payload: &Buf, more: usize) -> Option<Buf> {
     let len = payload.len() + more;
     let mut longer = Pool::new(len.max(4096)).ok()?.alloc(len)?;
@@ -151,8 +151,8 @@ pub(super) fn procedure(message: &[u8]) -> Option<u32> {
     (word(12)? == PROGRAM).then(|| word(20)).flatten()
 }
 
-/// What lies behind `len` bytes of a message becomes something else: another call was read
-/// into the same memory.
+/// Overwrites the bytes of a message behind `len`, as if another call had been read into the same
+/// memory.
 pub(super) fn overrun(message: &mut [BufMut], len: usize) {
     let mut at = 0;
     for piece in message {

@@ -1,47 +1,47 @@
-//! RPC-over-RDMA version 1 as a responder sees it (RFC 8166), without I/O: from a received
-//! message to what has to be pulled, and from a reply to what has to be pushed.
+//! RPC-over-RDMA version 1 for a responder (RFC 8166), without I/O. For a received message it
+//! determines what has to be read, and for a reply what has to be written.
 
 use nfsrdma_rdma::{Handle, RemoteSegment};
 use nfsrdma_xdr::codec::{Encode, Encoder, padding};
 use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, Header, ReadSegment, Segment, WriteChunk};
 use std::ops::Range;
 
-/// What a call may ask for.
+/// The limits of a call.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Largest argument in a Read chunk, in bytes.
     pub argument: u64,
     /// Longest RPC message in a Position Zero Read chunk, in bytes.
     pub message: u64,
-    /// Segments of all Read chunks of a call.
+    /// Most segments of all Read chunks of a call.
     pub read_segments: usize,
-    /// Credits granted in each reply.
+    /// The credits in each reply.
     pub credits: u32,
 }
 
-/// A Read chunk: what belongs at `position` of the RPC message.
+/// A Read chunk: the item at `position` of the RPC message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadChunk {
     pub position: usize,
-    /// No empty ones.
+    /// Without empty segments.
     pub segments: Vec<RemoteSegment>,
 }
 
-/// A call as announced.
+/// A call, as its header announces it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallPlan {
     pub xid: u32,
-    /// The whole RPC message, if it is not in the received one (Position Zero).
+    /// The Position Zero Read chunk, if it has the whole RPC message.
     pub message: Option<ReadChunk>,
-    /// Where in the received message the RPC message is otherwise.
+    /// Otherwise, the place of the RPC message in the received one.
     pub inline: Range<usize>,
-    /// A reduced argument.
+    /// The chunk of a reduced argument.
     pub argument: Option<ReadChunk>,
     /// Where the reply goes.
     pub targets: Targets,
 }
 
-/// What the requester offers for the reply, and may have invalidated with it.
+/// The chunks offered for the reply, and the handle that may be invalidated with it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Targets {
     pub writes: Vec<WriteChunk>,
@@ -53,14 +53,14 @@ pub struct Targets {
 /// What to do with a received message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Intake {
-    /// Nothing (RFC 8166 sections 4.2.4, 4.5 and 4.6.2).
+    /// Ignore it (RFC 8166 sections 4.2.4, 4.5 and 4.6.2).
     Discard,
-    /// Send this error back.
+    /// Answer with this error.
     Answer(Box<Header>),
     Call(Box<CallPlan>),
 }
 
-/// Sorts a received message.
+/// Classifies a received message.
 pub fn intake(received: &[u8], limits: &Limits) -> Intake {
     let (header, at) = match Header::parse(received) {
         Ok(parsed) => parsed,
@@ -86,14 +86,14 @@ pub fn intake(received: &[u8], limits: &Limits) -> Intake {
     let Some((message, argument)) = read_chunks(&chunks.reads, limits) else {
         return refuse;
     };
-    // A Long Call has its message in a Position Zero chunk, a Short one has none.
+    // A Long Call has its message in a Position Zero chunk, and a Short Call has no such chunk.
     if message.is_some() != long {
         return refuse;
     }
     let xid_matches = match long {
-        // Known once it is pulled.
+        // The XID is known only after the chunk was read.
         true => true,
-        // The XIDs have to be the same (sections 4.2.1 and 4.5.2).
+        // The XIDs must be equal (sections 4.2.1 and 4.5.2).
         false => received.get(at..at + 4) == Some(&header.xid.to_be_bytes()[..]),
     };
     if !xid_matches {
@@ -112,8 +112,8 @@ pub fn intake(received: &[u8], limits: &Limits) -> Intake {
     }))
 }
 
-/// The Position Zero chunk and the one other that NFSv3 has use for; `None` if there is
-/// more, or it is too large.
+/// The Position Zero chunk, and the only other one that NFSv3 can use. `None` if there are more, or
+/// if they are too large.
 fn read_chunks(
     reads: &[ReadSegment],
     limits: &Limits,
@@ -158,7 +158,7 @@ fn remote(segment: &Segment) -> RemoteSegment {
     }
 }
 
-/// The handle of all segments, if there is just one.
+/// The handle of all segments, if they share one.
 fn shared_handle(chunks: &ChunkLists) -> Option<Handle> {
     let reads = chunks.reads.iter().map(|s| s.target.handle);
     let writes = chunks.writes.iter().chain(&chunks.reply);
@@ -167,15 +167,14 @@ fn shared_handle(chunks: &ChunkLists) -> Option<Handle> {
     handles.all(|h| h == first).then_some(Handle(first))
 }
 
-/// An RDMA Write of part of the reply.
+/// An RDMA Write of a part of the reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Push {
-    /// Bytes of what is pushed: the payload, or the whole reply message.
+    /// The range of the payload, or of the whole reply message, that it writes.
     pub range: Range<usize>,
     pub target: RemoteSegment,
 }
 
-/// How a reply goes back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplyPlan {
     /// RDMA Writes of the payload.
@@ -190,12 +189,12 @@ pub struct ReplyPlan {
     pub payload_inline: bool,
 }
 
-/// The reply does not fit where the requester wants it.
+/// The reply does not fit into what the requester offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DoesNotFit;
 
-/// Plans the reply: `head` bytes of RPC message, and the payload that follows them, if the
-/// procedure has a DDP-eligible result. `inline` is the reply inline threshold.
+/// Plans a reply that has `head` bytes of RPC message, followed by a payload if the procedure has a
+/// DDP-eligible result. `inline` is the reply inline threshold.
 pub fn reply(
     xid: u32,
     credits: u32,
@@ -283,7 +282,7 @@ pub fn reply(
 //= RFC 8166, Section 3.4.6
 //# The Responder MUST copy the segment count and all segments from the Requester-provided Write
 //# chunk into the RPC Reply message's Transport header.
-/// Spreads `len` bytes over a chunk: the chunk with the lengths used, and the RDMA Writes.
+/// Distributes `len` bytes over a chunk. Returns the used lengths, and the RDMA Writes.
 fn fill(chunk: &WriteChunk, len: usize) -> Result<(WriteChunk, Vec<Push>), DoesNotFit> {
     let mut filled = chunk.clone();
     let mut pushes = Vec::new();
@@ -385,7 +384,7 @@ mod tests {
             intake(&bytes, &LIMITS);
         }
 
-        /// Words that look like headers get further in.
+        /// Words that resemble headers get further into the code.
         #[test]
         fn any_words_are_sorted(words in vec(0u32..6, 4..40)) {
             let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_be_bytes()).collect();
@@ -408,7 +407,7 @@ mod tests {
         //= RFC 8166, Section 4.3.3
         //= type=test
         //# When a Requester provides a Reply chunk in an [...]
-        /// Every byte of a reply goes to one place, in order, within what was offered.
+        /// Every byte of a reply goes to one place, in order, within the offered memory.
         #[test]
         fn replies_are_placed_completely(
             writes in vec(vec(0u32..5000, 0..5), 0..3),
@@ -444,7 +443,7 @@ mod tests {
             prop_assert_eq!(pushed, Some(placed));
             let long = contiguous(&plan.message);
             prop_assert_eq!(long, Some(if plan.inline { 0 } else { in_message }));
-            // What is returned has every segment that was offered, none longer.
+            // The returned chunk has every segment of the offered one, and none is longer.
             let lists = header.chunks().unwrap();
             prop_assert!(lists.reads.is_empty());
             prop_assert_eq!(lists.writes.len(), targets.writes.len());

@@ -1,10 +1,10 @@
-//! How often the procedures of NFS_ACL were called, and which calls are dropped.
+//! Counters of the calls of NFS_ACL, and the calls that are to be dropped.
 
 use nfsrdma_xdr::nfs_acl::{Getacl, Null, Setacl};
 use nfsrdma_xdr::procedure::Procedure;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How often each procedure was called, and how many calls are still to be dropped.
+/// The number of calls of each procedure, and the number of calls that are still to be dropped.
 #[derive(Debug, Default)]
 pub struct AclCalls([AtomicU64; 3], AtomicU64);
 
@@ -15,7 +15,7 @@ impl AclCalls {
         }
     }
 
-    /// By name.
+    /// The number of calls of each procedure, by its name.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let names = [Null::NAME, Getacl::NAME, Setacl::NAME];
         let counts = self.0.iter();
@@ -24,7 +24,7 @@ impl AclCalls {
             .zip(counts.map(|count| count.load(Ordering::Relaxed)))
     }
 
-    /// The next `count` calls are neither run nor answered.
+    /// The next `count` calls are neither executed nor answered.
     pub fn drop_next(&self, count: u64) {
         self.1.store(count, Ordering::Relaxed);
     }

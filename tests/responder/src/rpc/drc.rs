@@ -1,5 +1,5 @@
-//! The duplicate-request cache: a call that comes again (after a lost reply, on a new
-//! connection) is answered with the first reply instead of being carried out twice.
+//! The duplicate-request cache: a call that is retransmitted (after a lost reply, on a new
+//! connection) is answered with the first reply, and not executed again.
 
 use lru::LruCache;
 use parking_lot::Mutex;
@@ -9,18 +9,18 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-/// Bytes of a call that are compared.
+/// The number of bytes of a call that are compared.
 const COMPARED: usize = 256;
-/// Duplicates of one call that wait for its end, at most; more are dropped.
+/// Most duplicates of one call that wait for its end. Further ones are dropped.
 const WAITERS_MAX: usize = 4;
-/// Larger replies are not kept. Those of calls that change something are all smaller.
+/// Longest reply that is kept. Replies to calls that change something are all shorter.
 const REPLY_MAX: usize = 4096;
 
-/// What two transmissions of one call have in common.
+/// The properties that two transmissions of one call share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CallKey {
     address: IpAddr,
-    /// 0 over RDMA, where a reconnect takes another port.
+    /// The port is 0 over RDMA, where a new connection has another port.
     port: u16,
     xid: u32,
     length: usize,
@@ -28,7 +28,7 @@ pub struct CallKey {
 }
 
 impl CallKey {
-    /// The key of a call from `peer`, whose RPC message (without what chunks carry) is
+    /// The key of a call from `peer`, whose RPC message (without the contents of chunks) is
     /// `message`.
     pub fn new(peer: SocketAddr, rdma: bool, xid: u32, message: &[u8]) -> Self {
         let mut hasher = SipHasher13::new();
@@ -43,7 +43,7 @@ impl CallKey {
     }
 }
 
-/// Takes the reply to a call that was in progress already.
+/// A function that gets the reply to a call that was already in progress.
 pub type Waiter = Box<dyn FnOnce(Option<Arc<[u8]>>) + Send>;
 
 enum Entry {
@@ -54,15 +54,15 @@ enum Entry {
 /// What to do with a call.
 #[derive(Debug)]
 pub enum Admission {
-    /// Carry it out, and give the reply to the ticket.
+    /// Execute it, and give the reply to the ticket.
     New(Ticket),
-    /// Answer with this.
+    /// Answer with this reply.
     Done(Arc<[u8]>),
-    /// It is being carried out: [`Drc::wait`].
+    /// It is being executed; use [`Drc::wait`].
     InProgress,
 }
 
-/// The right and duty to finish a call. Dropped unused, the call is forgotten.
+/// The right and duty to finish a call. If it is dropped, the call is forgotten.
 #[derive(Debug)]
 pub struct Ticket {
     key: CallKey,
@@ -70,7 +70,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Records the reply, and gives it to whoever waits.
+    /// Records the reply, and passes it to those who wait for it.
     pub fn finish(mut self, reply: &[u8]) {
         if let Some(drc) = self.drc.take() {
             let reply = (reply.len() <= REPLY_MAX).then(|| Arc::from(reply));
@@ -87,7 +87,7 @@ impl Drop for Ticket {
     }
 }
 
-/// Calls by key, the oldest out first.
+/// Calls by key. The oldest is evicted first.
 pub struct Drc {
     entries: Mutex<LruCache<CallKey, Entry>>,
 }
@@ -107,7 +107,7 @@ impl Drc {
         }))
     }
 
-    /// Forgets every call. Those under way are not known for ones that come again.
+    /// Forgets every call. Retransmissions of calls under way are not recognised then.
     pub fn clear(&self) {
         let mut entries = self.entries.lock();
         let out: Vec<Entry> = std::iter::from_fn(|| entries.pop_lru())
@@ -123,7 +123,7 @@ impl Drc {
         }
     }
 
-    /// Looks a call up, and enters it if it is new.
+    /// Looks a call up, and adds it if it is new.
     pub fn admit(self: &Arc<Self>, key: CallKey) -> Admission {
         let mut entries = self.entries.lock();
         match entries.get(&key) {
@@ -141,8 +141,8 @@ impl Drc {
         }
     }
 
-    /// Gives `waiter` the reply when it is there, at once if it is by now; `None` if there
-    /// is none to be had.
+    /// Passes the reply to `waiter` when it is there, which may be at once; `None` if there will be
+    /// none.
     pub fn wait(&self, key: &CallKey, waiter: Waiter) {
         let mut entries = self.entries.lock();
         let now = match entries.get_mut(key) {
@@ -161,7 +161,7 @@ impl Drc {
         let mut entries = self.entries.lock();
         let waiters = match (&reply, entries.pop(key)) {
             (_, Some(Entry::InProgress(waiters))) => waiters,
-            // Pushed out by newer calls meanwhile.
+            // Newer calls have evicted it meanwhile.
             _ => Vec::new(),
         };
         if let Some(reply) = &reply {

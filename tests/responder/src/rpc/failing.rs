@@ -1,4 +1,4 @@
-//! Calls that fail on demand, for tests of clients.
+//! Calls that fail on command, for tests of clients.
 
 use nfsrdma_xdr::nfs3::{ProcedureNumber, Status};
 use std::str::FromStr;
@@ -6,29 +6,29 @@ use std::str::FromStr;
 /// What happens to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// It is answered so, without being run.
+    /// It is answered with this error, and not executed.
     Status(Status),
-    /// It is run, and never answered.
+    /// It is executed, but not answered.
     Lost,
-    /// It is run, and its connection ends instead of a reply.
+    /// It is executed, and its connection ends without a reply.
     Hangup,
 }
 
 /// Which calls fail, and how: `PROCEDURE=STATUS|LOST|HANGUP[:COUNT][/EVERY]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failing {
-    /// `None`: any but NULL.
+    /// `None` for all procedures but NULL.
     procedure: Option<ProcedureNumber>,
     failure: Failure,
-    /// So many of them still.
+    /// The number of calls that still fail.
     count: u64,
-    /// Each so manieth call that it applies to.
+    /// Of the matching calls, only each one whose number is a multiple of this fails.
     every: u64,
-    /// Calls it applied to and that were left alone since the last one that failed.
+    /// The number of matching calls since the last one that failed.
     passed: u64,
 }
 
-/// A procedure by its name; `None` for `ANY`. NULL is none that can fail.
+/// Parses the name of a procedure; `None` for `ANY`. NULL cannot fail.
 pub fn procedure(name: &str) -> Result<Option<ProcedureNumber>, String> {
     if name.eq_ignore_ascii_case("ANY") {
         return Ok(None);
@@ -97,7 +97,7 @@ impl Failures {
         self.0.clear();
     }
 
-    /// What happens to the next call of a procedure: what was asked for first.
+    /// The failure of the next call of a procedure, if any. Of several, the oldest is used.
     pub(super) fn next(&mut self, procedure: ProcedureNumber) -> Option<Failure> {
         if procedure == ProcedureNumber::Null {
             return None;
@@ -110,7 +110,7 @@ impl Failures {
             return None;
         }
         failing.passed = 0;
-        // Without a count: for ever.
+        // A failure without a count lasts for ever.
         if failing.count != u64::MAX {
             failing.count -= 1;
         }

@@ -1,4 +1,4 @@
-//! RPC calls to replies, whatever transport they came by.
+//! Executes RPC calls, and makes their replies, for all transports.
 
 mod acl;
 mod acl_calls;
@@ -35,28 +35,28 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Room at the front of each reply for a transport to put its own words, in bytes.
+/// Bytes at the front of each reply that are reserved for the transport.
 pub const HEADROOM: usize = 4;
 
-/// An RPC message as a transport hands it over.
+/// An RPC message as a transport passes it on.
 #[derive(Debug, Clone, Copy)]
 pub struct Message<'a> {
-    /// The RPC call, without what `placed` holds.
+    /// The RPC call, without the bytes in `placed`.
     pub bytes: &'a [u8],
     /// A reduced argument.
     pub placed: Option<Placed<'a>>,
 }
 
-/// The contents of a Read chunk, in the pieces it was pulled in.
+/// The contents of a Read chunk, in the pieces into which it was read.
 #[derive(Debug, Clone, Copy)]
 pub struct Placed<'a> {
     pub data: &'a [&'a [u8]],
-    /// Where in the message they belong.
+    /// Their position in the message.
     pub position: usize,
 }
 
 impl Placed<'_> {
-    /// Bytes of all pieces.
+    /// The number of bytes of all pieces.
     pub fn len(&self) -> usize {
         self.data.iter().map(|piece| piece.len()).sum()
     }
@@ -67,8 +67,8 @@ impl Placed<'_> {
     }
 }
 
-/// Where the data of a WRITE call start and how many bytes there are, if `head` is the
-/// beginning of one that goes that far.
+/// The offset of the data of a WRITE call and its length, if `head` is the beginning of such a call
+/// and includes the length.
 pub fn split_write(head: &[u8]) -> Option<(usize, usize)> {
     let mut from = Decoder::new(head);
     let call = Call::parse(&mut from).ok()?;
@@ -100,48 +100,48 @@ pub struct Reply {
     pub payload: Option<Buf>,
 }
 
-/// What becomes of a call.
+/// The outcome of a call.
 #[derive(Debug)]
 pub enum Outcome {
     Reply(Reply),
-    /// Not a call: nothing is answered (RFC 5531 has no reply for it).
+    /// It is not a call, and has no answer (RFC 5531 has no reply for it).
     Discard,
-    /// The same call is being carried out. Its reply comes from [`Service::wait`].
+    /// The same call is being executed. [`Service::wait`] provides its reply.
     InProgress(CallKey),
-    /// Chunks do not fit the procedure (RFC 8166 section 4.5: ERR_CHUNK).
+    /// The chunks do not match the procedure (RFC 8166 section 4.5: ERR_CHUNK).
     BadChunks,
 }
 
-/// Who calls, and by which way.
+/// The caller and the transport of a call.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer {
     pub remote: SocketAddr,
-    /// The address called.
+    /// The address to which the call was sent.
     pub local: SocketAddr,
     pub rdma: bool,
     pub udp: bool,
 }
 
-/// All programs served, with what they share.
+/// All programs that are served, and their shared state.
 #[derive(Debug)]
 pub struct Service {
     pub fs: FileSystem,
     pub locks: Arc<LockService>,
-    /// Whether NFS_ACL is there.
+    /// Whether NFS_ACL is served.
     pub with_acl: bool,
     pub acl_calls: AclCalls,
     drc: Option<Arc<Drc>>,
     mounts: Mounts,
-    /// Where the transports listen, once they do.
+    /// The ports of the transports, once they listen.
     pub ports: OnceLock<Ports>,
-    /// Added to every NFS call, for tests.
+    /// A delay of every NFS call, for tests.
     pub delay: Duration,
-    /// What tests have it do.
+    /// The commands of tests.
     pub script: Script,
     hangup: OnceLock<Hangup>,
 }
 
-/// Ends the connection of a peer.
+/// A function that ends the connection of a peer.
 pub struct Hangup(pub Box<dyn Fn(SocketAddr) + Send + Sync>);
 
 impl std::fmt::Debug for Hangup {
@@ -150,12 +150,12 @@ impl std::fmt::Debug for Hangup {
     }
 }
 
-/// Something that stops a call before its procedure.
+/// A reason to stop a call before its procedure runs.
 enum Stop {
     Accepted(Accepted),
     Denied(Denial),
     BadChunks,
-    /// For tests: it is not answered.
+    /// For tests: the call is not answered.
     NoReply,
 }
 
@@ -165,10 +165,10 @@ impl From<nfsrdma_xdr::codec::DecodeError> for Stop {
     }
 }
 
-/// A procedure's work: its results are in the encoder, apart from the payload.
+/// The outcome of a procedure. Its results are in the encoder, except for the payload.
 type Done = Result<Option<Buf>, Stop>;
 
-/// Everything a procedure gets.
+/// The context in which a procedure runs.
 struct Context<'a> {
     who: Identity,
     peer: Peer,
@@ -186,7 +186,7 @@ fn begin(xid: u32, status: Accepted) -> Encoder {
 }
 
 impl Service {
-    /// A service of `fs` that remembers `drc` calls.
+    /// A service of `fs`, with a duplicate-request cache of `drc` calls.
     pub fn new(
         fs: FileSystem,
         locks: Arc<LockService>,
@@ -212,20 +212,20 @@ impl Service {
         }
     }
 
-    /// How connections are ended, for failures that ask for it. Said once.
+    /// Sets how to end connections, for failures that demand it. Must be called once.
     pub fn hang_up_by(&self, hangup: Hangup) {
-        // Nobody else says it.
+        // Nobody else sets it.
         let _ = self.hangup.set(hangup);
     }
 
-    /// Forgets the calls remembered, as a restart does.
+    /// Clears the duplicate-request cache, as a restart does.
     pub fn forget_calls(&self) {
         if let Some(drc) = &self.drc {
             drc.clear();
         }
     }
 
-    /// How long a call may take, without carrying it out.
+    /// Estimates how long a call takes, without executing it.
     pub fn weigh(&self, message: &Message<'_>) -> Weight {
         if !self.delay.is_zero() || self.script.is_slow() || self.fs.variants().gap().is_some() {
             return Weight::Heavy;
@@ -239,7 +239,7 @@ impl Service {
         }
     }
 
-    /// Carries a call out. `alloc` gives memory for payloads.
+    /// Executes a call. `alloc` gives memory for payloads.
     pub fn handle(
         &self,
         peer: Peer,
@@ -323,7 +323,7 @@ impl Service {
         }
     }
 
-    /// Gives `waiter` the reply of a call in progress.
+    /// Passes the reply of a call in progress to `waiter`.
     pub fn wait(&self, key: &CallKey, waiter: Waiter) {
         match &self.drc {
             Some(drc) => drc.wait(key, waiter),
@@ -331,7 +331,7 @@ impl Service {
         }
     }
 
-    /// Looks up calls that must not be carried out twice.
+    /// Checks calls that must not be executed twice against the duplicate-request cache.
     fn admit(&self, peer: Peer, call: &Call<'_>, message: &[u8]) -> Option<Admission> {
         let drc = self.drc.as_ref()?;
         if call.program != nfs3::PROGRAM || call.version != nfs3::VERSION {
@@ -353,18 +353,18 @@ impl Service {
         alloc: &dyn Fn(usize) -> Option<BufMut>,
         out: &mut Encoder,
     ) -> Done {
-        // Only NFS has arguments that a Read chunk may hold (RFC 8267 section 4).
+        // Only calls of NFS have arguments that may be in a Read chunk (RFC 8267 section 4).
         if placed.is_some() && call.program != nfs3::PROGRAM {
             return Err(Stop::BadChunks);
         }
         let (low, high) = match call.program {
-            // Too large for datagrams.
+            // NFS messages are too large for datagrams.
             nfs3::PROGRAM if !peer.udp => (nfs3::VERSION, nfs3::VERSION),
-            // Version 1 has UMNT and lists in the same form; its MNT gives other handles.
+            // Version 1 has the same UMNT and lists, but its MNT returns other handles.
             mount3::PROGRAM => (mount3::VERSION, mount3::VERSION),
             rpcbind::PROGRAM if !peer.rdma => (rpcbind::portmap::VERSION, 4),
             nfs_acl::PROGRAM if self.with_acl && !peer.udp => (nfs_acl::VERSION, nfs_acl::VERSION),
-            // Linux's server does not have them on its RDMA port either.
+            // Linux's server does not serve them on its RDMA port either.
             nlm4::PROGRAM if self.locks.is_on() && !peer.rdma => (nlm4::VERSION, nlm4::VERSION),
             nsm::PROGRAM if self.locks.is_on() && !peer.rdma => (nsm::VERSION, nsm::VERSION),
             _ => return Err(Stop::Accepted(Accepted::ProgUnavail)),
@@ -410,7 +410,7 @@ fn denied(xid: u32, denial: Denial) -> Outcome {
 }
 
 impl Reply {
-    /// A reply recorded by the duplicate-request cache.
+    /// A reply from the duplicate-request cache.
     pub fn cached(bytes: &[u8]) -> Self {
         Reply {
             head: bytes.to_vec(),

@@ -1,12 +1,12 @@
-//! Who has mounted what, for DUMP of MOUNT.
+//! The list of mounts, for the procedure DUMP of MOUNT.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 
-/// Mounts remembered for DUMP; the oldest are forgotten first.
+/// Most mounts that are remembered. The oldest are forgotten first.
 const REMEMBERED: usize = 256;
 
-/// Who has mounted what: advice only, as clients may go without a word.
+/// The mounts of clients. The list is only advice, since clients may go without a notice.
 #[derive(Debug, Default)]
 pub struct Mounts {
     pub(super) list: Mutex<VecDeque<(String, Vec<u8>)>>,

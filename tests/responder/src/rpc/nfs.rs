@@ -1,4 +1,4 @@
-//! NFSv3: from procedure numbers to the file system's operations.
+//! NFSv3: maps procedure numbers to operations of the file system.
 
 use super::failure::fail;
 use super::{Context, Done, Service, Stop};
@@ -11,8 +11,8 @@ use nfsrdma_xdr::nfs3::{
 };
 use nfsrdma_xdr::rpc::Accepted;
 
-/// The status for arguments that are well formed but beyond what this server takes; `None`
-/// for anything else (GARBAGE_ARGS).
+/// The status for arguments that are well formed, but exceed a limit of this server; `None` for
+/// other errors (GARBAGE_ARGS).
 fn refusal(error: DecodeError) -> Option<Status> {
     match error {
         DecodeError::TooLong { what, .. } => match what {
@@ -34,7 +34,7 @@ impl Service {
         let Ok(procedure) = ProcedureNumber::try_from(context.procedure) else {
             return Err(Stop::Accepted(Accepted::ProcUnavail));
         };
-        // Only these procedures have arguments to reduce (RFC 8267 section 4).
+        // Only these procedures have an argument that may be reduced (RFC 8267 section 4).
         //= RFC 8166, Section 6.1
         //# The Responder MUST NOT process this RPC Call message and MUST report the violation as
         //# described in Section 4.5.2.
@@ -43,14 +43,14 @@ impl Service {
         }
         let (fs, who) = (&self.fs, &context.who);
 
-        /// Decodes the arguments, or answers with the status for what is out of bounds.
+        /// Decodes the arguments. If they exceed a limit, it answers with the status for that.
         macro_rules! args {
             ($type:ty) => {
                 match <$type>::decode(&mut from) {
                     Ok(args) => args,
                     Err(error) => match refusal(error) {
-                        // Every failed result starts with its attributes left out: one word
-                        // each, as many as the procedure has.
+                        // Every failed result begins with absent attributes: one word for each that
+                        // the procedure has.
                         Some(status) => return Ok(fail(procedure, status, out)),
                         None => return Err(error.into()),
                     },
@@ -86,7 +86,7 @@ impl Service {
                 let args = args!(SymlinkArgs<'_>);
                 let mut one = [&[][..]];
                 let path = argument(context, &args.path, &from, &mut one)?;
-                // At most PATH_MAX bytes.
+                // The path has at most PATH_MAX bytes.
                 let path: Vec<u8> = path.iter().flat_map(|p| p.iter().copied()).collect();
                 fs.symlink(who, &args, &path).encode(out);
             }
@@ -110,8 +110,8 @@ impl Service {
     }
 }
 
-/// The bytes of a DDP-eligible argument, wherever they came from, in pieces. Both arguments
-/// that may be reduced are the last of their procedure. `one` is room for the only piece.
+/// The bytes of a DDP-eligible argument in pieces, whether inline or from a chunk. Both arguments
+/// that may be reduced are the last ones of their procedures. `one` is memory for a single piece.
 fn argument<'a>(
     context: &Context<'a>,
     payload: &Payload<'a>,
@@ -123,7 +123,7 @@ fn argument<'a>(
             *one = [bytes];
             Ok(one)
         }
-        // The Position is where the item would stand in the stream (RFC 8166 section 3.4.5).
+        // The Position is where the item would be in the stream (RFC 8166 section 3.4.5).
         (Payload::Placed(_), Some(placed)) if placed.position == after.position() => {
             Ok(placed.data)
         }

@@ -1,4 +1,4 @@
-//! NLM version 4, in its synchronous and its asynchronous form.
+//! NLM version 4, with its synchronous and asynchronous procedures.
 
 use super::{Context, Done, Service, Stop};
 use crate::lock::ranges::Range;
@@ -17,7 +17,7 @@ use nfsrdma_xdr::procedure::Procedure;
 use nfsrdma_xdr::rpc::Accepted;
 use std::net::SocketAddr;
 
-/// Whether a procedure needs the right to lock the file, or only a file that is there.
+/// Whether a procedure demands the right to lock the file, or only that it exists.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
     File,
@@ -84,7 +84,7 @@ impl Service {
                     .to_xdr();
                 self.locks.send_result::<UnlockResult>(caller(context), res);
             }
-            // This server waits for nobody's locks.
+            // This server never waits for locks of others.
             Granted::NUMBER => {
                 let args = TestArgs::decode(&mut from)?;
                 Res {
@@ -128,8 +128,8 @@ impl Service {
         Ok(())
     }
 
-    /// Whether the file may be locked. Not asked of one that has locks: it is held open by them, as by lockd, also
-    /// when its last name is gone.
+    /// Checks that the file may be locked. Files with locks are not checked: a lock keeps its file
+    /// open, as in lockd, even after its last name was removed.
     fn nlm_file(&self, context: &Context<'_>, file: &FileHandle, need: Need) -> Result<(), Status> {
         use nfsrdma_xdr::nfs3;
         if self.locks.with(|table, _| table.has_file(file)) {

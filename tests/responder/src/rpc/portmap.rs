@@ -1,5 +1,5 @@
-//! Portmap version 2 and rpcbind versions 3 and 4 (RFC 1833): where the programs listen.
-//! Nobody can register anything.
+//! Portmap version 2 and rpcbind versions 3 and 4 (RFC 1833), which return the ports of the
+//! programs. Nothing can be registered.
 
 use super::{Context, Done, Service, Stop};
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder, Text};
@@ -18,7 +18,7 @@ impl Service {
         let ports = self.ports.get().copied().unwrap_or_default();
         match (context.version, context.procedure) {
             (_, 0) => {}
-            // SET and UNSET: refused.
+            // SET and UNSET are refused.
             (_, 1 | 2) => out.bool(false),
             (portmap::VERSION, 3) => {
                 let asked = Mapping::decode(&mut from)?;

@@ -1,9 +1,9 @@
-//! Where the programs listen.
+//! The ports of the programs.
 
 use nfsrdma_xdr::rpcbind::NetId;
 use nfsrdma_xdr::{mount3, nfs_acl, nfs3, nlm4, nsm, rpcbind};
 
-/// The ports listened on; `None` where a transport is off.
+/// The ports on which the server listens; `None` where a transport is off.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ports {
     pub rdma: Option<u16>,
@@ -11,9 +11,9 @@ pub struct Ports {
     pub mount: Option<u16>,
     pub portmap: Option<u16>,
     pub portmap_udp: Option<u16>,
-    /// Of NFS_ACL.
+    /// The port of NFS_ACL.
     pub acl: Option<u16>,
-    /// Of NLM and NSM.
+    /// The port of NLM and NSM.
     pub lock: Option<u16>,
     pub lock_udp: Option<u16>,
 }
@@ -44,8 +44,8 @@ impl Ports {
     }
 
     pub(super) fn find(&self, program: u32, version: u32, by: NetId) -> Option<u16> {
-        // The wrong version gets the port too, where it learns the right one (RFC 5531's
-        // PROG_MISMATCH).
+        // A wrong version also gets the port. A call there returns the right version (PROG_MISMATCH
+        // of RFC 5531).
         let of = |version: Option<u32>| {
             self.table()
                 .find(|&(p, v, netid, _)| {

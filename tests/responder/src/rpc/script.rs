@@ -1,4 +1,4 @@
-//! What tests have the server do to calls while it runs: fail, wait, or be counted.
+//! Commands of tests about calls of the running server: let them fail or wait, or count them.
 
 use super::failing::{Failing, Failure, Failures, procedure};
 use nfsrdma_xdr::nfs3::ProcedureNumber;
@@ -7,10 +7,10 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A held call goes on after this long in any case.
+/// A held call continues after this time in any case.
 const HOLD_MAX: Duration = Duration::from_secs(300);
 
-/// A time that calls of a procedure take longer: `PROCEDURE=MS`.
+/// A delay for calls of a procedure: `PROCEDURE=MS`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delaying {
     procedure: Option<ProcedureNumber>,
@@ -32,12 +32,12 @@ impl FromStr for Delaying {
     }
 }
 
-/// Where a held call waits.
+/// The stage at which a held call waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// Before it is run.
+    /// Before it is executed.
     Call,
-    /// When it was run, before it is answered.
+    /// After it was executed, and before it is answered.
     Reply,
 }
 
@@ -45,9 +45,9 @@ pub enum Stage {
 struct Hold {
     procedure: Option<ProcedureNumber>,
     stage: Stage,
-    /// Calls still to be held.
+    /// The number of calls that are still to be held.
     left: u64,
-    /// Calls that wait, and those that may go on.
+    /// The number of calls that wait, and of those that may continue.
     waiting: u64,
     released: bool,
 }
@@ -56,12 +56,12 @@ struct Hold {
 struct State {
     failures: Failures,
     delays: Vec<Delaying>,
-    /// By number, so that a call finds its own again.
+    /// By number, so that a call finds its own hold again.
     holds: Vec<(u64, Hold)>,
     next: u64,
 }
 
-/// The script of a server.
+/// The state of the commands.
 #[derive(Debug, Default)]
 pub struct Script {
     state: Mutex<State>,
@@ -74,14 +74,14 @@ pub struct Script {
 }
 
 impl Script {
-    /// Makes calls fail.
+    /// Adds a failure of calls.
     pub fn fail(&self, failing: Failing) {
         let mut state = self.state.lock();
         state.failures.add(failing);
         self.fails.store(true, Ordering::Relaxed);
     }
 
-    /// Makes calls take longer from now on; instead of what was said of the same procedure.
+    /// Delays calls of a procedure from now on. Replaces an earlier delay of the same procedure.
     pub fn delay(&self, delaying: Delaying) {
         let mut state = self.state.lock();
         state.delays.retain(|d| d.procedure != delaying.procedure);
@@ -91,7 +91,7 @@ impl Script {
         self.note_slow(&state);
     }
 
-    /// Holds the next `count` calls of `procedure` (of any but NULL for `None`) until
+    /// Holds the next `count` calls of `procedure` (`None` for all but NULL) until
     /// [`Script::release`].
     pub fn hold(&self, procedure: Option<ProcedureNumber>, stage: Stage, count: u64) {
         let mut state = self.state.lock();
@@ -108,7 +108,7 @@ impl Script {
         self.note_slow(&state);
     }
 
-    /// Lets held calls go on, and holds no more: of a procedure, or all.
+    /// Lets held calls of a procedure, or all held calls, continue, and holds no further ones.
     pub fn release(&self, procedure: Option<ProcedureNumber>) {
         let mut state = self.state.lock();
         for (_, hold) in &mut state.holds {
@@ -121,13 +121,13 @@ impl Script {
         self.changed.notify_all();
     }
 
-    /// How many calls are held now.
+    /// The number of calls that are held now.
     pub fn held(&self) -> u64 {
         let state = self.state.lock();
         state.holds.iter().map(|(_, hold)| hold.waiting).sum()
     }
 
-    /// Waits until so many calls are held; whether they are.
+    /// Waits until this number of calls is held. Returns whether it was reached.
     pub fn wait_held(&self, count: u64, limit: Duration) -> bool {
         let until = Instant::now() + limit;
         let mut state = self.state.lock();
@@ -142,7 +142,7 @@ impl Script {
         }
     }
 
-    /// Forgets failures and delays, and releases what is held.
+    /// Removes failures and delays, and releases held calls.
     pub fn clear(&self) {
         let mut state = self.state.lock();
         state.failures.clear();
@@ -152,7 +152,7 @@ impl Script {
         self.release(None);
     }
 
-    /// Calls that came, by procedure.
+    /// The number of calls of each procedure.
     pub fn calls(&self) -> impl Iterator<Item = (ProcedureNumber, u64)> {
         ProcedureNumber::ALL
             .iter()
@@ -164,12 +164,12 @@ impl Script {
         self.slow.store(slow, Ordering::Relaxed);
     }
 
-    /// Whether a call may have to wait here.
+    /// Whether a call may have to wait.
     pub(super) fn is_slow(&self) -> bool {
         self.slow.load(Ordering::Relaxed)
     }
 
-    /// A call came: it waits here as long as it has to. Returns what else happens to it.
+    /// Counts a call, and blocks it as long as it has to wait. Returns its failure, if any.
     pub(super) fn arrive(&self, procedure: ProcedureNumber) -> Option<Failure> {
         self.calls[procedure as usize].fetch_add(1, Ordering::Relaxed);
         if self.is_slow() {
@@ -191,7 +191,7 @@ impl Script {
         self.state.lock().failures.next(procedure)
     }
 
-    /// A call was run: it waits here as long as its reply is held.
+    /// Blocks a call that was executed for as long as its reply is held.
     pub(super) fn depart(&self, procedure: ProcedureNumber) {
         if self.is_slow() {
             self.wait(procedure, Stage::Reply);
@@ -272,7 +272,7 @@ mod tests {
         });
         assert!(script.wait_held(1, Duration::from_secs(20)));
         assert!(told.try_recv().is_err());
-        // Others pass, of another procedure and one more of the same.
+        // Other calls pass: one of another procedure, and a second one of the same procedure.
         script.arrive(ProcedureNumber::Write);
         script.arrive(ProcedureNumber::Read);
         assert_eq!(script.held(), 1);

@@ -1,5 +1,5 @@
-//! NSM version 1: clients tell of their restarts. Others' restarts are not watched for anybody, as only this
-//! server's own lock manager would ask for it.
+//! NSM version 1, by which clients announce their restarts. It does not monitor hosts for others,
+//! since only this server's own lock manager would ask for that.
 
 use super::{Context, Done, Service, Stop};
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder};
@@ -45,7 +45,7 @@ impl Service {
                 Callback::decode(&mut from)?;
                 State { state }.encode(out);
             }
-            // For this machine only: it would take everybody's locks.
+            // Only permitted from this machine, because it drops everybody's locks.
             SimulateCrash::NUMBER => {
                 if context.peer.remote.ip().to_canonical().is_loopback() {
                     self.locks.restart();

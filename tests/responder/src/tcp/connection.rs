@@ -1,5 +1,5 @@
-//! One TCP connection: a thread that reads calls and does the short ones, and one for
-//! replies the socket does not take at once.
+//! One TCP connection. It has a thread that reads calls and executes the short ones, and a thread
+//! that sends the replies which the socket does not accept at once.
 
 use super::output::Output;
 use crate::rpc::{Message, Outcome, Peer, Reply, Service, Weight};
@@ -12,17 +12,17 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A peer that takes no byte of a reply for this long is given up.
+/// A peer that accepts no byte of a reply for this long is disconnected.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
-/// Fragments of one record, at most. Common clients send one.
+/// Most fragments of one record. Common clients send one.
 const FRAGMENTS_MAX: usize = 1024;
 
-/// What one connection may use.
+/// The limits of one connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Longest call, in bytes.
     pub record: usize,
-    /// Calls under way.
+    /// Most calls under way.
     pub calls: usize,
     /// Memory for payloads, in bytes.
     pub memory: usize,
@@ -31,7 +31,7 @@ pub struct Limits {
 //= RFC 8267, Section 5.1
 //# To enable interoperation of these protocols when NFS/RDMA is in use, a Legacy NFS server MUST
 //# provide support for these protocols via TCP.
-/// Serves a connection until it ends. Call on a thread of its own; shutting the socket down
+/// Serves a connection until it ends. Call this on a thread of its own. Shutting down the socket
 /// ends it.
 pub fn serve(
     socket: TcpStream,
@@ -43,7 +43,7 @@ pub fn serve(
     let local = socket.local_addr()?;
     socket.set_nodelay(true)?;
     socket.set_write_timeout(Some(SEND_TIMEOUT))?;
-    // Finds out about peers that went without a word.
+    // This detects peers that vanished.
     let keepalive = TcpKeepalive::new()
         .with_time(Duration::from_secs(60))
         .with_interval(Duration::from_secs(10))
@@ -142,7 +142,7 @@ fn execute(service: &Service, output: &Arc<Output>, pool: &Pool, peer: Peer, rec
                 }),
             );
         }
-        // Nothing with chunks comes by TCP.
+        // Calls over TCP have no chunks.
         Outcome::Discard | Outcome::BadChunks => output.skip(),
     }
 }

@@ -1,6 +1,5 @@
-//! Replies on their way into a socket. Whoever has a reply sends it at once if the socket
-//! takes it; what it does not take waits for a thread of the connection's own, so that a
-//! slow peer keeps nobody else waiting.
+//! Sends replies. A thread with a reply sends it at once if the socket accepts it. The rest waits
+//! for the connection's own thread, so that a slow peer delays nobody else.
 
 use crate::rpc::{HEADROOM, Reply};
 use nfsrdma_rdma::Buf;
@@ -12,7 +11,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::net::TcpStream;
 
-/// A record, partly sent.
+/// A record, of which a part may have been sent.
 #[derive(Debug)]
 pub(super) struct Record {
     head: Vec<u8>,
@@ -38,7 +37,7 @@ impl Record {
         [&self.head, payload, &[0; 3][..padding(payload.len())]]
     }
 
-    /// Sends some of the rest; whether all is sent.
+    /// Sends a part of the rest. Returns whether everything is sent.
     fn send(&mut self, socket: &TcpStream, flags: i32) -> io::Result<bool> {
         let parts = self.parts();
         let total: usize = parts.iter().map(|p| p.len()).sum();
@@ -63,10 +62,10 @@ impl Record {
 #[derive(Debug, Default)]
 struct State {
     queue: VecDeque<Record>,
-    /// The thread is sending: order demands that everybody queues.
+    /// Set while the thread sends: to keep the order, other threads must queue their replies.
     sending: bool,
     closed: bool,
-    /// Calls taken in whose replies are not sent.
+    /// The number of calls that were received and whose replies are not sent.
     in_flight: usize,
 }
 
@@ -75,9 +74,9 @@ struct State {
 pub(super) struct Output {
     socket: TcpStream,
     state: Mutex<State>,
-    /// Something to send, or closed.
+    /// Signalled when there is something to send, and at the end.
     more: Condvar,
-    /// A call is over, or closed.
+    /// Signalled when a call has ended, and at the end.
     room: Condvar,
 }
 
@@ -91,8 +90,8 @@ impl Output {
         }
     }
 
-    /// Waits until fewer than `limit` calls are under way, and counts one more. `false` when
-    /// the connection is over.
+    /// Waits until fewer than `limit` calls are under way, and counts one more. Returns `false` if
+    /// the connection has ended.
     pub(super) fn begin(&self, limit: usize) -> bool {
         let mut state = self.state.lock();
         while !state.closed && state.in_flight >= limit {
@@ -102,7 +101,7 @@ impl Output {
         !state.closed
     }
 
-    /// Ends a call without a reply.
+    /// Ends a call that has no reply.
     pub(super) fn skip(&self) {
         self.end(&mut self.state.lock());
     }
@@ -112,7 +111,7 @@ impl Output {
         self.room.notify_one();
     }
 
-    /// Ends a call with its reply.
+    /// Ends a call, and sends its reply.
     pub(super) fn reply(&self, reply: Reply) {
         let mut record = Record::new(reply);
         let mut state = self.state.lock();
@@ -148,7 +147,7 @@ impl Output {
         self.shut(&mut self.state.lock());
     }
 
-    /// Sends what is queued until the connection is closed.
+    /// Sends queued replies until the connection is closed.
     pub(super) fn run(&self) {
         let mut state = self.state.lock();
         loop {

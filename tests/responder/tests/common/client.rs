@@ -1,4 +1,4 @@
-//! The crate `nfs3_client` with fewer words.
+//! Shorter functions for the crate `nfs3_client`.
 #![allow(dead_code, reason = "each test binary uses some of it")]
 
 use nfs3_client::tokio::{TokioConnector, TokioIo};
@@ -31,7 +31,7 @@ pub async fn connect_as(responder: &Responder, who: opaque_auth<'static>) -> Cli
         .unwrap()
 }
 
-/// As the user the test runs as.
+/// Connects as the user who runs the test.
 pub async fn connect(responder: &Responder) -> Client {
     let uid = rustix::process::geteuid().as_raw();
     let gid = rustix::process::getegid().as_raw();
@@ -125,7 +125,7 @@ pub async fn read(
     }
 }
 
-/// The whole directory by READDIR.
+/// Lists the whole directory by READDIR.
 pub async fn names(client: &mut Client, dir: &nfs_fh3, count: u32) -> Vec<(String, u64)> {
     let mut all = Vec::new();
     let mut args = READDIR3args {

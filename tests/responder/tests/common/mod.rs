@@ -1,4 +1,4 @@
-//! The responder's program in a directory of its own.
+//! Starts the responder's program with a directory of its own.
 #![allow(dead_code, reason = "each test binary uses some of it")]
 
 use nfsrdma_test_support::{Launch, Responder};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use tempfile::TempDir;
 
-/// Directories of a test, removed with it.
+/// The directories of a test, which are removed with this.
 pub struct Dirs {
     dir: TempDir,
 }
@@ -31,7 +31,7 @@ impl Dirs {
     }
 }
 
-/// How the program is started that serves `dirs` on free ports, with `more` options.
+/// The launcher of a program that serves `dirs` on free ports, with `more` options.
 pub fn launch(program: &Path, dirs: &Dirs, more: &[&str]) -> Launch {
     let export = format!("/export={}", dirs.export().display());
     Launch::new(program, export, &dirs.root().join("state"))
@@ -39,18 +39,18 @@ pub fn launch(program: &Path, dirs: &Dirs, more: &[&str]) -> Launch {
         .arguments(more)
 }
 
-/// Starts this crate's program so.
+/// Starts this crate's program in that way.
 pub fn start(dirs: &Dirs, more: &[&str]) -> Responder {
     let program = Path::new(env!("CARGO_BIN_EXE_nfsrdma-responder"));
     launch(program, dirs, more).start().unwrap()
 }
 
-/// Ends it by SIGTERM; its exit status.
+/// Ends the program by SIGTERM. Returns its exit status.
 pub fn stop(mut responder: Responder) -> ExitStatus {
     responder.terminate().unwrap()
 }
 
-/// Whether the test runs as root, as most of what identities do needs.
+/// Whether the test runs as root, which most tests of identities need.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }

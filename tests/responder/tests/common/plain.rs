@@ -1,5 +1,5 @@
-//! RPC over TCP and UDP without any engine: a client that makes one call at a time, and a client's own programs
-//! (rpcbind, lock manager, status monitor) that note what calls them.
+//! RPC over TCP and UDP without the client's RPC transport: a client that makes one call at a time,
+//! and a client's programs (rpcbind, lock manager, status monitor), which record calls.
 #![allow(dead_code, reason = "each test binary uses some of it")]
 
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder, Text};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Waits for a condition.
+/// Waits until a condition is met.
 pub fn until(mut met: impl FnMut() -> bool) {
     let limit = Instant::now() + LIMIT;
     while !met() {
@@ -26,7 +26,7 @@ pub fn until(mut met: impl FnMut() -> bool) {
     }
 }
 
-/// Has a responder carry out a command.
+/// Sends a command to a responder.
 pub fn command(control: &Path, line: &str) -> String {
     let mut stream = UnixStream::connect(control).unwrap();
     writeln!(stream, "{line}").unwrap();
@@ -35,7 +35,7 @@ pub fn command(control: &Path, line: &str) -> String {
     answer.trim_end().to_string()
 }
 
-/// Makes calls to one port.
+/// A client that makes calls to one port.
 pub struct Client {
     address: SocketAddr,
     udp: bool,
@@ -58,12 +58,12 @@ impl Client {
         }
     }
 
-    /// The same, as another user.
+    /// The same client, but as another user.
     pub fn by(self, uid: u32) -> Self {
         Client { uid, ..self }
     }
 
-    /// The root of the export and a file in it; at a port of NFS and MOUNT.
+    /// The root of the export and a file in it. The port must be one of NFS and MOUNT.
     pub fn look_up(&self, name: &str) -> (FileHandle, FileHandle) {
         let path = MountArgs {
             path: Text(b"/export"),
@@ -146,13 +146,13 @@ impl Client {
         }
     }
 
-    /// Whether the program is not there.
+    /// Whether the program is not served.
     pub fn is_unavailable<P: for<'a> Procedure<Args<'a> = nfsrdma_xdr::nfs3::Void>>(&self) -> bool {
         let void = nfsrdma_xdr::nfs3::Void {};
         self.status::<P>(&void) == Accepted::ProgUnavail
     }
 
-    /// Whether the arguments are not understood.
+    /// Whether the arguments are answered with GARBAGE_ARGS.
     pub fn has_garbage_args<P: Procedure>(&self, args: &P::Args<'_>) -> bool {
         self.status::<P>(args) == Accepted::GarbageArgs
     }
@@ -167,10 +167,10 @@ fn read_record(socket: &mut TcpStream) -> Option<Vec<u8>> {
     Some(message)
 }
 
-/// Calls that came: program, procedure, arguments.
+/// The calls that came: program, procedure, arguments.
 type Calls = Arc<(Mutex<Vec<(u32, u32, Vec<u8>)>>, Condvar)>;
 
-/// A client's programs, all at one port, over TCP and UDP. Its lock manager refuses what is granted.
+/// A client's programs, all at one port, over TCP and UDP. Granted locks are refused.
 pub struct Peer {
     port: u16,
     calls: Calls,
@@ -178,7 +178,7 @@ pub struct Peer {
 
 impl Peer {
     pub fn start() -> Self {
-        // A port that is free for both.
+        // Find a port that is free for both.
         let (tcp, udp) = (0..100)
             .find_map(|_| {
                 let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -215,7 +215,7 @@ impl Peer {
         self.port
     }
 
-    /// Waits for a call of `P`, and takes it.
+    /// Waits for a call of `P`, and removes it from the record.
     pub fn wait_for<P: Procedure, T>(&self, with: impl FnOnce(P::Args<'_>) -> T) -> T {
         let (calls, changed) = &*self.calls;
         let limit = Instant::now() + LIMIT;

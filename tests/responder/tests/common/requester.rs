@@ -1,5 +1,5 @@
-//! A requester that does one call at a time with exactly the header it is told to, over any
-//! provider. It shares no code with the client's engine.
+//! A requester that makes one call at a time with exactly the given header, over any provider. It
+//! shares no code with the client's RPC transport.
 #![allow(dead_code, reason = "each test binary uses some of it")]
 
 use nfsrdma_rdma::{
@@ -22,7 +22,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A responder in this process.
+/// Starts a responder in this process.
 pub fn serve(
     export: &Path,
     provider: Arc<dyn Provider>,
@@ -92,10 +92,10 @@ pub struct Requester {
     received: Vec<(BufMut, usize, Option<Handle>)>,
 }
 
-/// What came back.
+/// The reply.
 pub struct Answer {
     pub header: Header,
-    /// What follows the header in the Send.
+    /// The bytes that follow the header in the Send.
     pub inline: Vec<u8>,
     pub invalidated: Option<Handle>,
 }
@@ -119,7 +119,7 @@ pub fn results(reply: &[u8]) -> &[u8] {
     from.rest()
 }
 
-/// An RPC call with AUTH_SYS of the user who runs the test.
+/// An RPC call with the AUTH_SYS credential of the user who runs the test.
 pub fn call<P: Procedure>(xid: u32, args: &P::Args<'_>) -> Vec<u8> {
     encode_call::<P>(xid, args).into_vec()
 }
@@ -157,7 +157,7 @@ pub fn segments(exposure: &Exposure) -> Vec<Segment> {
         .collect()
 }
 
-/// A Read chunk of all of `exposures`.
+/// A Read chunk with all of `exposures`.
 pub fn read_chunk(position: u32, exposures: &[&Exposure]) -> Vec<ReadSegment> {
     exposures
         .iter()
@@ -166,7 +166,7 @@ pub fn read_chunk(position: u32, exposures: &[&Exposure]) -> Vec<ReadSegment> {
         .collect()
 }
 
-/// A Write chunk of all of `exposures`.
+/// A Write chunk with all of `exposures`.
 pub fn write_chunk(exposures: &[&Exposure]) -> WriteChunk {
     exposures.iter().flat_map(|e| segments(e)).collect()
 }
@@ -213,13 +213,13 @@ impl Requester {
         buf.freeze()
     }
 
-    /// Lets the responder read `bytes`.
+    /// Registers `bytes` for reading by the responder.
     pub fn source(&self, bytes: &[u8]) -> Exposure {
         let memory = Memory::Source([self.buffer(bytes)].into_iter().collect());
         self.link.queue_pair.expose(memory).unwrap()
     }
 
-    /// Lets the responder write `len` bytes.
+    /// Registers `len` bytes for writing by the responder.
     pub fn sink(&self, len: usize) -> Exposure {
         let mut buf = self.pool.alloc(len).unwrap();
         buf.fill(0xee);
@@ -227,7 +227,7 @@ impl Requester {
         self.link.queue_pair.expose(memory).unwrap()
     }
 
-    /// What the responder wrote.
+    /// The bytes that the responder wrote.
     pub fn take(&self, exposure: Exposure) -> Vec<u8> {
         match self.link.queue_pair.invalidate(WorkId(0), exposure) {
             Invalidation::Done(Memory::Sink(bufs)) => {
@@ -247,14 +247,14 @@ impl Requester {
         self.link.queue_pair.post(&mut batch).unwrap();
     }
 
-    /// Sends header and message.
+    /// Sends a header and a message.
     pub fn post(&self, header: &Header, message: &[u8]) {
         let mut bytes = header.to_xdr();
         bytes.extend_from_slice(message);
         self.send(&bytes);
     }
 
-    /// Waits for a message of the responder.
+    /// Waits for a message from the responder.
     pub fn answer(&mut self) -> Result<Answer, Error> {
         let until = Instant::now() + Duration::from_secs(20);
         let mut out = Vec::new();
@@ -287,7 +287,7 @@ impl Requester {
         })
     }
 
-    /// One call: `body` and the inline message.
+    /// Makes one call with `body` and the inline message.
     pub fn call(&mut self, xid: u32, body: Body, message: &[u8]) -> Answer {
         self.post(&Header::new(xid, 8, body), message);
         let answer = self.answer().unwrap();
@@ -296,7 +296,7 @@ impl Requester {
         answer
     }
 
-    /// A call without chunks.
+    /// Makes a call without chunks.
     pub fn inline<P: Procedure>(&mut self, xid: u32, args: &P::Args<'_>) -> Vec<u8> {
         let body = Body::Msg(ChunkLists::default());
         let answer = self.call(xid, body, &call::<P>(xid, args));

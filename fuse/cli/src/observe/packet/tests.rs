@@ -21,7 +21,7 @@ fn data(bytes: &[u8]) -> Data {
     }
 }
 
-/// TCP payload of an IPv4 packet without options, its sequence and acknowledgement.
+/// The TCP payload, sequence number and acknowledgement number of an IPv4 packet without options.
 fn tcp(packet: &Packet) -> (&[u8], u32, u32) {
     let word = |at: usize| u32::from_be_bytes(packet.bytes[at..at + 4].try_into().unwrap());
     (&packet.bytes[54..], word(38), word(42))
@@ -101,7 +101,7 @@ fn messages_in_bytes() {
     let fpdus: Vec<&[u8]> = packets.iter().map(|packet| tcp(packet).0).collect();
     #[rustfmt::skip]
     let expected: [&[u8]; 5] = [
-        // Read Request: to sink 1 at 0, 3 bytes, from 7 at 0x100.
+        // Read Request: 3 bytes from STag 7 at 0x100, to sink 1 at 0.
         &[0, 46, 0x41, 0x41, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0,
           0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 1, 0,
           0, 0, 0, 0],
@@ -109,7 +109,7 @@ fn messages_in_bytes() {
           0, 0, 0, 0],
         &[0, 18, 0xc1, 0x40, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 2, 0, b'0', b'1', b'2', b'3',
           0, 0, 0, 0],
-        // With padding of the item.
+        // With the padding of the item.
         &[0, 18, 0xc1, 0x40, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 3, 0, b'4', b'5', 0, 0,
           0, 0, 0, 0],
         // Send With Invalidate.
@@ -122,7 +122,7 @@ fn messages_in_bytes() {
             .iter()
             .all(|p| p.comment == Some(RECONSTRUCTED))
     );
-    // The server's sequence numbers leave the client's Read Response out.
+    // The server's sequence numbers do not count the client's Read Response.
     let sequences: Vec<u32> = packets.iter().map(|packet| tcp(packet).1).collect();
     assert_eq!(sequences, [21, 61, 73, 97, 121]);
 }

@@ -1,4 +1,4 @@
-//! What is cached, for how long, and what keeps it coherent.
+//! Options of caches, their times and their coherence.
 
 use super::super::LookupCache;
 use super::super::draft::{Draft, SECONDS};
@@ -57,11 +57,11 @@ pub(super) static TABLE: &[Entry] = &[
         "each mount has a cache of its own; leave it out, or mount once and bind-mount that"
     ),
     accept!("nosoftreval"),
-    // softerr has it in /proc/mounts: what is past its time is asked again, and that may fail.
+    // Shown with softerr. Here, expired attributes are always fetched, which may fail.
     accept!("softreval"),
     value!("write", "lazy, eager or wait", |d, n, v| {
         match v {
-            // Written behind, and begun when a few pages are there.
+            // Both are the behaviour here: written in the background, beginning after a few pages.
             "lazy" | "eager" => {}
             "wait" => d.options.vfs.sync = true,
             _ => return d.bad(n, "lazy, eager or wait"),

@@ -1,11 +1,11 @@
-//! What mount(8) and the VFS understand. As there, the last word counts.
+//! Options of mount(8) and the VFS. As there, the last of two contradicting ones counts.
 
 use super::super::AccessTime;
 use super::super::draft::{Draft, Outcome};
 use super::super::entry::{Entry, accept, flag, value};
 
 pub(super) static TABLE: &[Entry] = &[
-    // What mount(8) and the VFS understand; as there, the last word counts.
+    // The last option counts.
     flag!("defaults", |_, _| Ok(())),
     flag!("ro", |d, _| {
         d.options.vfs.read_only = true;
@@ -90,13 +90,13 @@ pub(super) static TABLE: &[Entry] = &[
     flag!("users", user),
     flag!("owner", owner),
     flag!("group", owner),
-    // SELinux shows that it labels the files.
+    // SELinux shows it where it labels the files.
     accept!("seclabel"),
     value!("context", CONTEXT, context),
     value!("fscontext", CONTEXT, context),
     value!("defcontext", CONTEXT, context),
     value!("rootcontext", CONTEXT, context),
-    // Access times are the server's: nothing is kept back here.
+    // The server maintains access times, so there are none to delay here.
     accept!("lazytime"),
     accept!("nolazytime"),
     accept!("iversion"),
@@ -136,7 +136,7 @@ pub(super) static TABLE: &[Entry] = &[
 
 const CONTEXT: &str = "a security context";
 
-/// For SELinux; quoted again, because a context may hold commas.
+/// A context for SELinux. It is quoted again, because it may contain commas.
 fn context(d: &mut Draft, name: &'static str, value: &str) -> Outcome {
     if value.is_empty() || value.contains(['"', '\\']) {
         return d.bad(name, CONTEXT);
@@ -149,13 +149,13 @@ fn context(d: &mut Draft, name: &'static str, value: &str) -> Outcome {
     Ok(())
 }
 
-/// mount(8): user and users imply noexec, nosuid, nodev, unless a later option says otherwise.
+/// user and users imply noexec, nosuid and nodev, unless a later option says otherwise (mount(8)).
 fn user(d: &mut Draft, _: &str) -> Outcome {
     d.options.vfs.exec = false;
     owner(d, "")
 }
 
-/// mount(8): owner and group imply nosuid, nodev.
+/// owner and group imply nosuid and nodev (mount(8)).
 fn owner(d: &mut Draft, _: &str) -> Outcome {
     d.options.vfs.suid = false;
     d.options.vfs.dev = false;

@@ -1,4 +1,4 @@
-//! FUSE's options, and those of this program alone.
+//! Options of FUSE, and options that only this program has.
 
 use super::super::entry::{Entry, flag, value};
 use super::super::{MetricsAt, Permissions, Transport, WriteChunk};
@@ -24,12 +24,12 @@ pub(super) static TABLE: &[Entry] = &[
         });
         d.claim(n, v)
     }),
-    // FUSE's name for it, which /proc/mounts shows.
+    // The name in FUSE and in /proc/mounts of permissions=kernel.
     flag!("default_permissions", |d, _| {
         d.options.permissions = Some(Permissions::Kernel);
         d.claim("permissions", "kernel")
     }),
-    // This program's own.
+    // Options that only this program has.
     value!("transport", "auto, iwarp or verbs", |d, n, v| {
         d.options.transport = match v {
             "auto" => Transport::Auto,
@@ -53,7 +53,7 @@ pub(super) static TABLE: &[Entry] = &[
         |d, n, v| {
             const WANTED: &str = "1024 to 262144 bytes, in steps of 1024";
             let size = d.size(n, v, 1024..=262_144, WANTED)?;
-            // RFC 8797 section 4.2: sizes are told in units of 1024 bytes.
+            // Sizes are announced in units of 1024 bytes (RFC 8797 section 4.2).
             if size % 1024 != 0 {
                 return d.bad(n, WANTED);
             }
@@ -109,7 +109,7 @@ pub(super) static TABLE: &[Entry] = &[
     }),
     value!("metrics", METRICS, |d, n, v| {
         let at = match v.strip_prefix("unix:") {
-            // unix(7): a path has 107 bytes. As part of options it has neither commas nor quotes.
+            // A path has at most 107 bytes (unix(7)), and as an option no commas or quotes.
             Some(path)
                 if path.starts_with('/') && path.len() <= 107 && !path.contains([',', '"']) =>
             {
@@ -117,7 +117,7 @@ pub(super) static TABLE: &[Entry] = &[
             }
             Some(_) => return d.bad(n, METRICS),
             None => {
-                // A port alone is of the loopback: nothing is shown to others unasked.
+                // Without an address use the loopback, so that nothing is exposed by accident.
                 let of_port = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
                 let given = v.parse().map(of_port).or_else(|_| v.parse::<SocketAddr>());
                 match given.ok().filter(|address| address.port() != 0) {

@@ -1,4 +1,4 @@
-//! What happens when the server does not answer.
+//! Options for servers that do not answer.
 
 use super::super::Recovery;
 use super::super::draft::{Draft, MAX_SECONDS, Outcome};
@@ -22,7 +22,7 @@ pub(super) static TABLE: &[Entry] = &[
     flag!("nointr", |d, _| d.claim("intr", false)),
     value!("timeo", "tenths of a second, at least 1", |d, n, v| {
         let tenths = d.number(n, v, 1..=u32::MAX.into(), "tenths of a second, at least 1")?;
-        // nfs(5): what is above its limit is set to that.
+        // A larger value is reduced to the limit (nfs(5)).
         let tenths = tenths.min(36000);
         d.options.timeo = Duration::from_millis(tenths * 100);
         d.claim(n, tenths)

@@ -1,4 +1,4 @@
-//! Security flavors, locks, and the ports of callbacks.
+//! Options of security flavors, locks, and the ports of callbacks.
 
 use super::super::LocalLock;
 use super::super::draft::PORT;
@@ -11,7 +11,7 @@ const NO_TLS: &str =
 const NO_GSS: &str = "only AUTH_SYS is available; use sec=sys";
 
 pub(super) static TABLE: &[Entry] = &[
-    // nfs(5): a list, of which the first that the server has is used.
+    // A list, of which the first flavor that the server supports is used (nfs(5)).
     value!("sec", "sys", |d, n, v| {
         const OTHERS: [&str; 14] = [
             "none", "null", "krb5", "krb5i", "krb5p", "lkey", "lkeyi", "lkeyp", "spkm", "spkmi",

@@ -1,4 +1,4 @@
-//! Sizes, addresses, versions, and the MOUNT service.
+//! Options of sizes, addresses, versions, and the MOUNT service.
 
 use super::super::draft::{Draft, Outcome, PORT, SIZE};
 use super::super::entry::{Entry, accept, flag, refuse, value};
@@ -12,7 +12,7 @@ const V4_OPTION: &str =
 const OBSOLETE: &str =
     "NFS version 2 is obsolete, and this program speaks version 3 only; use vers=3";
 
-/// A literal address, as the kernel shows it.
+/// Parses a literal address, which the kernel shows in its own format.
 fn address(d: &Draft, name: &'static str, text: &str) -> Result<String, OptionError> {
     match text.parse::<IpAddr>() {
         Ok(address) => Ok(address.to_string()),
@@ -20,7 +20,7 @@ fn address(d: &Draft, name: &'static str, text: &str) -> Result<String, OptionEr
     }
 }
 
-/// The server decides on it.
+/// Accepts a number on which the server decides.
 fn ignored_number(d: &Draft, name: &'static str, text: &str) -> Outcome {
     d.number(name, text, 0..=u32::MAX.into(), "a number")
         .map(|_| ())
@@ -94,7 +94,7 @@ pub(super) static TABLE: &[Entry] = &[
             d.cannot("a network that is away is waited for like a server that is; use softerr",),
         _ => d.bad(n, "default or none"),
     }),
-    // What the kernel's client shows of itself in /proc/mounts.
+    // Options that the kernel's client shows in /proc/mounts.
     value!("addr", "an address", |d, n, v| {
         let address = address(d, n, v)?;
         d.addr = Some(address);
