@@ -108,7 +108,7 @@ impl<N: Nfs3> Fs<N> {
                 }
                 return Err(error);
             }
-            (Err(error), _, _) => return Err(error),
+            (Err(error), _, _) => return Err(self.note_name_error(&from_dir, from.1, error)),
         }
         // Another client has changed the directory before: the name may have led to another object,
         // which is what was moved.
