@@ -41,6 +41,7 @@ mod read;
 mod remove;
 mod rename;
 mod search;
+mod set_id;
 mod sibling_names;
 mod squash;
 mod stale_pages;
