@@ -261,6 +261,27 @@ def test_root_gets_no_further_than_a_squashing_server_lets_it(server):
     assert not made, made
 
 
+@each("actimeo=3600")
+def test_root_gets_no_further_when_the_server_has_begun_to_squash_it(server):
+    folders = [server.mnt / str(user.uid) for user in (A, B, C)]
+    for folder, user in zip(folders, (A, B, C)):
+        by(user, os.mkdir, folder, 0o700)
+        for name in ("first", "second", "third"):
+            by(user, write, folder / name)
+        os.stat(folder / "first")
+    server.stop()
+    server.words = ("--root-squash",)
+    server.start()
+    # The kernel has some names of before.
+    private = folders[0]
+    refused(ROOT_USER, os.stat, private / "absent")
+    (server.export / private.name / "new").write_bytes(b"")
+    for name in ("new", "newer"):
+        outcome(A, os.mkdir, private / name)
+        by(A, os.stat, private / name)
+        refused(ROOT_USER, os.stat, private / name)
+
+
 @each("")
 def test_root_is_asked_about_once(server):
     """Few ACCESS calls in the name of root tell that a server does not squash it."""

@@ -136,7 +136,7 @@ pub struct Fs<N> {
     removed: Notify,
     fsid_known: AtomicBool,
     readdirplus: AtomicBool,
-    root_squash: Mutex<squash::RootSquash>,
+    root_squash: Mutex<squash::RootSquashes>,
     superuser: squash::Superuser,
     /// Being shut down: what cannot be written is listed even if a program gets the error.
     closing: AtomicBool,
