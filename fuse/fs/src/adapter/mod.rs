@@ -295,6 +295,7 @@ fn start<N: Nfs3>(
         credentials: credentials.clone(),
         notifier: channel.notifier(),
         queued,
+        mount: mount.clone(),
         sending: match (options.workers, deferring) {
             (0, false) => Sending::AtOnce,
             (0, true) => Sending::Together(channel.device().clone()),

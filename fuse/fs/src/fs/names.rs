@@ -150,6 +150,16 @@ impl Names {
         matches!(found, Some((_, Child::Is(inode))) if inode.nodeid == node)
     }
 
+    /// The node that `name` in `dir` led to when it was last looked up.
+    pub(super) fn last(&self, dir: u64, name: &[u8]) -> Option<u64> {
+        let key = key(dir, name);
+        let shard = self.shard(&key).lock();
+        match shard.peek(&key[..])? {
+            (_, Child::Is(inode)) => Some(inode.nodeid),
+            (_, Child::Absent) => None,
+        }
+    }
+
     /// The names in `dir`, whether they led to something or not, and of whatever contents.
     pub(super) fn all_in(&self, dir: u64) -> Vec<Box<[u8]>> {
         let prefix = dir.to_ne_bytes();
