@@ -99,7 +99,11 @@ impl<N: Nfs3> Fs<N> {
                     .map(|_| ());
             }
         }
-        let known = self.known_child(&dir, name);
+        // Its other names are to show one link less: mostly cached, since the kernel has looked it up.
+        let known = match self.known_child(&dir, name) {
+            Some(child) => Some(child),
+            None => Box::pin(self.child(cred, &dir, name)).await.ok(),
+        };
         let call = pin!(self.nfs.remove(cred, &dir.handle, name));
         let wcc = self.changing(&dir, call, |wcc| *wcc).await;
         let wcc = wcc.map_err(|error| self.note_name_error(&dir, name, error))?;
