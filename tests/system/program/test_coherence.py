@@ -80,6 +80,49 @@ def test_names_are_looked_up_again_once_a_change_by_another_mount_is_noticed():
         assert sorted(os.listdir(here)) == ["made", "own"]
 
 
+def test_who_is_told_that_a_name_exists_finds_it_and_who_is_told_that_it_is_gone_does_not():
+    """What the mount believes of a name is contradicted by what a call that changes it is answered."""
+    with Server() as server:
+        here, there = server.mnt, server.export
+        server.mount_well("actimeo=3600")
+        (there / "file").write_bytes(b"")
+
+        def exclusive(path):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+
+        making = {
+            "exclusive": exclusive,
+            "fifo": os.mkfifo,
+            "link": lambda path: os.link(here / "file", path),
+            "mkdir": os.mkdir,
+            "symlink": lambda path: os.symlink("file", path),
+        }
+        for name, make in making.items():
+            for _ in range(2):
+                assert not os.path.lexists(here / name)
+            (there / name).mkdir()
+            with pytest.raises(FileExistsError):
+                make(here / name)
+            assert os.path.lexists(here / name), f"{name}: it exists, and is not found"
+        assert not os.path.lexists(here / "path")
+        (there / "path").mkdir()
+        expect(run("mkdir", "-p", here / "path/below"), 0)
+        removing = {
+            "rename": lambda path: os.rename(path, here / "new"),
+            "rmdir": os.rmdir,
+            "unlink": os.unlink,
+        }
+        for name, remove in removing.items():
+            path = here / f"no-{name}"
+            remove_there, make = (os.rmdir, os.mkdir) if name == "rmdir" else (os.unlink, exclusive)
+            make(path)
+            os.stat(path)
+            remove_there(there / path.name)
+            with pytest.raises(FileNotFoundError):
+                remove(path)
+            assert not os.path.lexists(path), f"{name}: it is gone, and is found"
+
+
 def test_another_mount_s_change_is_seen_on_open_though_this_one_wrote():
     both_write("mount")
 

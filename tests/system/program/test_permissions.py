@@ -3,6 +3,7 @@
 Several users work on one mount: program/users.py.
 """
 
+import ctypes
 import errno
 import mmap
 import os
@@ -259,6 +260,65 @@ def test_root_gets_no_further_than_a_squashing_server_lets_it(server):
         by(A, os.stat, private / "sub/below")
     made = {name: count - before[name] for name, count in calls(server).items() if count != before[name]}
     assert not made, made
+
+
+@each("actimeo=3600")
+def test_root_gets_no_further_when_the_server_has_begun_to_squash_it(server):
+    folders = [server.mnt / str(user.uid) for user in (A, B, C)]
+    for folder, user in zip(folders, (A, B, C)):
+        by(user, os.mkdir, folder, 0o700)
+        for name in ("first", "second", "third"):
+            by(user, write, folder / name)
+        os.stat(folder / "first")
+    server.stop()
+    server.words = ("--root-squash",)
+    server.start()
+    # The kernel has some names of before.
+    private = folders[0]
+    refused(ROOT_USER, os.stat, private / "absent")
+    (server.export / private.name / "new").write_bytes(b"")
+    for name in ("new", "newer"):
+        outcome(A, os.mkdir, private / name)
+        by(A, os.stat, private / name)
+        refused(ROOT_USER, os.stat, private / name)
+
+
+def refused_beside_a_mount(server, stranger):
+    """A's private directory has a mount in it when a stranger is refused."""
+    private, other = server.mnt / "private", server.mnt / "private/a b/other"
+    by(A, os.mkdir, private, 0o700)
+    for name in ("a b", "a b/other", "sub"):
+        by(A, os.mkdir, private / name)
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def in_the_name_of_a(call, *words):
+        # With the right to mount.
+        os.setgroups([])
+        libc.setfsuid(A.uid)
+        libc.setfsgid(A.gid)
+        return call(*words)
+
+    path = os.fsencode(other)
+    assert by(ROOT_USER, in_the_name_of_a, libc.mount, b"none", path, b"tmpfs", 0, None) == 0
+    try:
+        for name in ("a b", "a b/other", "a b/other/file"):
+            refused(stranger, os.stat, private / name, number="ENOMEM")
+        refused(stranger, os.stat, private / "sub")
+        refused(stranger, os.stat, private / "absent")
+        by(A, os.stat, other)
+        assert str(path, "ascii").replace(" ", "\\040") in mounts_below(server.base), "it is not mounted any longer"
+    finally:
+        by(ROOT_USER, in_the_name_of_a, libc.umount2, path, 2)
+
+
+@each("", words=("--root-squash",))
+def test_what_is_mounted_in_a_private_directory_stays_when_root_is_refused(server):
+    refused_beside_a_mount(server, ROOT_USER)
+
+
+@each("permissions=server,allow_other")
+def test_what_is_mounted_in_a_private_directory_stays_when_a_stranger_is_refused(server):
+    refused_beside_a_mount(server, B)
 
 
 @each("")

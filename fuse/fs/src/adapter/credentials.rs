@@ -19,10 +19,13 @@
 //!
 //! The status file shows the thread's own identity. If the kernel acts for the thread with another
 //! identity (overlayfs and nfsd do, and io_uring may), these are not the groups of the request. So
-//! they are used only if uid and gid in the file are those of the request.
+//! they are used only if uid and gid in the file are those of the request. access(2) asks with the
+//! real uid and gid of the thread, which the file shows as well, so requests that access(2) makes
+//! ([`asks_only`]) may have these.
 
 use lru::LruCache;
 use nfsrdma_channel::Header;
+use nfsrdma_channel::abi::opcode;
 use nfsrdma_nfs3::{Cred, Credential};
 use parking_lot::Mutex;
 use std::fs::File;
@@ -46,6 +49,24 @@ struct Known {
     cred: Cred,
     /// It made a request since the last [`Credentials::close_idle`].
     asked: bool,
+}
+
+/// Whom a thread asks as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Asker {
+    uid: u32,
+    gid: u32,
+    /// These may be its real ids.
+    by_real_ids: bool,
+}
+
+/// Whether access(2) may send a request: it asks by the caller's real ids what other calls ask by
+/// those that count for the file system.
+fn asks_only(code: u32) -> bool {
+    matches!(
+        code,
+        opcode::LOOKUP | opcode::ACCESS | opcode::GETATTR | opcode::READLINK | opcode::GETXATTR
+    )
 }
 
 /// Reads credentials of callers.
@@ -80,12 +101,18 @@ impl Credentials {
 
     /// The credential of a request, read at this moment.
     pub(super) fn of(&self, request: &Header) -> Cred {
-        self.of_thread(request.pid(), request.uid(), request.gid())
+        let asker = Asker {
+            uid: request.uid(),
+            gid: request.gid(),
+            by_real_ids: asks_only(request.opcode),
+        };
+        self.of_thread(request.pid(), asker)
     }
 
-    /// The credential of thread `tid` with the file system uid and gid `uid` and `gid`. Thread 0 is
-    /// outside this PID namespace, or is the kernel itself: its groups are not known.
-    pub(super) fn of_thread(&self, tid: u32, uid: u32, gid: u32) -> Cred {
+    /// The credential of thread `tid`. Thread 0 is outside this PID namespace, or is the kernel
+    /// itself: its groups are not known.
+    pub(super) fn of_thread(&self, tid: u32, asker: Asker) -> Cred {
+        let Asker { uid, gid, .. } = asker;
         let alone = || {
             Arc::new(Credential {
                 uid,
@@ -102,13 +129,13 @@ impl Credentials {
         });
         let again = known
             .as_ref()
-            .and_then(|known| groups_for(&known.status, uid, gid).ok());
+            .and_then(|known| groups_for(&known.status, asker).ok());
         let (status, groups) = match (&known, again) {
             (Some(known), Some(groups)) => (known.status.clone(), groups),
             // The thread is not known, or its number was given to another thread.
             _ => {
                 let opened = File::open(format!("/proc/{tid}/status"))
-                    .and_then(|status| Ok((groups_for(&status, uid, gid)?, status)));
+                    .and_then(|status| Ok((groups_for(&status, asker)?, status)));
                 match opened {
                     Ok((groups, status)) => (Arc::new(status), groups),
                     Err(_) => {
@@ -161,25 +188,30 @@ pub(super) fn user_of(request: &Header) -> Cred {
     })
 }
 
-/// The supplementary groups in a status file; none if its uid and gid are not `uid` and `gid`.
-fn groups_for(status: &File, uid: u32, gid: u32) -> io::Result<Vec<u32>> {
+/// The supplementary groups in a status file; none if its uid and gid are not those of `asker`.
+fn groups_for(status: &File, asker: Asker) -> io::Result<Vec<u32>> {
     let mut small = [0; USUAL];
     let len = status.read_at(&mut small, 0)?;
     if len < small.len() {
-        return Ok(parse(&small[..len], uid, gid).unwrap_or_default());
+        return Ok(parse(&small[..len], asker).unwrap_or_default());
     }
     // The whole file by one read: parts of it might be from different moments.
     let mut large = vec![0; LONGEST];
     let len = status.read_at(&mut large, 0)?;
-    Ok(parse(&large[..len], uid, gid).unwrap_or_default())
+    Ok(parse(&large[..len], asker).unwrap_or_default())
 }
 
-/// The supplementary groups in the text of a status file; `None` if its file system uid and gid are
-/// not `uid` and `gid`.
-fn parse(status: &[u8], uid: u32, gid: u32) -> Option<Vec<u32>> {
+/// The supplementary groups in the text of a status file; `None` if its file system uid and gid (or
+/// its real ones, where these may ask) are not those of `asker`.
+fn parse(status: &[u8], asker: Asker) -> Option<Vec<u32>> {
     // "Uid:" and "Gid:": real, effective, saved, file system.
-    let fourth = |name: &[u8]| numbers(line(status, name)?).nth(3);
-    (fourth(b"Uid:") == Some(uid) && fourth(b"Gid:") == Some(gid))
+    const REAL: usize = 0;
+    const FILE_SYSTEM: usize = 3;
+    let (uids, gids) = (line(status, b"Uid:")?, line(status, b"Gid:")?);
+    let is = |column| {
+        numbers(uids).nth(column) == Some(asker.uid) && numbers(gids).nth(column) == Some(asker.gid)
+    };
+    (is(FILE_SYSTEM) || asker.by_real_ids && is(REAL))
         .then(|| line(status, b"Groups:").map(|line| numbers(line).collect()))
         .flatten()
 }
@@ -206,18 +238,41 @@ mod tests {
     const STATUS: &[u8] =
         b"Name:\tcat\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nFDSize:\t64\nGroups:\t4 24 1000 \nVmPeak:\t1 kB\n";
 
+    fn asker(uid: u32, gid: u32) -> Asker {
+        Asker {
+            uid,
+            gid,
+            by_real_ids: false,
+        }
+    }
+
     #[test]
     fn groups_of_a_status_file() {
-        assert_eq!(parse(STATUS, 4, 8), Some(vec![4, 24, 1000]));
+        assert_eq!(parse(STATUS, asker(4, 8)), Some(vec![4, 24, 1000]));
         let none = b"Uid:\t1\t1\t1\t1\nGid:\t1\t1\t1\t1\nGroups:\t \n";
-        assert_eq!(parse(none, 1, 1), Some(Vec::new()));
-        assert_eq!(parse(b"", 0, 0), None);
+        assert_eq!(parse(none, asker(1, 1)), Some(Vec::new()));
+        assert_eq!(parse(b"", asker(0, 0)), None);
     }
 
     #[test]
     fn groups_of_another_identity_are_not_taken() {
-        assert_eq!(parse(STATUS, 1, 8), None);
-        assert_eq!(parse(STATUS, 4, 5), None);
+        assert_eq!(parse(STATUS, asker(1, 8)), None);
+        assert_eq!(parse(STATUS, asker(4, 5)), None);
+    }
+
+    #[test]
+    fn who_only_asks_may_do_so_by_real_ids() {
+        let by_real_ids = |uid, gid| Asker {
+            by_real_ids: true,
+            ..asker(uid, gid)
+        };
+        let groups = Some(vec![4, 24, 1000]);
+        assert_eq!(parse(STATUS, by_real_ids(1, 5)), groups);
+        assert_eq!(parse(STATUS, by_real_ids(4, 8)), groups);
+        for (uid, gid) in [(1, 8), (4, 5), (2, 6), (3, 7)] {
+            assert_eq!(parse(STATUS, by_real_ids(uid, gid)), None);
+        }
+        assert!(asks_only(opcode::ACCESS) && !asks_only(opcode::CREATE));
     }
 
     /// (Thread id, file system uid, file system gid) of this thread.
@@ -233,8 +288,8 @@ mod tests {
     fn the_same_credential_is_the_same_allocation() {
         let (tid, uid, gid) = own();
         let all = Credentials::default();
-        let first = all.of_thread(tid, uid, gid);
-        assert!(Arc::ptr_eq(&first, &all.of_thread(tid, uid, gid)));
+        let first = all.of_thread(tid, asker(uid, gid));
+        assert!(Arc::ptr_eq(&first, &all.of_thread(tid, asker(uid, gid))));
         let mut groups: Vec<u32> = rustix::process::getgroups()
             .unwrap()
             .into_iter()
@@ -245,7 +300,7 @@ mod tests {
         read.sort_unstable();
         assert_eq!(read, groups);
         // The kernel acts for the thread with another identity.
-        assert!(all.of_thread(tid, uid + 1, gid).groups.is_empty());
+        assert!(all.of_thread(tid, asker(uid + 1, gid)).groups.is_empty());
     }
 
     #[test]
@@ -259,20 +314,20 @@ mod tests {
         };
         let (tid, uid, gid) = std::thread::spawn(own).join().unwrap();
         ended(tid);
-        let gone = all.of_thread(tid, uid, gid);
+        let gone = all.of_thread(tid, asker(uid, gid));
         assert!(gone.groups.is_empty(), "a thread that ended has no groups");
         assert_eq!(all.known.lock().len(), 0);
         let (tid, uid, gid) = std::thread::scope(|scope| {
             let seen = scope.spawn(|| {
                 let own = own();
-                all.of_thread(own.0, own.1, own.2);
+                all.of_thread(own.0, asker(own.1, own.2));
                 own
             });
             seen.join().unwrap()
         });
         assert_eq!(all.known.lock().len(), 1);
         ended(tid);
-        assert!(all.of_thread(tid, uid, gid).groups.is_empty());
+        assert!(all.of_thread(tid, asker(uid, gid)).groups.is_empty());
         assert_eq!(all.known.lock().len(), 0, "its descriptor is still kept");
     }
 
@@ -280,10 +335,10 @@ mod tests {
     fn descriptors_of_threads_that_do_not_ask_are_closed() {
         let all = Credentials::default();
         let (tid, uid, gid) = own();
-        all.of_thread(tid, uid, gid);
+        all.of_thread(tid, asker(uid, gid));
         all.close_idle();
         assert_eq!(all.known.lock().len(), 1, "it has just asked");
-        all.of_thread(tid, uid, gid);
+        all.of_thread(tid, asker(uid, gid));
         all.close_idle();
         assert_eq!(all.known.lock().len(), 1);
         all.close_idle();
@@ -305,7 +360,7 @@ mod tests {
                 });
             }
             for tid in ids.iter().take(300) {
-                all.of_thread(tid, uid, gid);
+                all.of_thread(tid, asker(uid, gid));
             }
             done.wait();
         });
@@ -326,7 +381,7 @@ mod tests {
                 if forget {
                     all.known.lock().pop(&tid);
                 }
-                all.of_thread(tid, uid, gid);
+                all.of_thread(tid, asker(uid, gid));
             }
             println!(
                 "{what}: {} ns",

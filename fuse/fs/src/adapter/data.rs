@@ -101,7 +101,11 @@ impl<N: Nfs3> Adapter<N> {
             request.pid(),
             offset..offset.saturating_add(data.len() as u64),
         );
-        if !guessed && let Some(result) = self.fs.write_cached(handle, offset, data, flags) {
+        // The kernel gives it with writes of users other than root.
+        let clears = to.kill_suidgid && self.fs.leaves_set_id(handle);
+        let writer = clears.then(|| self.cred(request, request.nodeid));
+        let at_once = !guessed && !clears;
+        if at_once && let Some(result) = self.fs.write_cached(handle, offset, data, flags) {
             self.fs.kernel_wrote(handle, &range, pid);
             reply_with(reply, result, Reply::written);
             return self.send_deferred();
@@ -126,7 +130,14 @@ impl<N: Nfs3> Adapter<N> {
             if append.as_ref().is_some_and(|append| append.is_beyond) {
                 queued.until_empty(MOST_OF_OPEN, || true).await;
             }
-            let result = fs.write(handle, offset, &data, flags).await;
+            let cleared = match &writer {
+                Some(writer) => fs.clear_set_id(handle, writer).await,
+                None => Ok(()),
+            };
+            let result = match cleared {
+                Ok(()) => fs.write(handle, offset, &data, flags).await,
+                Err(error) => Err(error),
+            };
             drop(append);
             if !OpenFile::is_direct(flags) {
                 fs.kernel_wrote(handle, &range, pid);

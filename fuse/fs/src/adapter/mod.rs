@@ -208,9 +208,6 @@ fn ring_flag(rings: &Result<Vec<Ring>, String>) -> u64 {
 }
 
 /// The INIT flags that a mount with ACLs asks for in addition.
-///
-/// With extended attributes the kernel asks for `security.capability` at each write(2), unless
-/// HANDLE_KILLPRIV_V2 lets it remember that there is none.
 fn acl_flags<N: Nfs3>(fs: &Fs<N>, options: &FuseOptions) -> u64 {
     if !fs.has_acl() {
         return 0;
@@ -219,7 +216,7 @@ fn acl_flags<N: Nfs3>(fs: &Fs<N>, options: &FuseOptions) -> u64 {
         true => init::POSIX_ACL,
         false => 0,
     };
-    init::DONT_MASK | init::HANDLE_KILLPRIV_V2 | checks
+    init::DONT_MASK | checks
 }
 
 /// What is wanted of the kernel, with these flags in addition.
@@ -235,8 +232,11 @@ fn wanted(options: &FuseOptions, more: u64) -> Wanted {
             | init::DIRECT_IO_ALLOW_MMAP
             | init::PARALLEL_DIROPS
             | init::CACHE_SYMLINKS
-            // The server clears set-id bits.
+            // The server clears set-id bits, or this side does, where the kernel says so. With
+            // extended attributes it also asks for `security.capability` at each write(2), unless
+            // the second flag lets it remember that there is none.
             | init::HANDLE_KILLPRIV
+            | init::HANDLE_KILLPRIV_V2
             // Without one of these the kernel keeps that kind of locks by itself.
             | if options.posix_locks { init::POSIX_LOCKS } else { 0 }
             | if options.flock_locks { init::FLOCK_LOCKS } else { 0 },
@@ -296,6 +296,7 @@ fn start<N: Nfs3>(
         credentials: credentials.clone(),
         notifier: channel.notifier(),
         queued,
+        mount: mount.clone(),
         sending: match (options.workers, deferring) {
             (0, false) => Sending::AtOnce,
             (0, true) => Sending::Together(channel.device().clone()),

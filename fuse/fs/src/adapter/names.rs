@@ -11,8 +11,9 @@ use super::replies::{
     channel_entry, file_flags, reply_absent, reply_entry, reply_held, reply_ok, reply_or_undo,
 };
 use super::state::{Adapter, close};
+use super::unmount::OwnMount;
 use super::waiting::Held;
-use crate::fs::{Entry, Found, Fs, FsResult, NewMode};
+use crate::fs::{Entry, Found, Fs, FsError, FsResult, NewMode};
 use nfsrdma_channel::{Header, Reply};
 use nfsrdma_nfs3::Nfs3;
 use std::ffi::OsStr;
@@ -37,6 +38,7 @@ impl<N: Nfs3> Adapter<N> {
             false => self.cred(request, parent),
         };
         let reply = self.waiting.hold(request, reply);
+        let mount = self.mount.clone();
         self.start(async move {
             let mut found = fs.lookup(&cred, parent, name.as_bytes()).await;
             if without_groups && !fs.lookup_holds_without_groups(parent, &found) {
@@ -49,6 +51,8 @@ impl<N: Nfs3> Adapter<N> {
                     found = Box::pin(fs.lookup(&cred, parent, name.as_bytes())).await;
                 }
             }
+            let name = name.as_bytes();
+            let found = found.map_err(|error| sparing_mounts(&fs, &mount, (parent, name), error));
             reply_or_undo(reply, found, tell, |found| {
                 if let Found::Is(entry) = found {
                     fs.forget(entry.nodeid, 1);
@@ -199,6 +203,26 @@ impl<N: Nfs3> Adapter<N> {
                 },
             );
         });
+    }
+}
+
+/// What the kernel is told of a LOOKUP that failed. It takes every error but ENOMEM and EINTR for the
+/// news that the name leads nowhere any longer, also if only this caller may not search the directory,
+/// or has waited too long for the server. Then it detaches what is mounted on that name or below it,
+/// for everybody. Where something is, ENOMEM spares it.
+fn sparing_mounts<N: Nfs3>(
+    fs: &Fs<N>,
+    mount: &OwnMount,
+    (parent, name): (u64, &[u8]),
+    error: FsError,
+) -> FsError {
+    if error.says_gone() {
+        return error;
+    }
+    let below = mount.mounts_below();
+    match below.iter().any(|path| fs.is_on_path(parent, name, path)) {
+        true => FsError::NoMemory,
+        false => error,
     }
 }
 

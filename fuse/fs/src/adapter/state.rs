@@ -3,6 +3,7 @@
 
 use super::credentials::Credentials;
 use super::queued::{Queued, has_request};
+use super::unmount::OwnMount;
 use super::waiting::{Held, Waiting};
 use crate::fs::{Fs, NewMode, Opened};
 use nfsrdma_channel::{self as channel, Header, Notifier, Reply};
@@ -17,6 +18,7 @@ pub(super) struct Adapter<N> {
     pub(super) waiting: Arc<Waiting>,
     pub(super) notifier: Notifier,
     pub(super) queued: Arc<Queued>,
+    pub(super) mount: Arc<OwnMount>,
     pub(super) sending: Sending,
     /// The number of requests that arrived, plus the inodes that the kernel forgot.
     pub(super) requests: Arc<AtomicU64>,

@@ -14,6 +14,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -52,11 +53,32 @@ pub fn mount_id(descriptor: &OwnedFd) -> io::Result<u64> {
 }
 
 /// Parses a line of /proc/self/mountinfo: ID, ID of the parent, mount point (escaped).
-fn parse_line(line: &str) -> Option<(u64, u64, &str)> {
-    let mut fields = line.split(' ');
-    let id = fields.next()?.parse().ok()?;
-    let parent = fields.next()?.parse().ok()?;
+fn parse_line(line: &[u8]) -> Option<(u64, u64, &[u8])> {
+    let mut fields = line.split(|&byte| byte == b' ');
+    let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse().ok();
+    let (id, parent) = (number()?, number()?);
     Some((id, parent, fields.nth(2)?))
+}
+
+/// A mount point as it is: there, `\040` stands for a space, and so on.
+fn unescape(path: &[u8]) -> Vec<u8> {
+    let mut rest = path;
+    let mut plain = Vec::with_capacity(path.len());
+    while let Some((&byte, after)) = rest.split_first() {
+        let digits = after.get(..3).filter(|_| byte == b'\\');
+        let octal = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+        match octal.and_then(|octal| u8::from_str_radix(octal, 8).ok()) {
+            Some(escaped) => {
+                plain.push(escaped);
+                rest = &after[3..];
+            }
+            None => {
+                plain.push(byte);
+                rest = after;
+            }
+        }
+    }
+    plain
 }
 
 impl OwnMount {
@@ -105,11 +127,26 @@ impl OwnMount {
     /// Whether the mount is in this namespace, and the first mount on top of it or below it.
     fn look(&self) -> io::Result<(bool, Option<String>)> {
         let table = fs::read("/proc/self/mountinfo")?;
-        let table = String::from_utf8_lossy(&table);
-        let lines = || table.lines().filter_map(parse_line);
+        let lines = || table.split(|&byte| byte == b'\n').filter_map(parse_line);
         let there = lines().any(|(id, _, _)| id == self.id);
         let other = lines().find(|&(_, parent, _)| parent == self.id);
-        Ok((there, other.map(|(_, _, dir)| dir.to_owned())))
+        let name = |dir| String::from_utf8_lossy(dir).into_owned();
+        Ok((there, other.map(|(_, _, dir)| name(dir))))
+    }
+
+    /// The paths below its root on which others are mounted, in this namespace.
+    pub(super) fn mounts_below(&self) -> Vec<Vec<u8>> {
+        let Ok(table) = fs::read("/proc/self/mountinfo") else {
+            return Vec::new();
+        };
+        let lines = table.split(|&byte| byte == b'\n').filter_map(parse_line);
+        let others = lines.filter(|&(_, parent, _)| parent == self.id && self.id != 0);
+        let below = |(_, _, dir)| {
+            let dir = unescape(dir);
+            let rest = dir.strip_prefix(self.dir.as_os_str().as_bytes())?;
+            rest.strip_prefix(b"/").map(<[u8]>::to_vec)
+        };
+        others.filter_map(below).collect()
     }
 
     /// Unmounts this mount and no other: by umount2(2) where that is permitted, else by
@@ -177,10 +214,11 @@ mod tests {
 
     #[test]
     fn lines_of_the_table() {
-        let line = r"40 22 0:51 / /mnt/a\040b ro,nosuid - fuse.nfsrdma srv:/x rw,user_id=0";
-        assert_eq!(parse_line(line), Some((40, 22, r"/mnt/a\040b")));
-        assert_eq!(parse_line("40 22"), None);
-        assert_eq!(parse_line(""), None);
+        let line = br"40 22 0:51 / /mnt/a\040b ro,nosuid - fuse.nfsrdma srv:/x rw,user_id=0";
+        assert_eq!(parse_line(line), Some((40, 22, &br"/mnt/a\040b"[..])));
+        assert_eq!(parse_line(b"40 22"), None);
+        assert_eq!(parse_line(b""), None);
+        assert_eq!(unescape(br"/mnt/a\040b\134040\"), br"/mnt/a b\040\");
     }
 
     #[test]

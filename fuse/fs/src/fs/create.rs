@@ -76,7 +76,7 @@ impl<N: Nfs3> Fs<N> {
                 }
                 Err(error)
                     if error.status() == Some(Status::Exist) && how == CreateMode::Guarded => {}
-                Err(error) => return Err(error),
+                Err(error) => return Err(self.note_name_error(&dir, name, error)),
             }
             // Somebody else created the file since the kernel looked the name up.
             self.names.remove(dir.nodeid, name);
@@ -153,16 +153,17 @@ impl<N: Nfs3> Fs<N> {
             None => {
                 let how = CreateMode::Guarded;
                 let call = pin!(self.nfs.create(cred, &dir.handle, name, how, &attributes));
-                self.changing(&dir, call, |made| made.dir).await?
+                self.changing(&dir, call, |made| made.dir).await
             }
             Some(special) => {
                 let call = self
                     .nfs
                     .mknod(cred, &dir.handle, name, special, &attributes);
                 let call = pin!(call);
-                self.changing(&dir, call, |made| made.dir).await?
+                self.changing(&dir, call, |made| made.dir).await
             }
         };
+        let made = made.map_err(|error| self.note_name_error(&dir, name, error))?;
         self.made_entry(cred, stamp, &dir, name, &made, Some(new))
             .await
     }
@@ -180,7 +181,8 @@ impl<N: Nfs3> Fs<N> {
         let stamp = Stamp::now();
         let attributes = with_mode(new.mode);
         let call = pin!(self.nfs.mkdir(cred, &dir.handle, name, &attributes));
-        let made = self.changing(&dir, call, |made| made.dir).await?;
+        let made = self.changing(&dir, call, |made| made.dir).await;
+        let made = made.map_err(|error| self.note_name_error(&dir, name, error))?;
         self.made_entry(cred, stamp, &dir, name, &made, Some(new))
             .await
     }
@@ -200,7 +202,8 @@ impl<N: Nfs3> Fs<N> {
             .nfs
             .symlink(cred, &dir.handle, name, target, &attributes);
         let call = pin!(call);
-        let made = self.changing(&dir, call, |made| made.dir).await?;
+        let made = self.changing(&dir, call, |made| made.dir).await;
+        let made = made.map_err(|error| self.note_name_error(&dir, name, error))?;
         self.made_entry(cred, stamp, &dir, name, &made, None).await
     }
 

@@ -71,6 +71,17 @@ impl FsError {
         }
     }
 
+    /// Whether what the call was about is there no longer. Other errors may concern its caller
+    /// alone.
+    pub fn says_gone(&self) -> bool {
+        let status = self.status();
+        matches!(self, FsError::UnknownInode | FsError::Stale)
+            || matches!(
+                status,
+                Some(Status::NoEnt | Status::NotDir | Status::Stale | Status::BadHandle)
+            )
+    }
+
     /// The errno that the system call returns.
     pub fn errno(&self) -> i32 {
         match self {

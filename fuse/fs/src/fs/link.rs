@@ -18,7 +18,8 @@ impl<N: Nfs3> Fs<N> {
         check_name(name)?;
         let inode = self.inode(nodeid)?;
         let dir = self.inode(parent)?;
-        self.link_inode(cred, &inode, &dir, name).await?;
+        let linked = self.link_inode(cred, &inode, &dir, name).await;
+        linked.map_err(|error| self.note_name_error(&dir, name, error))?;
         self.own_name(&dir, name, Some(&inode));
         let known = inode.state.lock().fresh(self.now()).copied();
         let attributes = match known {

@@ -9,7 +9,7 @@
 //! object gives the kernel one reference to its node, which FORGET takes back.
 
 use super::config::LookupCache;
-use super::error::FsResult;
+use super::error::{FsError, FsResult};
 use super::inode::{Inode, ROOT, Stamp};
 use super::names::Child;
 use super::{Entry, Fs, check_name};
@@ -216,6 +216,27 @@ impl<N: Nfs3> Fs<N> {
         Box::pin(self.find(cred, dir, name))
             .await
             .map(|found| found.0)
+    }
+
+    /// A call on `name` failed. If the error contradicts what is remembered of the name, somebody else
+    /// has changed the directory: nothing that was known of the names in it is believed any longer.
+    /// Otherwise who was told EEXIST would not find what exists.
+    pub(super) fn note_name_error(&self, dir: &Inode, name: &[u8], error: FsError) -> FsError {
+        let epoch = dir.state.lock().epoch;
+        let known = self.names.get(dir.nodeid, epoch, name);
+        let is_other = matches!(
+            (error.status(), known),
+            (Some(Status::Exist), Some(Child::Absent)) | (Some(Status::NoEnt), Some(Child::Is(_)))
+        );
+        if is_other {
+            {
+                let mut state = dir.state.lock();
+                state.renew_epoch();
+                state.expire();
+            }
+            self.contents_changed(dir);
+        }
+        error
     }
 
     /// Caches that a change by this mount made `name` lead to `child`, or to nothing.

@@ -41,6 +41,7 @@ mod read;
 mod remove;
 mod rename;
 mod search;
+mod set_id;
 mod sibling_names;
 mod squash;
 mod stale_pages;
@@ -135,7 +136,7 @@ pub struct Fs<N> {
     removed: Notify,
     fsid_known: AtomicBool,
     readdirplus: AtomicBool,
-    root_squash: Mutex<squash::RootSquash>,
+    root_squash: Mutex<squash::RootSquashes>,
     superuser: squash::Superuser,
     /// The mount is being shut down: data that cannot be written is reported at the unmount even if
     /// an open file has the error, because no program will fetch it.

@@ -148,6 +148,16 @@ impl Names {
         matches!(found, Some((_, Child::Is(inode))) if inode.nodeid == node)
     }
 
+    /// The node that `name` in `dir` led to when it was last looked up.
+    pub(super) fn last(&self, dir: u64, name: &[u8]) -> Option<u64> {
+        let key = key(dir, name);
+        let shard = self.shard(&key).lock();
+        match shard.peek(&key[..])? {
+            (_, Child::Is(inode)) => Some(inode.nodeid),
+            (_, Child::Absent) => None,
+        }
+    }
+
     /// All cached names in `dir`, valid or not, including those that lead to nothing.
     pub(super) fn all_in(&self, dir: u64) -> Vec<Box<[u8]>> {
         let prefix = dir.to_ne_bytes();

@@ -33,6 +33,19 @@ impl<N> fmt::Debug for Paths<N> {
     }
 }
 
+impl<N: Nfs3> Fs<N> {
+    /// Whether `name` in `dir` is on `path`, which begins at the root, as far as the names in memory
+    /// tell. Behind one that is not there, the name alone counts.
+    pub fn is_on_path(&self, dir: u64, name: &[u8], path: &[u8]) -> bool {
+        let mut node = Some(ROOT);
+        path.split(|&byte| byte == b'/').any(|part| {
+            let here = node.is_none_or(|node| node == dir);
+            node = node.and_then(|node| self.names.last(node, part));
+            here && part == name
+        })
+    }
+}
+
 impl<N: Nfs3> Paths<N> {
     pub fn new(fs: Arc<Fs<N>>) -> Self {
         Paths {

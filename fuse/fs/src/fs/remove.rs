@@ -99,9 +99,14 @@ impl<N: Nfs3> Fs<N> {
                     .map(|_| ());
             }
         }
-        let known = self.known_child(&dir, name);
+        // Its other names are to show one link less: mostly cached, since the kernel has looked it up.
+        let known = match self.known_child(&dir, name) {
+            Some(child) => Some(child),
+            None => Box::pin(self.child(cred, &dir, name)).await.ok(),
+        };
         let call = pin!(self.nfs.remove(cred, &dir.handle, name));
-        let wcc = self.changing(&dir, call, |wcc| *wcc).await?;
+        let wcc = self.changing(&dir, call, |wcc| *wcc).await;
+        let wcc = wcc.map_err(|error| self.note_name_error(&dir, name, error))?;
         self.searched_to_change(cred, &dir, &wcc);
         self.own_name(&dir, name, None);
         if let Some(child) = known {
@@ -126,7 +131,8 @@ impl<N: Nfs3> Fs<N> {
             self.removals_done(child.nodeid).await;
         }
         let call = pin!(self.nfs.rmdir(cred, &dir.handle, name));
-        let wcc = self.changing(&dir, call, |wcc| *wcc).await?;
+        let wcc = self.changing(&dir, call, |wcc| *wcc).await;
+        let wcc = wcc.map_err(|error| self.note_name_error(&dir, name, error))?;
         self.searched_to_change(cred, &dir, &wcc);
         self.own_name(&dir, name, None);
         if let Some(child) = child {
@@ -216,7 +222,8 @@ impl<N: Nfs3> Fs<N> {
         let call = self
             .nfs
             .rename(cred, &dir.handle, name, &dir.handle, &hidden);
-        self.changing(dir, call, |wcc| wcc.to_dir).await?;
+        let renamed = self.changing(dir, call, |wcc| wcc.to_dir).await;
+        renamed.map_err(|error| self.note_name_error(dir, name, error))?;
         self.own_name(dir, name, None);
         self.hidden(cred, dir, &hidden, inode).await;
         Ok(hidden)

@@ -109,7 +109,7 @@ impl<N: Nfs3> Fs<N> {
                 }
                 return Err(error);
             }
-            (Err(error), _, _) => return Err(error),
+            (Err(error), _, _) => return Err(self.note_name_error(&from_dir, from.1, error)),
         }
         // If another client has changed the directory before, the name may have led to another
         // object, and that was renamed.

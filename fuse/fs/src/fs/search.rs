@@ -22,7 +22,7 @@ use super::config::Permissions;
 use super::error::FsResult;
 use super::inode::{Inode, Stamp};
 use super::squash::everybody_may_search;
-use super::{Fs, inode, squash};
+use super::{Fs, inode};
 use nfsrdma_nfs3::{Cred, Credential, Nfs3};
 use nfsrdma_xdr::nfs3::{Attributes, Status, WccData, access};
 use std::sync::Arc;
@@ -154,9 +154,7 @@ impl<N: Nfs3> Fs<N> {
         }
         let known = dir.state.lock().attributes().copied();
         let Some(attributes) = known else { return };
-        if self.root_squash.lock().may_search(&attributes).is_some() {
-            return;
-        }
+        let is_known = self.root_squash.lock().may_search(&attributes).is_some();
         let status = match found {
             Ok(_) => Status::Ok,
             Err(error) => match error.status() {
@@ -165,8 +163,10 @@ impl<N: Nfs3> Fs<N> {
             },
         };
         let granted = match status {
-            Status::Ok | Status::NoEnt if cred.uid == 0 => true,
+            // Also if it was granted before: servers change their minds.
             Status::Access if cred.uid == 0 => false,
+            _ if is_known => return,
+            Status::Ok | Status::NoEnt if cred.uid == 0 => true,
             Status::Ok | Status::NoEnt => {
                 let root = Arc::new(Credential {
                     uid: 0,
@@ -180,9 +180,7 @@ impl<N: Nfs3> Fs<N> {
             }
             _ => return,
         };
-        let mut squash = self.root_squash.lock();
-        squash.answered(&attributes, granted);
-        if *squash == squash::RootSquash::Squashed {
+        if self.root_squash.lock().answered(&attributes, granted) {
             tracing::debug!(
                 "the server squashes root: names in private directories are looked up each time"
             );

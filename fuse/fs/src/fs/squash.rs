@@ -55,7 +55,7 @@ impl Superuser {
 /// The user and the group either of which explains why LOOKUP in a directory was granted, if uid 0
 /// is squashed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Grant {
+struct Grant {
     owner: Option<u32>,
     group: Option<u32>,
 }
@@ -87,13 +87,52 @@ fn is_odd(dir: &Attributes) -> bool {
     has(0o001) && dir.mode & 0o110 != 0o110 || has(0o010) && !has(0o100)
 }
 
-/// What is known of how the server treats uid 0.
+/// What is known of how the server treats uid 0 in a file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum RootSquash {
+enum RootSquash {
     /// All grants so far can be explained by one user to whom uid 0 may be squashed.
     Unknown(Vec<Grant>),
     Squashed,
     NotSquashed,
+}
+
+/// The same for each file system of the server that was seen, as a server may squash uid 0 in one
+/// and not in another.
+#[derive(Debug, Default)]
+pub(super) struct RootSquashes(Vec<(u64, RootSquash)>);
+
+impl RootSquashes {
+    /// File systems that are told apart, at most: then all is asked anew.
+    const MOST: usize = 64;
+
+    /// Whether the server lets uid 0 search `dir`; `None` if an ACCESS would tell.
+    pub(super) fn may_search(&self, dir: &Attributes) -> Option<bool> {
+        if everybody_may_search(dir) {
+            return Some(true);
+        }
+        let known = self.0.iter().find(|(fsid, _)| *fsid == dir.fsid);
+        match known {
+            Some((_, known)) => known.may_search(dir),
+            None => RootSquash::default().may_search(dir),
+        }
+    }
+
+    /// The server answered an ACCESS or LOOKUP by uid 0 in `dir`. Returns whether that has told
+    /// that uid 0 is squashed.
+    pub(super) fn answered(&mut self, dir: &Attributes, granted: bool) -> bool {
+        let known = self.0.iter().position(|(fsid, _)| *fsid == dir.fsid);
+        let at = known.unwrap_or_else(|| {
+            if self.0.len() >= Self::MOST {
+                self.0.clear();
+            }
+            self.0.push((dir.fsid, RootSquash::default()));
+            self.0.len() - 1
+        });
+        let (_, known) = &mut self.0[at];
+        let before = *known == RootSquash::Squashed;
+        known.answered(dir, granted);
+        !before && *known == RootSquash::Squashed
+    }
 }
 
 impl Default for RootSquash {
@@ -105,7 +144,7 @@ impl Default for RootSquash {
 impl RootSquash {
     /// Whether the server lets uid 0 search `dir`; `None` if that is not known and an ACCESS would
     /// show it.
-    pub(super) fn may_search(&self, dir: &Attributes) -> Option<bool> {
+    fn may_search(&self, dir: &Attributes) -> Option<bool> {
         match self {
             _ if everybody_may_search(dir) => Some(true),
             RootSquash::Squashed => Some(false),
@@ -122,17 +161,18 @@ impl RootSquash {
     }
 
     /// The server answered an ACCESS or LOOKUP by uid 0 in `dir`.
-    pub(super) fn answered(&mut self, dir: &Attributes, granted: bool) {
-        let RootSquash::Unknown(grants) = self else {
-            return;
-        };
+    fn answered(&mut self, dir: &Attributes, granted: bool) {
         if everybody_may_search(dir) {
             return;
         }
         if !granted {
+            // Whatever was granted before: servers change their minds.
             *self = RootSquash::Squashed;
             return;
         }
+        let RootSquash::Unknown(grants) = self else {
+            return;
+        };
         if is_odd(dir) {
             return;
         }
@@ -193,6 +233,38 @@ mod tests {
         root.answered(&dir(1, 1, 0o700), false);
         assert_eq!(root.may_search(&dir(2, 2, 0o750)), Some(false));
         assert_eq!(root.may_search(&dir(2, 2, 0o755)), Some(true));
+    }
+
+    #[test]
+    fn a_refusal_counts_after_grants() {
+        let mut root = RootSquash::NotSquashed;
+        root.answered(&dir(1, 1, 0o755), false);
+        assert_eq!(
+            root,
+            RootSquash::NotSquashed,
+            "it is refused for another reason"
+        );
+        root.answered(&dir(1, 1, 0o700), false);
+        assert_eq!(root, RootSquash::Squashed);
+    }
+
+    #[test]
+    fn one_file_system_says_nothing_of_another() {
+        let of = |fsid| Attributes {
+            fsid,
+            ..dir(0, 0, 0o700)
+        };
+        let mut root = RootSquashes::default();
+        assert!(!root.answered(&of(7), true));
+        assert_eq!(root.may_search(&of(7)), Some(true));
+        assert_eq!(root.may_search(&of(8)), None);
+        assert!(root.answered(&of(8), false) && !root.answered(&of(8), false));
+        assert_eq!(root.may_search(&of(8)), Some(false));
+        assert_eq!(root.may_search(&of(7)), Some(true));
+        for fsid in 0..1000 {
+            root.answered(&of(fsid), true);
+        }
+        assert!(root.0.len() <= RootSquashes::MOST);
     }
 
     #[test]

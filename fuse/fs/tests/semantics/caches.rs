@@ -291,6 +291,26 @@ fn one_mount_alone_sees_no_foreign_changes() {
 }
 
 #[test]
+fn a_link_is_counted_no_longer_though_its_name_was_forgotten() {
+    let config = FsConfig {
+        name_entries: 8,
+        ..small()
+    };
+    let m = Mount::of(&MemoryServer::new(), config);
+    let (node, f) = m.create("a");
+    m.close(f).unwrap();
+    block_on(m.fs.link(&m.cred, node, ROOT, b"b")).unwrap();
+    assert_eq!(m.stat(node).unwrap().nlink, 2);
+    // There is room for few names. The kernel still has this one.
+    for number in 0..100 {
+        assert!(m.lookup(&format!("absent{number}")).is_none());
+    }
+    assert_eq!(m.stat(node).unwrap().nlink, 2);
+    m.unlink("b").unwrap();
+    assert_eq!(m.stat(node).unwrap().nlink, 1);
+}
+
+#[test]
 fn an_unmount_with_open_files_leaves_no_hidden_names() {
     let m = Mount::new();
     let (_, f) = m.create("f");
