@@ -60,6 +60,8 @@ pub(super) struct Tree {
     pub(super) pre_op: PreOp,
     /// Each WRITE is to stable storage.
     pub(super) always_stable: bool,
+    /// READ gives no more bytes than this.
+    pub(super) most_read: usize,
     /// What [`nfsrdma_nfs3::Nfs3::is_idle`] answers.
     pub(super) idle: bool,
     /// The clock is ahead by so many nanoseconds.
@@ -93,6 +95,7 @@ impl Tree {
             clock_stands: false,
             pre_op: PreOp::Atomic,
             always_stable: false,
+            most_read: usize::MAX,
             idle: false,
             offset: 0,
             whole_seconds: false,
