@@ -41,6 +41,7 @@ mod read;
 mod remove;
 mod rename;
 mod search;
+mod seldom;
 mod sibling_names;
 mod squash;
 mod stale_pages;
@@ -83,6 +84,7 @@ use nfsrdma_nfs3::{Driver, Limits, Nfs3, NfsError};
 use nfsrdma_rdma::Pool;
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, NAME_MAX, Status};
 use pending_opens::PendingOpens;
+use seldom::Seldom;
 use slab::Slab;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -134,6 +136,8 @@ pub struct Fs<N> {
     removals: Mutex<HashMap<u64, usize>>,
     removed: Notify,
     fsid_known: AtomicBool,
+    /// Replies about objects of another type.
+    other_types: Seldom,
     readdirplus: AtomicBool,
     root_squash: Mutex<squash::RootSquash>,
     superuser: squash::Superuser,
@@ -207,6 +211,7 @@ impl<N: Nfs3> Fs<N> {
             removals: Mutex::default(),
             removed: Notify::new(),
             fsid_known: AtomicBool::new(false),
+            other_types: Seldom::default(),
             closing: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             change_context: ChangeContext::default(),
@@ -283,7 +288,10 @@ impl<N: Nfs3> Fs<N> {
         };
         if attributes.kind != inode.kind {
             // A handle names one object for ever, and an object keeps its type.
-            tracing::warn!(fileid = inode.fileid, kind = ?attributes.kind, "an object of another type");
+            if let Some(more) = self.other_types.event(self.now()) {
+                let (fileid, kind) = (inode.fileid, attributes.kind);
+                tracing::warn!(fileid, ?kind, more, "an object of another type");
+            }
             return false;
         }
         inode.mark_valid();
