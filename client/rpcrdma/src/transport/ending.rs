@@ -180,6 +180,7 @@ impl Link {
         let counters = self.shared.procedures.get(call.procedure);
         counters.ended(result.is_err(), received, time, queued);
         self.shared.marshaller.heads.give_shared(call.head);
+        self.calls.fetch_sub(1, Relaxed);
         call.slot.complete(result);
     }
 
