@@ -289,7 +289,9 @@ impl Link {
     pub(super) fn pump(&self, session: &Session) {
         loop {
             let mut state = self.state.lock();
-            if state.session.is_none() {
+            // Another connection may be in use by now, and this one must not take its credits.
+            let current = state.session.as_deref();
+            if !current.is_some_and(|current| std::ptr::eq(current, session)) {
                 return;
             }
             let credits = state.machine.requested();
