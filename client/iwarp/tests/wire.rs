@@ -390,6 +390,49 @@ fn peer_to_peer_with_each_rtr() {
     }
 }
 
+/// The RTR message may be an RDMA Read of no bytes (RFC 6581 section 9.2), which has a response.
+#[test]
+fn an_initiator_opens_the_stream_by_an_rdma_read_and_takes_its_response() {
+    let listener = TcpListener::bind(any()).unwrap();
+    let at = listener.local_addr().unwrap();
+    let peer = thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        socket.set_read_timeout(Some(LIMIT)).unwrap();
+        let request = read::<28>(&mut socket);
+        assert_eq!((request[20] & 0xc0, request[22] & 0xc0), (0xc0, 0xc0));
+        // Peer-to-peer by RDMA Read, IRD 1, ORD 16.
+        let reply = b"MPA ID Rep Frame\x10\x02\x00\x04\x80\x01\x40\x10";
+        socket.write_all(reply).unwrap();
+        let rtr = read::<52>(&mut socket);
+        assert_eq!(rtr[..4], [0, 46, 0x41, 0x41]);
+        // The response, and a Send of no bytes.
+        let mut response = EMPTY_WRITE;
+        response[3] = 0x42;
+        socket.write_all(&response).unwrap();
+        let mut send = [0; 24];
+        send[..4].copy_from_slice(&[0, 18, 0x41, 0x43]);
+        send[15] = 1;
+        socket.write_all(&send).unwrap();
+        socket
+    });
+    let provider = IwarpProvider::new(IwarpOptions {
+        peer_to_peer: true,
+        ..IwarpOptions::default()
+    });
+    let mut connection = provider.connect(at, &params()).unwrap();
+    let _socket = peer.join().unwrap();
+    let mut out = Vec::new();
+    let until = Instant::now() + LIMIT;
+    while out.is_empty() {
+        connection
+            .completions
+            .poll(&mut out, Wait::Until(until))
+            .unwrap();
+        assert!(Instant::now() < until);
+    }
+    assert!(matches!(out[..], [Completion::Received { len: 0, .. }]));
+}
+
 /// Expects a Send of 600 bytes with markers, after an empty RDMA Write: what a peer reads that
 /// requires markers (RFC 5044 section 4.3).
 fn expect_marked_send(connection: &Connection, socket: &mut TcpStream, opened: bool, crc: bool) {

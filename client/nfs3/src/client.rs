@@ -140,9 +140,9 @@ impl Nfs3Client {
         .await
     }
 
-    /// Makes a call, and repeats it until the answer is not NFS3ERR_JUKEBOX: "the client should
-    /// [...] wait a while, then try again with a new RPC transaction ID" (RFC 1813 section 2.6). On
-    /// a `soft` mount a time-out becomes `GivenUp`.
+    /// Makes a call, and repeats it until the answer is not NFS3ERR_JUKEBOX: "The client should wait
+    /// and then try the request with a new RPC transaction ID" (RFC 1813 section 2.6). On a `soft`
+    /// mount a time-out becomes `GivenUp`.
     ///
     /// The reply counts as [retransmitted](RpcReply::retransmitted) if any of these calls was: the
     /// server may have run one transmission and answered the next one with JUKEBOX.

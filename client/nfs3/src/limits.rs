@@ -14,6 +14,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const DEFAULT_IO: u32 = 1 << 20;
 /// Size that every server is assumed to accept.
 const LEAST: u32 = 4096;
+/// Smallest limit that is taken from a server, as in Linux. A server that transfers less returns
+/// short counts (RFC 1813 section 3.3.19). With a limit of a few bytes, one request of the kernel
+/// would become up to a million calls, and the memory for them is not there.
+const LEAST_LIMIT: u32 = 512;
 /// Room for what precedes the data of a WRITE: RPC header with the largest AUTH_SYS credential,
 /// file handle, offset, count, stability, and length of the data.
 const WRITE_HEAD: u32 = 1024;
@@ -49,7 +53,8 @@ impl Source {
     fn limits(&self, fsinfo: &FsinfoOk) -> Limits {
         let size = |option: Option<u32>, max: u32| {
             let max = if max == 0 { LEAST } else { max };
-            option.unwrap_or(DEFAULT_IO).min(max).min(IO_MAX as u32)
+            let max = max.clamp(LEAST_LIMIT, IO_MAX as u32);
+            option.unwrap_or(DEFAULT_IO).min(max)
         };
         Limits {
             rtmax: size(self.rsize, fsinfo.rtmax),
@@ -141,6 +146,38 @@ pub(crate) fn cut(data: Segs<Buf>, mut len: usize) -> Segs<Buf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_server_makes_millions_of_calls_of_a_request() {
+        let source = |write_chunk| Source {
+            root: FileHandle::new(&[1]).unwrap(),
+            cred: crate::mount::identity::own_credential(),
+            rsize: None,
+            wsize: None,
+            write_chunk,
+        };
+        let says = |max: u32, max_file_size| FsinfoOk {
+            attributes: None,
+            rtmax: max,
+            rtpref: max,
+            rtmult: max,
+            wtmax: max,
+            wtpref: max,
+            wtmult: max,
+            dtpref: max,
+            max_file_size,
+            time_delta: nfsrdma_xdr::nfs3::Time::default(),
+            properties: 0,
+        };
+        for style in [WriteChunk::PositionZero, WriteChunk::Reduced] {
+            for (said, size) in [(0, 4096), (1, 512), (511, 512), (513, 513), (1000, 1000)] {
+                let limits = source(style).limits(&says(said, 0));
+                assert_eq!((limits.rtmax, limits.wtmax), (size, size), "{said}");
+                assert_eq!(limits.dtpref, 4096);
+                assert_eq!(limits.max_file_size, i64::MAX as u64);
+            }
+        }
+    }
 
     #[test]
     fn head_and_data_stay_within_wtmax() {

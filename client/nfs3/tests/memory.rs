@@ -9,8 +9,10 @@ use nfsrdma_nfs3::{ClientOptions, Recovery, TransportOptions};
 use nfsrdma_nfs3::{Nfs3, NfsError};
 use nfsrdma_rdma_testing::drain;
 use nfsrdma_rdma_testing::fault::{Plan, When};
+use nfsrdma_rdma_testing::loopback::Options;
 use nfsrdma_rpcrdma::stats::ConnectionStats;
 use nfsrdma_xdr::nfs3::*;
+use std::sync::Arc;
 use std::time::Duration;
 
 #[tokio::test]
@@ -146,6 +148,38 @@ async fn calls_whose_memory_a_lost_connection_gives_back_late_are_sent_again() {
     }
     let counters = &mounted.client.stats().connections[0];
     assert!(met(counters), "{counters:?}");
+    leaves_nothing(mounted, pool).await;
+}
+
+/// An operation that waits for memory gives up when the mount has been idle for some time, because
+/// then no memory can come back.
+#[tokio::test]
+async fn a_mount_is_not_idle_while_the_memory_of_its_calls_is_given_back() {
+    let device = Options {
+        posted_invalidation: true,
+        ..Options::default()
+    };
+    let server = Server::start(device, Manners::default(), Arc::new(|_: &Seen| Act::Answer));
+    let f = server.plant(b"f", &pattern(20_000, 3));
+    let plan = Plan {
+        delay: Duration::from_millis(300),
+        ..Plan::default()
+    };
+    let (mounted, pool) = server.mount_faulty(plan).await;
+    let client = mounted.client.clone();
+    let ended = || client.stats().procedures[Read::NUMBER as usize].calls;
+    let reading = read(&mounted, &pool, &f, 20_000, 4096);
+    let watching = async {
+        until("the server has the call", || {
+            !server.calls::<Read>().is_empty()
+        })
+        .await;
+        until("the mount is idle", || client.is_idle()).await;
+        assert_eq!(ended(), 1, "idle, and the call has not ended");
+    };
+    let (data, ()) = tokio::join!(reading, watching);
+    assert_eq!(data, pattern(20_000, 3));
+    drop(client);
     leaves_nothing(mounted, pool).await;
 }
 

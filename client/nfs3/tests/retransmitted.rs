@@ -4,8 +4,10 @@
 
 mod common;
 
+use common::data::leaves_nothing;
 use common::*;
 use nfsrdma_nfs3::{CreateMode, Nfs3, NfsError, Special};
+use nfsrdma_rdma_testing::fault::{Plan, When};
 use nfsrdma_xdr::nfs3::*;
 
 /// A server that runs the first call of `P` and hangs up instead of answering.
@@ -312,4 +314,29 @@ async fn a_call_only_put_off_was_sent_once() {
     let made = mounted.client.mkdir(&who, &mounted.root, b"d", &plain);
     assert!(is(made.await, Status::Exist));
     mounted.unmount().await;
+}
+
+/// The first connection ended before the call was sent: EXIST is honest, whatever is there.
+#[tokio::test]
+async fn a_call_that_was_never_sent_was_not_run() {
+    let server = Server::plain();
+    // Too long to be inline, so memory is registered for it.
+    let target = [b'x'; 4000];
+    let (who, plain) = (root(), SetAttributes::default());
+    let (memory, top) = (&server.memory, server.memory.root());
+    let there = memory.symlink(&who, &top, b"l", &target, &plain);
+    there.await.unwrap();
+    let plan = Plan {
+        drop_at_expose: When::At(1),
+        ..Plan::default()
+    };
+    let (mounted, pool) = server.mount_faulty(plan).await;
+    let (client, top) = (&mounted.client, &mounted.root);
+    // The first registration of the connection is its Reply chunk.
+    let list = client.readdir(&who, top, 0, Verifier::default(), 32_768);
+    list.await.unwrap();
+    let result = client.symlink(&who, top, b"l", &target, &plain).await;
+    assert!(mounted.client.stats().connections[0].connects > 1);
+    assert!(is(result, Status::Exist));
+    leaves_nothing(mounted, pool).await;
 }

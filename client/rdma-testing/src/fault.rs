@@ -63,6 +63,8 @@ pub struct Plan {
     pub corrupt_receive: When,
     /// `expose` fails with [`Error::Local`] and returns the memory.
     pub fail_expose: When,
+    /// `expose` drops the connection and fails with [`Error::LinkLost`].
+    pub drop_at_expose: When,
     /// `post_receive` fails with [`Error::Local`].
     pub fail_post_receive: When,
     /// `post` fails with [`Error::QueueFull`] at this work request.
@@ -156,6 +158,7 @@ struct Faults {
     completion: Counter,
     corrupt: Counter,
     expose: Counter,
+    drop_at_expose: Counter,
     post_receive: Counter,
     queue_full: Counter,
     delay: Duration,
@@ -202,6 +205,7 @@ impl<P: Provider> Provider for Faulty<P> {
             completion: counter(plan.drop_at_completion, 3),
             corrupt: counter(plan.corrupt_receive, 4),
             expose: counter(plan.fail_expose, 5),
+            drop_at_expose: counter(plan.drop_at_expose, 8),
             post_receive: counter(plan.fail_post_receive, 6),
             queue_full: counter(plan.queue_full, 7),
             delay: plan.delay,
@@ -295,6 +299,10 @@ impl QueuePair for FaultyPair {
     fn expose(&self, memory: Memory) -> std::result::Result<Exposure, (Error, Memory)> {
         if self.faults.expose.strikes() {
             return Err((injected("no handle to be had"), memory));
+        }
+        if self.faults.drop_at_expose.strikes() {
+            self.drop_connection();
+            return Err((Error::LinkLost("injected fault".to_owned()), memory));
         }
         self.inner.expose(memory)
     }

@@ -60,6 +60,8 @@ pub(super) struct Tree {
     pub(super) pre_op: PreOp,
     /// Every WRITE goes to stable storage.
     pub(super) always_stable: bool,
+    /// READ gives no more bytes than this.
+    pub(super) most_read: usize,
     /// The result of [`nfsrdma_nfs3::Nfs3::is_idle`].
     pub(super) idle: bool,
     /// The offset of the clock in nanoseconds.
@@ -93,6 +95,7 @@ impl Tree {
             clock_stands: false,
             pre_op: PreOp::Atomic,
             always_stable: false,
+            most_read: usize::MAX,
             idle: false,
             offset: 0,
             whole_seconds: false,

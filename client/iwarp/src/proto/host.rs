@@ -14,6 +14,15 @@ pub struct PendingRead {
     pub len: u64,
 }
 
+impl PendingRead {
+    /// The RDMA Read of an RTR message, which has no sink.
+    pub const EMPTY: PendingRead = PendingRead {
+        stag: 0,
+        offset: 0,
+        len: 0,
+    };
+}
+
 /// What the receiver needs from the rest of the connection.
 pub trait Host {
     /// Memory, or a reference to it.

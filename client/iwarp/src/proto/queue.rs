@@ -105,7 +105,8 @@ pub struct SendQueue {
     /// How many of `responses_due` the current system call may send completely.
     responses_leaving: usize,
     reads: VecDeque<PendingRead>,
-    read_tokens: VecDeque<u64>,
+    /// Of the work requests, none for an RTR message.
+    read_tokens: VecDeque<Option<u64>>,
     reads_out: usize,
     order: VecDeque<Entry>,
     first: u64,
@@ -288,6 +289,10 @@ impl SendQueue {
     /// The next message to send. Work requests keep their order, as responses do; both alternate.
     pub fn next_message(&mut self) -> Option<Message> {
         if let Some(urgent) = self.urgent.take() {
+            if let Message::Rtr(Rtr::Read) = urgent {
+                self.reads.push_back(PendingRead::EMPTY);
+                self.read_tokens.push_back(None);
+            }
             return Some(urgent);
         }
         if self.held || self.terminated {
@@ -321,7 +326,7 @@ impl SendQueue {
                 offset: request.sink_offset,
                 len: u64::from(request.length),
             });
-            self.read_tokens.push_back(*number);
+            self.read_tokens.push_back(Some(*number));
         }
         message
     }
@@ -352,8 +357,9 @@ impl SendQueue {
     //# Delivered to RDMAP by DDP and in the order that the they were Delivered to RDMAP.
     /// The response to the oldest RDMA Read is complete. Returns its sink's STag and offset.
     pub fn read_done(&mut self) -> Option<PendingRead> {
-        let number = self.read_tokens.pop_front()?;
-        self.done(number);
+        if let Some(number) = self.read_tokens.pop_front()? {
+            self.done(number);
+        }
         self.reads.pop_front()
     }
 

@@ -180,6 +180,7 @@ impl Link {
         let counters = self.shared.procedures.get(call.procedure);
         counters.ended(result.is_err(), received, time, queued);
         self.shared.marshaller.heads.give_shared(call.head);
+        self.calls.fetch_sub(1, Relaxed);
         call.slot.complete(result);
     }
 
@@ -193,7 +194,9 @@ impl Link {
             std::mem::take(&mut state.failed)
         };
         // Calls that wait are put at the front of the queue, so the first one comes last.
-        for MarshalError { posted, why } in failed.into_iter().rev() {
+        for MarshalError { mut posted, why } in failed.into_iter().rev() {
+            let transmissions = &mut posted.call.transmissions;
+            *transmissions = transmissions.saturating_sub(1);
             let outcome = match why {
                 NotSent::Error(error) => Outcome::Fail(error.into()),
                 NotSent::NoConnection => Outcome::SendAgain,

@@ -43,6 +43,8 @@ pub(super) struct Link {
     pub(super) counters: LinkCounters,
     /// Payload bytes of calls that have not completed.
     pub(super) load: AtomicU64,
+    /// Number of calls that have not completed.
+    pub(super) calls: AtomicU64,
     /// Number of calls posted and not yet flushed.
     deferred: AtomicU32,
     pub(super) state: Mutex<State>,
@@ -101,6 +103,7 @@ impl Link {
             slot,
             counters: LinkCounters::default(),
             load: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
             deferred: AtomicU32::new(0),
             state: Mutex::new(State {
                 session: None,
@@ -151,7 +154,7 @@ impl Link {
 
     /// Sends a call now, or as soon as there is a connection and a credit.
     pub(super) fn submit(&self, call: Call) {
-        self.load.fetch_add(call.payload_len(), Relaxed);
+        self.begun(&call);
         let mut state = self.state.lock();
         if state.shutdown {
             drop(state);
@@ -182,6 +185,12 @@ impl Link {
         let credits = state.machine.requested();
         drop(state);
         self.launch(&session, call, credits);
+    }
+
+    /// Counts a call, until it completes.
+    fn begun(&self, call: &Call) {
+        self.load.fetch_add(call.payload_len(), Relaxed);
+        self.calls.fetch_add(1, Relaxed);
     }
 
     /// Marshals and posts a call that has a reservation, on any thread.
@@ -280,7 +289,9 @@ impl Link {
     pub(super) fn pump(&self, session: &Session) {
         loop {
             let mut state = self.state.lock();
-            if state.session.is_none() {
+            // Another connection may be in use by now, and this one must not take its credits.
+            let current = state.session.as_deref();
+            if !current.is_some_and(|current| std::ptr::eq(current, session)) {
                 return;
             }
             let credits = state.machine.requested();
@@ -290,7 +301,7 @@ impl Link {
                 Admission::Probe => {
                     drop(state);
                     let probe = self.probe();
-                    self.load.fetch_add(probe.payload_len(), Relaxed);
+                    self.begun(&probe);
                     self.launch(session, probe, credits);
                     continue;
                 }
@@ -360,12 +371,9 @@ impl Link {
         state.session.is_some() && state.waiting.is_empty() && state.machine.has_credit()
     }
 
-    /// Whether no call is under way or waits to be sent.
+    /// Whether every call has completed, so that none can give memory back.
     pub(super) fn is_idle(&self) -> bool {
-        let state = self.state.lock();
-        let nobody_waits = state.waiting.is_empty() && state.suspects.is_empty();
-        let none_failed = state.failed.is_empty() && state.unanswered.is_empty();
-        state.machine.used() == 0 && nobody_waits && none_failed
+        self.calls.load(Relaxed) == 0
     }
 
     /// Whether there is no connection, and the number of queued calls.

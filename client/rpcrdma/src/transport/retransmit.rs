@@ -236,7 +236,6 @@ impl Link {
             let head = std::mem::replace(&mut call.head, self.shared.marshaller.no_bytes());
             self.shared.marshaller.heads.give_shared(head);
         }
-        call.transmissions = call.transmissions.saturating_sub(1);
         let wait = match local.wait {
             (xid, wait) if xid == call.xid => (wait * 2).clamp(FIRST_WAIT, LONGEST_WAIT),
             _ => FIRST_WAIT,

@@ -43,6 +43,7 @@ pub(super) struct Shared {
 /// Messages that are logged at most once a minute, with a count of those left out.
 #[derive(Debug, Default)]
 pub(super) struct Logs {
+    ends: Mutex<Throttle>,
     losses: Mutex<Throttle>,
     failures: Mutex<Throttle>,
     discards: Mutex<Throttle>,
@@ -66,7 +67,10 @@ impl Shared {
     pub(super) fn connection_lost(&self, why: &str, calls: usize) {
         if calls == 0 {
             // Servers may hang up on an idle client.
-            tracing::info!("connection to server {} ended: {why}", self.server);
+            if let Some(more) = self.log.ends.lock().event(Instant::now()) {
+                let more = and_more(more);
+                tracing::info!("connection to server {} ended: {why}{more}", self.server);
+            }
         } else if let Some(more) = self.log.losses.lock().event(Instant::now()) {
             let more = and_more(more);
             tracing::warn!(
@@ -109,6 +113,7 @@ impl Shared {
     /// Logs how many messages were left out in the minute that is over.
     pub(super) fn check_logs(&self, now: Instant) {
         let logs = [
+            (&self.log.ends, "connections ended without calls"),
             (&self.log.losses, "connections lost"),
             (&self.log.failures, "calls failed"),
             (&self.log.discards, "replies discarded"),

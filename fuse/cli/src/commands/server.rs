@@ -7,7 +7,7 @@ use crate::mount::{provider, settings};
 use crate::options::mount_source::MountSource;
 use crate::options::{LocalLock, Options};
 use crate::output::{self, Reader};
-use nfsrdma_nfs3::mount::{self, PingEvent, PingTarget, Step, Taken};
+use nfsrdma_nfs3::mount::{self, Exported, PingEvent, PingTarget, Step, Taken};
 use nfsrdma_rdma::Pool;
 use std::ffi::OsString;
 use tokio::runtime::Runtime;
@@ -60,24 +60,31 @@ pub(crate) fn exports(args: &ServerArgs) -> Result<(), Failure> {
     let client = settings::client(&options);
     let host = settings::target(&spec).host;
     let exports = runtime()?.block_on(mount::exports(&host, &client))?;
-    let width = exports.iter().map(|export| export.path.len()).max();
-    for export in &exports {
-        let groups: Vec<_> = export
-            .groups
-            .iter()
-            .map(|group| String::from_utf8_lossy(group))
-            .collect();
-        let who = match groups.is_empty() {
-            true => "everybody".into(),
-            false => groups.join(","),
-        };
-        let path = String::from_utf8_lossy(&export.path);
-        let line = format!("{path:<width$}  {who}\n", width = width.unwrap_or(0));
+    for line in lines(&exports) {
         if output::result(line.as_bytes())? == Reader::Gone {
             break;
         }
     }
     Ok(())
+}
+
+/// Each export with who may mount it. The texts are the server's, and a terminal obeys none.
+fn lines(exports: &[Exported]) -> Vec<String> {
+    let text = |bytes: &[u8]| output::plain(&String::from_utf8_lossy(bytes));
+    let line = |export: &Exported| {
+        let groups: Vec<_> = export.groups.iter().map(|group| text(group)).collect();
+        let who = match groups.is_empty() {
+            true => "everybody".to_owned(),
+            false => groups.join(","),
+        };
+        (text(&export.path), who)
+    };
+    let all: Vec<(String, String)> = exports.iter().map(line).collect();
+    let width = all.iter().map(|(path, _)| path.chars().count()).max();
+    let width = width.unwrap_or(0);
+    all.iter()
+        .map(|(path, who)| format!("{path:<width$}  {who}\n"))
+        .collect()
 }
 
 fn name(step: Step) -> &'static str {
@@ -163,5 +170,41 @@ mod tests {
         assert_eq!(parse("nfs://srv:77"), wanted("srv", "", Some(77)));
         assert_eq!(parse("nfs://srv/"), wanted("srv", "/", None));
         assert!(target(&OsString::from("a b")).is_err());
+    }
+
+    fn exported(path: &[u8], groups: &[&[u8]]) -> Exported {
+        Exported {
+            path: path.to_vec(),
+            groups: groups.iter().map(|group| group.to_vec()).collect(),
+        }
+    }
+
+    #[test]
+    fn exports_are_shown_in_columns() {
+        let exports = [
+            exported(b"/srv/a", &[]),
+            exported("/b\u{fc}cher".as_bytes(), &[b"10.0.0.0/8", b"*.example"]),
+        ];
+        assert_eq!(
+            lines(&exports),
+            [
+                "/srv/a   everybody\n",
+                "/b\u{fc}cher  10.0.0.0/8,*.example\n"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_a_server_exports_commands_no_terminal() {
+        let exports = [exported(
+            b"/a\n/b\x1b[2J\xff",
+            &[b"host\r\n/forged  everybody", b"\x1b]0;title\x07"],
+        )];
+        let shown = lines(&exports).concat();
+        assert_eq!(shown.matches(char::is_control).collect::<Vec<_>>(), ["\n"]);
+        assert!(
+            shown.starts_with("/a?/b?[2J\u{fffd}  host??/forged"),
+            "{shown}"
+        );
     }
 }

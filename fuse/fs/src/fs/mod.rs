@@ -41,6 +41,7 @@ mod read;
 mod remove;
 mod rename;
 mod search;
+mod seldom;
 mod set_id;
 mod sibling_names;
 mod squash;
@@ -84,6 +85,7 @@ use nfsrdma_nfs3::{Driver, Limits, Nfs3, NfsError};
 use nfsrdma_rdma::Pool;
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, NAME_MAX, Status};
 use pending_opens::PendingOpens;
+use seldom::Seldom;
 use slab::Slab;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -135,6 +137,8 @@ pub struct Fs<N> {
     removals: Mutex<HashMap<u64, usize>>,
     removed: Notify,
     fsid_known: AtomicBool,
+    /// Replies about objects of another type.
+    other_types: Seldom,
     readdirplus: AtomicBool,
     root_squash: Mutex<squash::RootSquashes>,
     superuser: squash::Superuser,
@@ -208,6 +212,7 @@ impl<N: Nfs3> Fs<N> {
             removals: Mutex::default(),
             removed: Notify::new(),
             fsid_known: AtomicBool::new(false),
+            other_types: Seldom::default(),
             closing: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             change_context: ChangeContext::default(),
@@ -284,7 +289,10 @@ impl<N: Nfs3> Fs<N> {
         };
         if attributes.kind != inode.kind {
             // A handle names one object for ever, and an object keeps its type.
-            tracing::warn!(fileid = inode.fileid, kind = ?attributes.kind, "an object of another type");
+            if let Some(more) = self.other_types.event(self.now()) {
+                let (fileid, kind) = (inode.fileid, attributes.kind);
+                tracing::warn!(fileid, ?kind, more, "an object of another type");
+            }
             return false;
         }
         inode.mark_valid();

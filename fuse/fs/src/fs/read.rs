@@ -384,35 +384,37 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// Reads one part of a direct read, of at most `rtmax` bytes: by one READ, or by several if the
-    /// server returns less at a time. Returns the range that it got.
+    /// server returns less at a time. Their data is copied into the buffer of the first one, because
+    /// each of them needs a buffer for all that is missing. Returns the range that it got.
     async fn direct_part(
         self: &Arc<Self>,
         file: &OpenFile,
         wanted: Range<u64>,
     ) -> FsResult<(Range<u64>, Segs<Buf>)> {
         let inode = &file.inode;
-        let mut found = Segs::new();
-        let mut at = wanted.start;
-        while at < wanted.end {
-            let n = (wanted.end - at) as usize;
+        let mut first: Segs<BufMut> = Segs::new();
+        let mut got = 0;
+        let len = (wanted.end - wanted.start) as usize;
+        while got < len {
+            let n = len - got;
             let sink = Segs::from_iter([self.alloc(n).await?]);
-            let stamp = Stamp::now();
+            let (stamp, at) = (Stamp::now(), wanted.start + got as u64);
             let answer = self.read_call(&file.cred, inode, at, sink).await?;
             self.apply_post_op_attr(inode, stamp, answer.attributes.as_ref());
-            let mut left = (answer.count as usize).min(n);
-            at += left as u64;
-            for buf in answer.data {
-                let take = left.min(buf.len());
-                if take > 0 {
-                    found.push(buf.freeze().slice(..take));
-                }
-                left -= take;
+            let count = (answer.count as usize).min(n);
+            if first.is_empty() {
+                first = answer.data;
+            } else if let Some(more) = answer.data.first() {
+                copy_to(&mut first, got, &more[..count]);
             }
-            if answer.eof || answer.count == 0 {
+            got += count;
+            if answer.eof || count == 0 {
                 break;
             }
         }
-        Ok((wanted.start..at, found))
+        let bytes = first.into_iter().map(|buf| buf.freeze().slice(..got));
+        let found = bytes.filter(|bytes| !bytes.is_empty()).collect();
+        Ok((wanted.start..wanted.start + got as u64, found))
     }
 
     /// A buffer of `len` bytes. Waits for one if all are in use.

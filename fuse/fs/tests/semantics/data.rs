@@ -198,6 +198,27 @@ fn small_transfer_sizes_work() {
 }
 
 #[test]
+fn a_server_that_gives_little_at_a_time_takes_no_more_memory() {
+    const LEN: u32 = 1 << 20;
+    let server = MemoryServer::new();
+    let text: Vec<u8> = (0..LEN).map(|i| (i / 1000) as u8).collect();
+    server.plant("f", &text);
+    server.give_little(4096);
+    for flags in [RW, RW | libc::O_DIRECT] {
+        let m = Mount::of(&server, small());
+        let f = m.open(m.node("f"), flags).unwrap();
+        let before = m.pool.free_bytes();
+        let got = block_on(m.fs.read(f, 0, LEN, flags)).unwrap();
+        let held = before - m.pool.free_bytes();
+        let all: Vec<u8> = got.iter().flat_map(|part| part.to_vec()).collect();
+        assert!(all == text, "{flags:#o}: {} bytes", all.len());
+        assert!(held <= 4 * LEN as usize, "{flags:#o}: {held} bytes held");
+        drop(got);
+        m.release(f);
+    }
+}
+
+#[test]
 fn truncating_cuts_what_is_cached_and_growing_shows_zeros() {
     let m = Mount::new();
     let (node, f) = m.create("f");

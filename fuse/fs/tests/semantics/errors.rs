@@ -8,6 +8,7 @@ use nfsrdma_rdma::BufMut;
 use nfsrdma_rdma_testing::drain;
 use nfsrdma_rpcrdma::exec::{self, block_on};
 use nfsrdma_xdr::nfs3::{FileType, Status};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Operations that do not hang take less than this.
@@ -349,4 +350,51 @@ fn nobody_hears_of_what_another_loses_later() {
     assert_eq!(errno(m.flush(first)), 0);
     m.release(first);
     m.release(second);
+}
+
+/// Counts the lines of a log at the level of warnings.
+#[derive(Default)]
+struct Warnings(AtomicU32);
+
+impl tracing::Subscriber for &'static Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn attributes_of_another_type_in_each_reply_are_one_line_a_minute() {
+    static WARNINGS: Warnings = Warnings(AtomicU32::new(0));
+    let m = Mount::new();
+    m.server.plant("f", b"text");
+    let direct = libc::O_RDONLY | libc::O_DIRECT;
+    let f = m.open(m.node("f"), direct).unwrap();
+    m.server.change_type("f", FileType::Fifo);
+    tracing::subscriber::with_default(&WARNINGS, || {
+        for _ in 0..100 {
+            let _ = block_on(m.fs.read(f, 0, 4, direct));
+        }
+        assert_eq!(WARNINGS.0.load(Ordering::Relaxed), 1);
+        m.clock.advance(Duration::from_secs(60));
+        let _ = block_on(m.fs.read(f, 0, 4, direct));
+        assert_eq!(WARNINGS.0.load(Ordering::Relaxed), 2);
+    });
+    assert!(m.server.calls(Op::Read) > 100);
+    m.release(f);
 }
