@@ -1,7 +1,7 @@
 //! What all changes of a mount share: how the kernel's caches are invalidated, what is known of the
 //! server's wcc_data, and the pause before a call is sent again.
 
-use super::seldom::Seldom;
+use super::rate_limit::RateLimit;
 use crate::sync::atomic::AtomicBool;
 use nfsrdma_xdr::nfs3::WccData;
 use std::sync::atomic::Ordering;
@@ -34,7 +34,7 @@ pub(super) struct ChangeContext {
     pub(super) not_atomic: AtomicBool,
     pub(super) retry: Arc<Retry>,
     /// Calls that this machine could not send.
-    pub(super) unsent: Seldom,
+    pub(super) unsent: RateLimit,
 }
 
 impl std::fmt::Debug for ChangeContext {

@@ -37,11 +37,11 @@ mod open_file;
 mod opening;
 mod paths;
 mod pending_opens;
+mod rate_limit;
 mod read;
 mod remove;
 mod rename;
 mod search;
-mod seldom;
 mod set_id;
 mod sibling_names;
 mod squash;
@@ -85,7 +85,7 @@ use nfsrdma_nfs3::{Driver, Limits, Nfs3, NfsError};
 use nfsrdma_rdma::Pool;
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, NAME_MAX, Status};
 use pending_opens::PendingOpens;
-use seldom::Seldom;
+use rate_limit::RateLimit;
 use slab::Slab;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -138,7 +138,7 @@ pub struct Fs<N> {
     removed: Notify,
     fsid_known: AtomicBool,
     /// Replies about objects of another type.
-    other_types: Seldom,
+    other_types: RateLimit,
     readdirplus: AtomicBool,
     root_squash: Mutex<squash::RootSquashes>,
     superuser: squash::Superuser,
@@ -212,7 +212,7 @@ impl<N: Nfs3> Fs<N> {
             removals: Mutex::default(),
             removed: Notify::new(),
             fsid_known: AtomicBool::new(false),
-            other_types: Seldom::default(),
+            other_types: RateLimit::default(),
             closing: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             change_context: ChangeContext::default(),
