@@ -5,7 +5,7 @@
 //!
 //! A tool that is not installed is an error: the report is of all of them.
 
-use crate::target::{Mounted, Target};
+use crate::target::{Mounted, Target, end_with_this_process};
 use crate::workload;
 use anyhow::{Context, Result, ensure};
 use nfsrdma_test_support::Random;
@@ -14,7 +14,6 @@ use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{FileExt, symlink};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -88,13 +87,7 @@ fn nice(own: &Path, name: &str, arguments: &[&str]) -> Command {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
-    // SAFETY: prctl is async-signal-safe, and nothing is allocated between fork and exec.
-    unsafe {
-        command.pre_exec(|| {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            Ok(())
-        });
-    }
+    end_with_this_process(&mut command);
     command
 }
 

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -55,11 +56,15 @@ impl Target {
         );
         let log = fs::File::create(point.with_extension("log"))?;
         let begin = Instant::now();
-        let child = Command::new("/bin/sh")
+        let mut command = Command::new("/bin/sh");
+        command
             .args(["-c", &line])
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
-            .stderr(log)
+            .stderr(log);
+        // A mount with unwritten data would wait for its server for ever.
+        end_with_this_process(&mut command);
+        let child = command
             .spawn()
             .with_context(|| format!("starting {line}"))?;
         let mut mounted = Mounted {
@@ -129,6 +134,17 @@ impl Drop for Mounted {
             .status();
         let _ = child.kill();
         let _ = child.wait();
+    }
+}
+
+/// Has the program killed when this process ends, however it ends.
+pub(crate) fn end_with_this_process(command: &mut Command) {
+    // SAFETY: prctl is async-signal-safe, and nothing is allocated between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            Ok(())
+        });
     }
 }
 
