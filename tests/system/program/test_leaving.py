@@ -428,6 +428,50 @@ def test_what_an_exiting_program_lost_is_told_at_unmount():
         expect(nfsrdma("umount", server.mnt), 0)
 
 
+@pytest.mark.parametrize("flags", [0, os.O_SYNC], ids=["fsync", "O_SYNC"])
+def test_what_a_program_lost_that_is_killed_while_it_waits_is_told_at_unmount(flags):
+    """It waits for the server's answer in fsync(2), or in write(2) of a file that is open with O_SYNC."""
+    script = (
+        "import os, sys; file = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | int(sys.argv[2]));"
+        " os.write(file, b'k' * 5000); os.fsync(file)"
+    )
+    with scripted() as (server, command):
+        server.mount_well()
+        command("hold WRITE 1")
+        try:
+            with subprocess.Popen([sys.executable, "-c", script, server.mnt / "a", str(flags)]) as program:
+                command(f"wait-held 1 {LIMIT * 1000}")
+                program.kill()
+            command("fail WRITE=NOSPC")
+        finally:
+            command("release")
+        unmount_tells_the_loss(server)
+
+
+def test_what_a_file_lost_that_is_open_is_told_at_a_forced_unmount():
+    """The program has not asked, and cannot any more."""
+    root()
+    with Server() as server:
+        export_one_mib(server)
+        server.mount_well("", "--log", server.base / "log")
+        file = os.open(server.mnt / "a", os.O_WRONLY | os.O_CREAT)
+        try:
+            os.write(file, b"k" * (4 * MIB))
+            # That writes the data.
+            os.stat(server.mnt / "a")
+            result = nfsrdma("umount", "-f", server.mnt)
+            if mounted(server.mnt):
+                # In use: the connection has ended, and the process with it.
+                server.ended()
+                log = (server.base / "log").read_text()
+                assert " of /a (file " in log, log
+            else:
+                assert result.returncode == 32 and " of /a (file " in result.stderr, result.stderr
+        finally:
+            with contextlib.suppress(OSError):
+                os.close(file)
+
+
 # --- 25: the mount point is the one that was checked ------------------------------------------
 
 

@@ -4,9 +4,9 @@
 //! `write_back` asks the file's `WriteBack` for the next action until nothing is dirty or unstable:
 //! it starts WRITEs, waits for their replies, and sends a COMMIT. If the COMMIT returns another
 //! write verifier than the WRITEs, the server has restarted, and `WriteBack` has the data written
-//! again. Errors are stored in each open file that wrote, and returned once, by its next FSYNC or
-//! FLUSH. Data that is lost without any program getting the error is listed (`lose`) and reported
-//! at the unmount. `tick`, about once a second, starts the write-back of files that have been dirty
+//! again. Errors are stored in each open file that wrote, and returned once by its next FSYNC, and
+//! before that by the next FLUSH of each process ([`super::writer`]). Data that is lost without any
+//! program getting the error is listed (`lose`) and reported at the unmount. `tick`, about once a second, starts the write-back of files that have been dirty
 //! for too long; `shutdown` writes back everything after the last request of the kernel.
 
 use super::Fs;
@@ -19,7 +19,7 @@ use super::unwritten::Unwritten;
 use crate::cache::{Action, Goal, Verdict};
 use crate::sync::Mutex;
 use futures_util::future::join_all;
-use nfsrdma_nfs3::{Cred, Nfs3};
+use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
 use nfsrdma_xdr::nfs3::Stable;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -106,17 +106,18 @@ impl<N: Nfs3> Fs<N> {
     /// descriptor, is on stable storage, or the error is stored in the open files that wrote.
     ///
     /// `tell` sends the result as the reply and returns whether a program gets it, which one that
-    /// is being killed does not: what is lost without a program getting the error is reported at
-    /// the unmount.
+    /// is being killed does not: then the error is left to who closes another descriptor of the
+    /// open file. What is lost without a program getting the error is reported at the unmount.
     pub async fn flush(self: &Arc<Self>, handle: u64, tell: impl FnOnce(FsResult<()>) -> bool) {
-        self.flush_and_unlock(handle, None, tell).await;
+        self.flush_and_unlock(handle, 0, false, tell).await;
     }
 
-    /// The same for a process that has POSIX locks on the file, which end with it.
+    /// The same by the process `closer`; `locked`: it has POSIX locks on the file, which end with it.
     pub async fn flush_and_unlock(
         self: &Arc<Self>,
         handle: u64,
-        owner: Option<u64>,
+        closer: u64,
+        locked: bool,
         tell: impl FnOnce(FsResult<()>) -> bool,
     ) {
         let file = match self.file(handle) {
@@ -135,19 +136,33 @@ impl<N: Nfs3> Fs<N> {
                 self.hold_unsafe();
             }
         }
-        let unlocked = match owner {
-            Some(owner) => self.close_locks(&file.inode, handle, owner).await,
-            None => Ok(()),
+        let unlocked = match locked {
+            true => self.close_locks(&file.inode, handle, closer).await,
+            false => Ok(()),
         };
-        let (result, lost) = file.writer.take_failure();
-        if !tell(result.and(unlocked)) {
-            self.lose(lost);
+        let result = file.writer.close(closer);
+        let failed = result.is_err();
+        if !tell(result.and(unlocked)) && failed {
+            self.lose(file.writer.unheard(closer));
         }
     }
 
     pub async fn fsync(self: &Arc<Self>, handle: u64) -> FsResult<()> {
+        self.fsync_if_heard(handle, || true).await
+    }
+
+    /// The same for a caller who may leave meanwhile. `hears`, asked when all is done, says whether
+    /// the result is taken: if not, the error is left to who asks next.
+    pub async fn fsync_if_heard(
+        self: &Arc<Self>,
+        handle: u64,
+        hears: impl FnOnce() -> bool,
+    ) -> FsResult<()> {
         let file = self.file(handle)?;
         self.write_back(&file.inode, true).await;
+        if !hears() {
+            return Err(NfsError::Interrupted.into());
+        }
         file.writer.take_error()?;
         self.check_locks(&file, handle)
     }
@@ -337,8 +352,6 @@ impl<N: Nfs3> Fs<N> {
     /// and commits everything, removes the hidden files, and tells what could not be written.
     pub async fn shutdown(self: &Arc<Self>) -> Vec<Unwritten> {
         self.closing.store(true, Ordering::Relaxed);
-        self.write_back_all().await;
-        self.release_expired(true);
         // A mount that was aborted (`umount -f`) leaves files open, and no RELEASE comes for them.
         let open: Vec<_> = self
             .files
@@ -346,6 +359,12 @@ impl<N: Nfs3> Fs<N> {
             .iter()
             .map(|(_, file)| file.clone())
             .collect();
+        for file in &open {
+            // What fails from here on is kept by `write_failed`.
+            self.lose(file.writer.abandon());
+        }
+        self.write_back_all().await;
+        self.release_expired(true);
         for file in open {
             let silly = file.inode.state.lock().silly.take();
             if let Some(silly) = silly {

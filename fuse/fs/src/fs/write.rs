@@ -96,10 +96,24 @@ impl<N: Nfs3> Fs<N> {
         data: impl Into<WriteData<'a>>,
         flags: i32,
     ) -> FsResult<u32> {
+        self.write_if_heard(handle, offset, data, flags, || true)
+            .await
+    }
+
+    /// The same for a caller who may leave meanwhile. `hears` is asked where a write ends with the
+    /// data on stable storage, as in [`Fs::fsync_if_heard`].
+    pub async fn write_if_heard<'a>(
+        self: &Arc<Self>,
+        handle: u64,
+        offset: u64,
+        data: impl Into<WriteData<'a>>,
+        flags: i32,
+        hears: impl FnOnce() -> bool,
+    ) -> FsResult<u32> {
         let data = data.into();
         let file = self.file(handle)?;
         self.check_locks(&file, handle)?;
-        self.write_by(&file, &[], offset, data, flags).await
+        self.write_by(&file, &[], offset, data, flags, hears).await
     }
 
     /// Writes with the credential of whoever opened `file`. If a WRITE fails, the error is reported
@@ -111,6 +125,7 @@ impl<N: Nfs3> Fs<N> {
         offset: u64,
         given: WriteData<'_>,
         flags: i32,
+        hears: impl FnOnce() -> bool,
     ) -> FsResult<u32> {
         let inode = &file.inode;
         let appends = flags & libc::O_APPEND != 0;
@@ -164,6 +179,9 @@ impl<N: Nfs3> Fs<N> {
         };
         if file.is_sync() || self.config.sync {
             self.write_back(inode, true).await;
+            if !hears() {
+                return Err(NfsError::Interrupted.into());
+            }
             file.writer.take_error()?;
         }
         Ok(written as u32)
