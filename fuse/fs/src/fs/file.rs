@@ -86,8 +86,8 @@ pub struct FileState {
     next_pending: u64,
     /// SETATTRs that are under way or wait for what was written before.
     exclusive: usize,
-    /// Programs' O_DIRECT writes under way.
-    direct: usize,
+    /// Where programs' O_DIRECT writes are under way.
+    direct: Vec<Range<u64>>,
     /// Those of them that append.
     appends: Appends,
     /// SETATTRs and O_DIRECT writes that have ended: each may have moved the end of the file.
@@ -137,11 +137,20 @@ impl FileState {
         self.write_back.end_flush();
     }
 
-    /// An O_DIRECT write begins, unless a SETATTR goes first.
-    pub fn begin_direct(&mut self) -> bool {
-        let free = self.exclusive == 0;
-        self.direct += usize::from(free);
+    /// An O_DIRECT write of `range` begins, unless a SETATTR goes first, or another one there is under
+    /// way: its program was killed, and what comes later is to stay.
+    pub fn begin_direct(&mut self, range: &Range<u64>) -> bool {
+        let free = self.exclusive == 0 && !self.is_written_direct(range);
+        if free {
+            self.direct.push(range.clone());
+        }
         free
+    }
+
+    /// Whether an O_DIRECT write that touches `range` is under way.
+    pub fn is_written_direct(&self, range: &Range<u64>) -> bool {
+        let mut direct = self.direct.iter();
+        direct.any(|of| of.start < range.end && range.start < of.end)
     }
 
     /// O_DIRECT appends.
@@ -149,27 +158,30 @@ impl FileState {
         &mut self.appends
     }
 
-    /// The same of one that appends, at the kernel's offset `asked`. `end` is where the file ended
-    /// when [`FileState::ended`] was `ended`. Returns where it is to be written.
-    pub(super) fn begin_append(&mut self, asked: u64, end: u64, ended: u64) -> Turn {
+    /// The same of one that appends `len` bytes, at the kernel's offset `asked`. `end` is where the
+    /// file ended when [`FileState::ended`] was `ended`. Returns where it is to be written.
+    pub(super) fn begin_append(&mut self, asked: u64, len: u64, end: u64, ended: u64) -> Turn {
         if self.ended != ended {
             return Turn::Late;
         }
-        if self.exclusive > 0 {
+        // What others write there moves the end when it is done.
+        if self.exclusive > 0
+            || !self.appends.is_under_way() && self.is_written_direct(&(end..u64::MAX))
+        {
             return Turn::Wait;
         }
         match self.appends.begin(asked, end) {
             Some(offset) => {
-                self.direct += 1;
+                self.direct.push(offset..offset + len);
                 Turn::At(offset)
             }
             None => Turn::Wait,
         }
     }
 
-    pub fn end_append(&mut self) {
+    pub fn end_append(&mut self, range: &Range<u64>) {
         self.appends.end();
-        self.end_direct();
+        self.end_direct(range);
     }
 
     /// Changes whenever a SETATTR or an O_DIRECT write has ended.
@@ -177,14 +189,16 @@ impl FileState {
         self.ended
     }
 
-    pub fn end_direct(&mut self) {
-        self.direct -= 1;
+    pub fn end_direct(&mut self, range: &Range<u64>) {
+        if let Some(at) = self.direct.iter().position(|of| of == range) {
+            self.direct.swap_remove(at);
+        }
         self.ended += 1;
     }
 
     /// Whether O_DIRECT writes are under way.
     pub fn is_writing_direct(&self) -> bool {
-        self.direct > 0
+        !self.direct.is_empty()
     }
 
     /// The kernel sent a READ, which arrived at `now`. Returns its number.

@@ -179,7 +179,7 @@ impl<N: Nfs3> Fs<N> {
         };
         loop {
             let action = data.until(|inner| {
-                let limits = self.write_limits(inode);
+                let limits = self.limits_of(inode, inner);
                 match inner.write_back().next(goal, &limits) {
                     Action::Wait => None,
                     action => Some(action),

@@ -159,7 +159,10 @@ impl<N: Nfs3> Fs<N> {
                     self.shared.stats.write_waits.add(1);
                     self.start_writes(inode, data, Goal::Started);
                     self.relieve();
-                    if !self.is_busy() && !data.with(|inner| inner.write_back().is_flushing()) {
+                    let others = |inner: &mut FileState| {
+                        inner.write_back().is_flushing() || inner.is_writing_direct()
+                    };
+                    if !self.is_busy() && !data.with(others) {
                         // What this waited for has ended already, so try again: another
                         // writer may have been quicker. Memory comes back only from calls.
                         if let Accepted::Short = waits
@@ -254,6 +257,10 @@ impl<N: Nfs3> Fs<N> {
             if ended.is_some_and(|ended| ended != inner.ended()) {
                 return Ok(Accepted::Wait);
             }
+            // Of a program that was killed: what comes later is to stay.
+            if inner.is_written_direct(&(offset..end)) {
+                return Ok(Accepted::Wait);
+            }
             let now = self.now();
             let most = self.config.dirty_file_bytes;
             let mut alloc = |len| self.pool.alloc(len);
@@ -317,6 +324,19 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
+    /// The same for what `inner` is at. While an O_DIRECT write is under way, what was read beside it
+    /// may be older, and must not be written after it.
+    pub(super) fn limits_of(&self, inode: &Inode, inner: &FileState) -> WriteLimits {
+        let limits = self.write_limits(inode);
+        match inner.is_writing_direct() {
+            true => WriteLimits {
+                gaps: Gaps::Keep,
+                ..limits
+            },
+            false => limits,
+        }
+    }
+
     /// Starts the WRITEs that `goal` asks for, which is [`Goal::Full`] or [`Goal::Started`].
     pub(super) fn start_writes(
         self: &Arc<Self>,
@@ -326,7 +346,7 @@ impl<N: Nfs3> Fs<N> {
     ) {
         loop {
             let action = data.with(|inner| {
-                let limits = self.write_limits(inode);
+                let limits = self.limits_of(inode, inner);
                 inner.write_back().next(goal, &limits)
             });
             match action {
@@ -510,27 +530,40 @@ impl<N: Nfs3> Fs<N> {
         given: WriteData<'_>,
     ) -> FsResult<()> {
         /// Ends it, also if the future is dropped.
-        struct Direct<'a>(&'a FileData, fn(&mut FileState));
+        struct Direct<'a>(&'a FileData, fn(&mut FileState, &Range<u64>), Range<u64>);
         impl Drop for Direct<'_> {
             fn drop(&mut self) {
-                self.0.with(self.1);
+                self.0.with(|inner| self.1(inner, &self.2));
                 self.0.changed.notify_waiters();
             }
         }
         let inode = &file.inode;
         let data = self.data(inode);
-        let (_direct, offset) = if appends {
-            let offset = self.begin_append(file, offset).await?;
-            (Direct(data, FileState::end_append), offset)
-        } else {
-            data.until(|inner| inner.begin_direct().then_some(())).await;
-            (Direct(data, FileState::end_direct), offset)
+        let len = given.len() as u64;
+        let (offset, end) = match appends {
+            true => {
+                let offset = self.begin_append(file, offset, len).await?;
+                (
+                    offset,
+                    FileState::end_append as fn(&mut FileState, &Range<u64>),
+                )
+            }
+            false => {
+                let range = offset..offset + len;
+                data.until(|inner| inner.begin_direct(&range).then_some(()))
+                    .await;
+                (
+                    offset,
+                    FileState::end_direct as fn(&mut FileState, &Range<u64>),
+                )
+            }
         };
+        let range = offset..offset + len;
+        let _direct = Direct(data, end, range.clone());
         if self.below_the_limit(offset, given)?.len() < given.len() {
             // The kernel would make EIO of a short count.
             return Err(FsError::TooLarge);
         }
-        let range = offset..offset + given.len() as u64;
         // Older data must not be written again over this after a restart of the server: so it
         // is committed, not only written.
         if data.with(|inner| inner.pages().is_unsaved(range.clone())) {
