@@ -1,6 +1,8 @@
 """Leaving: what is true when umount(8), `nfsrdma umount` or SIGTERM have done their work."""
 
 import contextlib
+import ctypes
+import errno
 import mmap
 import os
 import resource
@@ -130,6 +132,30 @@ def test_plain_umount_after_a_mapping_leaves_nothing_unwritten():
 
         until(unmounts, "umount(8) to succeed")
         server.ended()
+
+
+def test_a_mount_is_found_where_a_directory_above_it_was_renamed():
+    """umount(2) respects what is unwritten there, too, and SIGTERM unmounts it."""
+    root()
+    libc = ctypes.CDLL(None, use_errno=True)
+    with Server() as server:
+        old, new = server.base / "old", server.base / "new"
+        (old / "mnt").mkdir(parents=True)
+        expect(server.mount(at=old / "mnt"), 0)
+        (pid,) = servers_of(old / "mnt")
+        old.rename(new)
+        killed_after_writing(new / "mnt" / "a", 6 * MIB, server.pause)
+        try:
+            # umount(8) would ask the server, which is stopped.
+            failed = libc.umount2(os.fsencode(new / "mnt"), 0), ctypes.get_errno()
+            assert failed == (-1, errno.EBUSY), failed
+        finally:
+            server.child.send_signal(signal.SIGCONT)
+        until(lambda: (server.export / "a").stat().st_size == 6 * MIB, "the data to be written")
+        check_written(server)
+        os.kill(pid, signal.SIGTERM)
+        until(lambda: not servers_of(old / "mnt"), "the process to end")
+        assert not mounted(new / "mnt")
 
 
 def helper_waits(unmount):

@@ -1,8 +1,8 @@
 //! The own mount: finding it again, keeping it busy, taking it away.
 //!
-//! A path names whatever is mounted there last. The own mount is known by its mount ID
-//! (/proc/self/fdinfo), taken when it was made. Before anything is unmounted the path is
-//! opened with O_PATH, the ID compared, and /proc/self/mountinfo searched for mounts on top of
+//! A path names whatever is mounted there last, and changes when a directory above is renamed. The
+//! own mount is known by its mount ID (/proc/self/fdinfo), taken when it was made. Before anything
+//! is unmounted the path is opened with O_PATH, the ID compared, and /proc/self/mountinfo searched for mounts on top of
 //! or below the own one, which MNT_DETACH would take away too. Linux has no call that unmounts
 //! by ID (umount2(2) of `/proc/self/fd/N` goes up to what is mounted on top of it), so the
 //! comparison comes immediately before the call.
@@ -11,9 +11,11 @@ use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -51,6 +53,41 @@ pub fn mount_id(descriptor: &OwnedFd) -> io::Result<u64> {
     id.ok_or_else(|| io::Error::other("no mount ID in /proc/self/fdinfo"))
 }
 
+const TABLE: &str = "/proc/self/mountinfo";
+
+/// A field of the table: blanks and backslashes are octal escapes.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, behind)) = rest.split_first() {
+        let code = behind.get(..3).filter(|_| byte == b'\\');
+        let code = code.and_then(|digits| std::str::from_utf8(digits).ok());
+        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(code) => {
+                plain.push(code);
+                rest = &behind[3..];
+            }
+            None => {
+                plain.push(byte);
+                rest = behind;
+            }
+        }
+    }
+    plain
+}
+
+/// Where the mount with this ID is, by the lines of the table.
+fn place_of(table: &[u8], id: u64) -> Option<PathBuf> {
+    let id = id.to_string();
+    let mut lines = table.split(|&byte| byte == b'\n');
+    lines.find_map(|line| {
+        let mut fields = line.split(|&byte| byte == b' ');
+        let own = fields.next() == Some(id.as_bytes());
+        let dir = fields.nth(3).filter(|_| own)?;
+        Some(OsString::from_vec(unescape(dir)).into())
+    })
+}
+
 /// A line of /proc/self/mountinfo: ID, ID of the parent, mount point (escaped).
 fn parse_line(line: &str) -> Option<(u64, u64, &str)> {
     let mut fields = line.split(' ');
@@ -74,18 +111,28 @@ impl OwnMount {
         self.id
     }
 
+    /// Where it was mounted.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Its root, if the path still leads to it.
+    /// Its root, if a path leads to it.
     pub(super) fn root(&self) -> Option<OwnedFd> {
-        let root = open_root(&self.dir).ok()?;
-        (mount_id(&root).ok()? == self.id).then_some(root)
+        self.find().map(|(_, root)| root)
     }
 
-    /// While `on`, umount(2) fails with EBUSY. Does nothing where the path does not lead to the
-    /// mount: then another one lies on top of it and keeps it busy, or it is detached.
+    /// The same with the path: where it was mounted; or where it is now, if it was moved, or a
+    /// directory above it was renamed.
+    fn find(&self) -> Option<(PathBuf, OwnedFd)> {
+        let at = |dir: PathBuf| {
+            let root = open_root(&dir).ok()?;
+            (mount_id(&root).ok()? == self.id).then_some((dir, root))
+        };
+        at(self.dir.clone()).or_else(|| at(place_of(&fs::read(TABLE).ok()?, self.id)?))
+    }
+
+    /// While `on`, umount(2) fails with EBUSY. Does nothing where no path leads to the mount: then
+    /// another one lies on top of it and keeps it busy, or it is detached.
     pub fn hold(&self, on: bool) {
         let mut hold = self.hold.lock();
         if on && !hold.released && hold.descriptor.is_none() {
@@ -104,7 +151,7 @@ impl OwnMount {
 
     /// Whether it is in this namespace, and the first mount on top of it or below it.
     fn look(&self) -> io::Result<(bool, Option<String>)> {
-        let table = fs::read("/proc/self/mountinfo")?;
+        let table = fs::read(TABLE)?;
         let table = String::from_utf8_lossy(&table);
         let lines = || table.lines().filter_map(parse_line);
         let there = lines().any(|(id, _, _)| id == self.id);
@@ -116,7 +163,7 @@ impl OwnMount {
     /// set-user-id. EBUSY if somebody uses it, or if another mount is on top of it or below it.
     /// With `lazy` users do not matter, but other mounts do.
     pub fn unmount(&self, lazy: bool) -> io::Result<()> {
-        let root = self.root();
+        let found = self.find();
         let (there, other) = self.look()?;
         if !there && self.id != 0 {
             return Ok(());
@@ -127,22 +174,22 @@ impl OwnMount {
                 format!("{other} is mounted on top of it or below it"),
             ));
         }
-        if root.is_none() {
+        let Some((dir, root)) = found else {
             return Err(io::Error::new(
                 io::ErrorKind::ResourceBusy,
                 format!("{} does not lead to it any longer", self.dir.display()),
             ));
-        }
-        let result = match root.filter(|_| lazy) {
-            Some(root) => {
-                let path = format!("/proc/self/fd/{}", root.as_raw_fd());
-                unmount(path.as_str(), UnmountFlags::DETACH)
-            }
+        };
+        let result = if lazy {
+            let path = format!("/proc/self/fd/{}", root.as_raw_fd());
+            unmount(path.as_str(), UnmountFlags::DETACH)
+        } else {
             // A descriptor would keep it busy.
-            None => unmount(&self.dir, UnmountFlags::NOFOLLOW),
+            drop(root);
+            unmount(&dir, UnmountFlags::NOFOLLOW)
         };
         match result {
-            Err(Errno::PERM) => by_helper(&self.dir, lazy),
+            Err(Errno::PERM) => by_helper(&dir, lazy),
             result => Ok(result?),
         }
     }
@@ -181,6 +228,10 @@ mod tests {
         assert_eq!(parse_line(line), Some((40, 22, r"/mnt/a\040b")));
         assert_eq!(parse_line("40 22"), None);
         assert_eq!(parse_line(""), None);
+        let table = format!("22 1 0:1 / / rw\n{line}\n");
+        assert_eq!(place_of(table.as_bytes(), 40), Some("/mnt/a b".into()));
+        assert_eq!(place_of(table.as_bytes(), 4), None);
+        assert_eq!(unescape(br"\9 \04"), br"\9 \04");
     }
 
     #[test]
