@@ -196,6 +196,12 @@ def scripted(*words):
                 yield server, command
 
 
+def came(command, procedure):
+    """How many calls of a procedure came to the server."""
+    words = dict(word.split("=") for word in command("calls").split() if "=" in word)
+    return int(words.get(procedure, 0))
+
+
 def event(server, name):
     """The value of a counter of the mount."""
     return json.loads(stats(server, "--json"))["cache"][name]

@@ -493,12 +493,6 @@ def test_buffers_that_lost_connections_hold_for_long_cost_no_data():
             assert found == bytes([75 + number]) * size, f"f{number}: {len(found)} bytes, {set(found)}"
 
 
-def came(command, procedure):
-    """The number of calls of a procedure that came to the server."""
-    words = dict(word.split("=") for word in command("calls").split() if "=" in word)
-    return int(words.get(procedure, 0))
-
-
 def comes(command, procedure, before, seconds):
     """Waits for a call that may come, or may wait for others."""
     limit = time.monotonic() + seconds

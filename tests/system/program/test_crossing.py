@@ -7,6 +7,8 @@ import mmap
 import os
 import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -134,6 +136,64 @@ def test_a_direct_append_does_not_take_the_place_of_a_killed_program_s():
         assert append.end() == len(kept)
         os.close(file)
         assert there.read_bytes() in (killed + kept, kept)
+
+
+@pytest.mark.parametrize("direct", [0, os.O_DIRECT], ids=["buffered", "direct"])
+def test_a_killed_program_s_direct_write_does_not_go_over_what_is_written_there_later(direct):
+    code = "import mmap, os, sys; m = mmap.mmap(-1, 4096); m.write(b'k' * 4096);" \
+        " os.pwritev(os.open(sys.argv[1], os.O_WRONLY | os.O_DIRECT), [m], 0)"
+    with scripted() as (server, command):
+        server.mount_well()
+        there, seen = server.export / "f", server.mnt / "f"
+        there.write_bytes(b"o" * 8192)
+        command("hold WRITE 1")
+        try:
+            with subprocess.Popen([sys.executable, "-c", code, seen]) as program:
+                command(f"wait-held 1 {LIMIT * 1000}")
+                program.kill()
+            file = os.open(seen, os.O_WRONLY | direct)
+            later = Call(lambda: (os.pwritev(file, [aligned(b"n" * 4096)], 0), os.fsync(file)))
+            # It is done before the other one, or waits for it.
+            later.join(0.5)
+        finally:
+            command("release")
+        assert later.end() == (4096, None)
+        os.close(file)
+        # The killed program's WRITE is over when the mount is gone.
+        expect(nfsrdma("umount", server.mnt), 0)
+        assert there.read_bytes() == b"n" * 4096 + b"o" * 4096
+
+
+def test_what_is_read_beside_a_direct_write_is_not_written_over_it():
+    """Small pieces are written along with what lies between them, where that is cached and unchanged."""
+    pages, at = 100, 50 * 4096 + 1024
+    with scripted() as (server, command):
+        server.mount_well()
+        there, seen = server.export / "f", server.mnt / "f"
+        expected = bytearray(b"o" * (pages * 4096))
+        there.write_bytes(expected)
+        pieces, direct = os.open(seen, os.O_RDWR), os.open(seen, os.O_RDWR | os.O_DIRECT)
+        try:
+            for page in range(pages):
+                assert os.pwrite(pieces, b"piece", page * 4096) == 5
+                expected[page * 4096 : page * 4096 + 5] = b"piece"
+            expected[at : at + 512] = b"d" * 512
+            command("hold WRITE 1")
+            write = Call(os.pwritev, direct, [aligned(b"d" * 512)], at)
+            command(f"wait-held 1 {LIMIT * 1000}")
+            # What is between the pieces is read now, and would be written after the other WRITE.
+            command("jukebox WRITE 1")
+            flush = Call(os.stat, seen)
+            until(lambda: came(command, "WRITE") > 1, "the WRITE of the pieces")
+            command("release")
+            assert write.end() == 512
+            flush.end()
+            os.fsync(pieces)
+        finally:
+            command("clear")
+            os.close(pieces)
+            os.close(direct)
+        assert there.read_bytes() == expected
 
 
 @pytest.mark.parametrize("direct", [0, os.O_DIRECT], ids=["buffered", "direct"])

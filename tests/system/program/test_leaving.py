@@ -1,6 +1,8 @@
 """Unmounting: what holds when umount(8), `nfsrdma umount` or SIGTERM have done their work."""
 
 import contextlib
+import ctypes
+import errno
 import mmap
 import os
 import resource
@@ -130,6 +132,30 @@ def test_plain_umount_after_a_mapping_leaves_nothing_unwritten():
 
         until(unmounts, "umount(8) to succeed")
         server.ended()
+
+
+def test_a_mount_is_found_where_a_directory_above_it_was_renamed():
+    """umount(2) respects what is unwritten there, too, and SIGTERM unmounts it."""
+    root()
+    libc = ctypes.CDLL(None, use_errno=True)
+    with Server() as server:
+        old, new = server.base / "old", server.base / "new"
+        (old / "mnt").mkdir(parents=True)
+        expect(server.mount(at=old / "mnt"), 0)
+        (pid,) = servers_of(old / "mnt")
+        old.rename(new)
+        killed_after_writing(new / "mnt" / "a", 6 * MIB, server.pause)
+        try:
+            # umount(8) would ask the server, which is stopped.
+            failed = libc.umount2(os.fsencode(new / "mnt"), 0), ctypes.get_errno()
+            assert failed == (-1, errno.EBUSY), failed
+        finally:
+            server.child.send_signal(signal.SIGCONT)
+        until(lambda: (server.export / "a").stat().st_size == 6 * MIB, "the data to be written")
+        check_written(server)
+        os.kill(pid, signal.SIGTERM)
+        until(lambda: not servers_of(old / "mnt"), "the process to end")
+        assert not mounted(new / "mnt")
 
 
 def helper_waits(unmount):
@@ -426,6 +452,50 @@ def test_what_an_exiting_program_lost_is_told_at_unmount():
         else:
             raise AssertionError("close(2) said nothing")
         expect(nfsrdma("umount", server.mnt), 0)
+
+
+@pytest.mark.parametrize("flags", [0, os.O_SYNC], ids=["fsync", "O_SYNC"])
+def test_what_a_program_lost_that_is_killed_while_it_waits_is_told_at_unmount(flags):
+    """It waits for the server's answer in fsync(2), or in write(2) of a file that is open with O_SYNC."""
+    script = (
+        "import os, sys; file = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | int(sys.argv[2]));"
+        " os.write(file, b'k' * 5000); os.fsync(file)"
+    )
+    with scripted() as (server, command):
+        server.mount_well()
+        command("hold WRITE 1")
+        try:
+            with subprocess.Popen([sys.executable, "-c", script, server.mnt / "a", str(flags)]) as program:
+                command(f"wait-held 1 {LIMIT * 1000}")
+                program.kill()
+            command("fail WRITE=NOSPC")
+        finally:
+            command("release")
+        unmount_tells_the_loss(server)
+
+
+def test_what_a_file_lost_that_is_open_is_told_at_a_forced_unmount():
+    """The program has not asked, and cannot any more."""
+    root()
+    with Server() as server:
+        export_one_mib(server)
+        server.mount_well("", "--log", server.base / "log")
+        file = os.open(server.mnt / "a", os.O_WRONLY | os.O_CREAT)
+        try:
+            os.write(file, b"k" * (4 * MIB))
+            # That writes the data.
+            os.stat(server.mnt / "a")
+            result = nfsrdma("umount", "-f", server.mnt)
+            if mounted(server.mnt):
+                # In use: the connection has ended, and the process with it.
+                server.ended()
+                log = (server.base / "log").read_text()
+                assert " of /a (file " in log, log
+            else:
+                assert result.returncode == 32 and " of /a (file " in result.stderr, result.stderr
+        finally:
+            with contextlib.suppress(OSError):
+                os.close(file)
 
 
 # --- 25: the mount point is the one that was checked ------------------------------------------

@@ -78,6 +78,28 @@ def test_told_once(status, deed):
     told(status, deed)
 
 
+@pytest.mark.parametrize("how", ["exec", "close", "exit"])
+def test_a_child_that_closes_what_it_inherited_takes_no_error_away(setup, how):
+    """Its close(2) writes what its parent has written, and nobody looks at the result."""
+    setup.restart(*fails("WRITE=NOSPC"))
+    file = os.open(setup.mnt / "f", os.O_RDWR | os.O_CREAT)
+    assert os.write(file, b"x" * 5000) == 5000
+    if how == "exec":
+        subprocess.run(["true"], check=True)
+    else:
+        child = os.fork()
+        if child == 0:
+            if how == "close":
+                code(os.close, file)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    assert [code(os.fsync, file), code(os.fsync, file)] == [errno.ENOSPC, 0]
+    # It was told: neither the last close nor the unmount tell it again.
+    assert code(os.close, file) == 0
+    result = setup.unmount()
+    assert result.returncode == 0, result.stderr
+
+
 def test_some_writes_fail_and_the_others_are_kept():
     """Some WRITEs of 8 MiB are refused: the error is reported once, and all other data is there."""
     # Position Zero chunks would make WRITEs smaller than a block.

@@ -6,7 +6,9 @@
 //! and a READ behind the end of a file that another client has truncated, also wait for a bounded
 //! time until the kernel's queue of requests is empty: [`super::queued`] explains why.
 
-use super::replies::{file_flags, reply_data, reply_held, reply_ok, reply_or_undo, reply_with};
+use super::replies::{
+    Answer, file_flags, reply_data, reply_held, reply_ok, reply_or_undo, reply_with,
+};
 use super::signals::hears;
 use super::state::{Adapter, close};
 use crate::cache::WriteData;
@@ -117,8 +119,10 @@ impl<N: Nfs3> Adapter<N> {
             // It is not known whose the pages are, so it does not matter that the caller is killed.
             let reply = self.waiting.hold(request, reply);
             return self.start(async move {
-                let result = fs.write_mapped(handle, offset, &data, flags).await;
-                reply_held(reply, result, Reply::written);
+                let mut answer = Answer::new(reply);
+                let hears = || answer.is_heard();
+                let result = fs.write_mapped(handle, offset, &data, flags, hears).await;
+                answer.give(result, Reply::written);
             });
         }
         let append = match OpenFile::is_direct_append(flags) {
@@ -130,19 +134,21 @@ impl<N: Nfs3> Adapter<N> {
             if append.as_ref().is_some_and(|append| append.is_beyond) {
                 queued.until_empty(MOST_OF_OPEN, || true).await;
             }
+            let mut answer = Answer::new(reply);
             let cleared = match &writer {
                 Some(writer) => fs.clear_set_id(handle, writer).await,
                 None => Ok(()),
             };
+            let hears = || answer.is_heard();
             let result = match cleared {
-                Ok(()) => fs.write(handle, offset, &data, flags).await,
+                Ok(()) => fs.write_if_heard(handle, offset, &data, flags, hears).await,
                 Err(error) => Err(error),
             };
             drop(append);
             if !OpenFile::is_direct(flags) {
                 fs.kernel_wrote(handle, &range, pid);
             }
-            reply_held(reply, result, Reply::written);
+            answer.give(result, Reply::written);
         });
     }
 
@@ -165,8 +171,7 @@ impl<N: Nfs3> Adapter<N> {
                 }
                 None => false,
             };
-            let owner = locked.then_some(owner);
-            fs.flush_and_unlock(handle, owner, tell).await;
+            fs.flush_and_unlock(handle, owner, locked, tell).await;
         };
         match self.fs.locks().filter(|_| locked) {
             Some(locks) => locks.spawn(flush),
@@ -190,6 +195,10 @@ impl<N: Nfs3> Adapter<N> {
     pub(super) fn fsync(&self, request: &Header, handle: u64, reply: Reply) {
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
-        self.start(async move { reply_held(reply, fs.fsync(handle).await, reply_ok) });
+        self.start(async move {
+            let mut answer = Answer::new(reply);
+            let result = fs.fsync_if_heard(handle, || answer.is_heard()).await;
+            answer.give(result, reply_ok);
+        });
     }
 }

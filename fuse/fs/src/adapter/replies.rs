@@ -38,6 +38,38 @@ pub(super) fn reply_held<T>(reply: Held, result: FsResult<T>, ok: impl FnOnce(Re
     reply_or_undo(reply, result, ok, drop);
 }
 
+/// The reply to a request that waits, and whose result must not be lost: whether somebody takes it is
+/// asked before the result is fetched.
+pub(super) struct Answer {
+    held: Option<Held>,
+    taken: Option<Reply>,
+}
+
+impl Answer {
+    pub(super) fn new(reply: Held) -> Self {
+        Answer {
+            held: Some(reply),
+            taken: None,
+        }
+    }
+
+    /// Whether the caller waits still. If so, it does until [`Answer::give`].
+    pub(super) fn is_heard(&mut self) -> bool {
+        if let Some(held) = self.held.take() {
+            self.taken = held.take();
+        }
+        self.taken.is_some()
+    }
+
+    pub(super) fn give<T>(mut self, result: FsResult<T>, ok: impl FnOnce(Reply, T)) {
+        if self.is_heard()
+            && let Some(reply) = self.taken
+        {
+            reply_with(reply, result, ok);
+        }
+    }
+}
+
 pub(super) fn reply_ok(reply: Reply, (): ()) {
     reply.ok();
 }

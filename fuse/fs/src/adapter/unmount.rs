@@ -1,20 +1,22 @@
 //! The mount of this process: finding it again, keeping it busy, and unmounting it.
 //!
-//! A path leads to whatever was mounted on it last. So this process remembers the mount ID
-//! (/proc/self/fdinfo) of its own mount. Before it unmounts anything, it opens the path with
-//! O_PATH, compares the ID, and searches /proc/self/mountinfo for mounts on top of or below its
-//! own, which MNT_DETACH would unmount too. Linux has no call that unmounts by ID (umount2(2) of
-//! `/proc/self/fd/N` unmounts what is on top), so the comparison is made immediately before the
-//! call.
+//! A path leads to whatever was mounted on it last, and it changes when a directory above it is
+//! renamed. So this process remembers the mount ID (/proc/self/fdinfo) of its own mount. Before it
+//! unmounts anything, it opens the path with O_PATH, compares the ID, and searches
+//! /proc/self/mountinfo for mounts on top of or below its own, which MNT_DETACH would unmount too.
+//! Linux has no call that unmounts by ID (umount2(2) of `/proc/self/fd/N` unmounts what is on top),
+//! so the comparison is made immediately before the call.
 
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -52,6 +54,9 @@ pub fn mount_id(descriptor: &OwnedFd) -> io::Result<u64> {
     id.ok_or_else(|| io::Error::other("no mount ID in /proc/self/fdinfo"))
 }
 
+/// The mounts of this mount namespace, one in each line.
+const TABLE: &str = "/proc/self/mountinfo";
+
 /// Parses a line of /proc/self/mountinfo: ID, ID of the parent, mount point (escaped).
 fn parse_line(line: &[u8]) -> Option<(u64, u64, &[u8])> {
     let mut fields = line.split(|&byte| byte == b' ');
@@ -60,7 +65,14 @@ fn parse_line(line: &[u8]) -> Option<(u64, u64, &[u8])> {
     Some((id, parent, fields.nth(2)?))
 }
 
-/// A mount point as it is: there, `\040` stands for a space, and so on.
+/// The mount point of the mount with this ID, as the table shows it.
+fn place_of(table: &[u8], id: u64) -> Option<PathBuf> {
+    let mut lines = table.split(|&byte| byte == b'\n').filter_map(parse_line);
+    let (_, _, dir) = lines.find(|(own, ..)| *own == id)?;
+    Some(OsString::from_vec(unescape(dir)).into())
+}
+
+/// The path in a field of the table, in which blanks and backslashes are octal escapes.
 fn unescape(path: &[u8]) -> Vec<u8> {
     let mut rest = path;
     let mut plain = Vec::with_capacity(path.len());
@@ -96,18 +108,28 @@ impl OwnMount {
         self.id
     }
 
+    /// Where it was mounted.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The root of the mount, if the path still leads to it.
+    /// The root of the mount, if a path leads to it.
     pub(super) fn root(&self) -> Option<OwnedFd> {
-        let root = open_root(&self.dir).ok()?;
-        (mount_id(&root).ok()? == self.id).then_some(root)
+        self.find().map(|(_, root)| root)
     }
 
-    /// Takes or gives back a reference: while `on`, umount(2) fails with EBUSY. Does nothing if the
-    /// path does not lead to the mount: then another mount on top keeps it busy, or it is detached.
+    /// The same with the path: where it was mounted; or where it is now, if it was moved, or a
+    /// directory above it was renamed.
+    fn find(&self) -> Option<(PathBuf, OwnedFd)> {
+        let at = |dir: PathBuf| {
+            let root = open_root(&dir).ok()?;
+            (mount_id(&root).ok()? == self.id).then_some((dir, root))
+        };
+        at(self.dir.clone()).or_else(|| at(place_of(&fs::read(TABLE).ok()?, self.id)?))
+    }
+
+    /// Takes or gives back a reference: while `on`, umount(2) fails with EBUSY. Does nothing if no
+    /// path leads to the mount: then another mount on top keeps it busy, or it is detached.
     pub fn hold(&self, on: bool) {
         let mut hold = self.hold.lock();
         if on && !hold.released && hold.descriptor.is_none() {
@@ -126,7 +148,7 @@ impl OwnMount {
 
     /// Whether the mount is in this namespace, and the first mount on top of it or below it.
     fn look(&self) -> io::Result<(bool, Option<String>)> {
-        let table = fs::read("/proc/self/mountinfo")?;
+        let table = fs::read(TABLE)?;
         let lines = || table.split(|&byte| byte == b'\n').filter_map(parse_line);
         let there = lines().any(|(id, _, _)| id == self.id);
         let other = lines().find(|&(_, parent, _)| parent == self.id);
@@ -136,7 +158,7 @@ impl OwnMount {
 
     /// The paths below its root on which others are mounted, in this namespace.
     pub(super) fn mounts_below(&self) -> Vec<Vec<u8>> {
-        let Ok(table) = fs::read("/proc/self/mountinfo") else {
+        let Ok(table) = fs::read(TABLE) else {
             return Vec::new();
         };
         let lines = table.split(|&byte| byte == b'\n').filter_map(parse_line);
@@ -153,7 +175,7 @@ impl OwnMount {
     /// `fusermount3`, which is set-user-id. EBUSY if the mount is in use (not with `lazy`), or if
     /// another mount is on top of it or below it.
     pub fn unmount(&self, lazy: bool) -> io::Result<()> {
-        let root = self.root();
+        let found = self.find();
         let (there, other) = self.look()?;
         if !there && self.id != 0 {
             return Ok(());
@@ -164,22 +186,22 @@ impl OwnMount {
                 format!("{other} is mounted on top of it or below it"),
             ));
         }
-        if root.is_none() {
+        let Some((dir, root)) = found else {
             return Err(io::Error::new(
                 io::ErrorKind::ResourceBusy,
                 format!("{} does not lead to it any longer", self.dir.display()),
             ));
-        }
-        let result = match root.filter(|_| lazy) {
-            Some(root) => {
-                let path = format!("/proc/self/fd/{}", root.as_raw_fd());
-                unmount(path.as_str(), UnmountFlags::DETACH)
-            }
+        };
+        let result = if lazy {
+            let path = format!("/proc/self/fd/{}", root.as_raw_fd());
+            unmount(path.as_str(), UnmountFlags::DETACH)
+        } else {
             // A descriptor would keep it busy.
-            None => unmount(&self.dir, UnmountFlags::NOFOLLOW),
+            drop(root);
+            unmount(&dir, UnmountFlags::NOFOLLOW)
         };
         match result {
-            Err(Errno::PERM) => by_helper(&self.dir, lazy),
+            Err(Errno::PERM) => by_helper(&dir, lazy),
             result => Ok(result?),
         }
     }
@@ -219,6 +241,10 @@ mod tests {
         assert_eq!(parse_line(b"40 22"), None);
         assert_eq!(parse_line(b""), None);
         assert_eq!(unescape(br"/mnt/a\040b\134040\"), br"/mnt/a b\040\");
+        let table = [b"22 1 0:1 / / rw", &line[..], b""].join(&b'\n');
+        assert_eq!(place_of(&table, 40), Some("/mnt/a b".into()));
+        assert_eq!(place_of(&table, 4), None);
+        assert_eq!(unescape(br"\9 \04"), br"\9 \04");
     }
 
     #[test]

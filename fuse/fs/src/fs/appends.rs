@@ -72,6 +72,10 @@ impl Appends {
         Some(place)
     }
 
+    pub(super) fn is_under_way(&self) -> bool {
+        self.under_way > 0
+    }
+
     pub(super) fn end(&mut self) {
         self.under_way -= 1;
     }

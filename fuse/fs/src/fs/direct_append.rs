@@ -43,19 +43,21 @@ impl<N: Nfs3> Fs<N> {
         })
     }
 
-    /// Returns where an O_DIRECT append at the kernel's offset `asked` is to be written, as soon as
-    /// it may begin. The caller must call [`FileState::end_append`] when the write has ended.
+    /// Returns where an O_DIRECT append of `len` bytes at the kernel's offset `asked` is to be
+    /// written, as soon as it may begin. The caller must call [`FileState::end_append`] when the
+    /// write has ended.
     pub(super) async fn begin_append(
         self: &Arc<Self>,
         file: &Arc<OpenFile>,
         asked: u64,
+        len: u64,
     ) -> FsResult<u64> {
         let data = self.data(&file.inode);
         loop {
             let mut changed = std::pin::pin!(data.changed.notified());
             changed.as_mut().enable();
             let (end, ended) = self.end_of(&file.cred, &file.inode).await?;
-            match data.with(|inner| inner.begin_append(asked, end, ended)) {
+            match data.with(|inner| inner.begin_append(asked, len, end, ended)) {
                 Turn::At(offset) => {
                     // Others may wait for this request to begin.
                     data.changed.notify_waiters();

@@ -86,8 +86,8 @@ pub struct FileState {
     next_pending: u64,
     /// SETATTRs that are under way or wait for data written before.
     exclusive: usize,
-    /// O_DIRECT writes of programs that are under way.
-    direct: usize,
+    /// The ranges of programs' O_DIRECT writes that are under way.
+    direct: Vec<Range<u64>>,
     /// Those O_DIRECT writes that append.
     appends: Appends,
     /// Counts the SETATTRs and O_DIRECT writes that have ended, each of which may have moved the
@@ -137,38 +137,50 @@ impl FileState {
         self.write_back.end_flush();
     }
 
-    /// Begins an O_DIRECT write; false if it has to wait for a SETATTR.
-    pub fn begin_direct(&mut self) -> bool {
-        let free = self.exclusive == 0;
-        self.direct += usize::from(free);
+    /// Begins an O_DIRECT write of `range`; false if it has to wait for a SETATTR, or for an earlier
+    /// O_DIRECT write of the same bytes, whose program was killed: the later one is to stay.
+    pub fn begin_direct(&mut self, range: &Range<u64>) -> bool {
+        let free = self.exclusive == 0 && !self.is_written_direct(range);
+        if free {
+            self.direct.push(range.clone());
+        }
         free
+    }
+
+    /// Whether an O_DIRECT write that touches `range` is under way.
+    pub fn is_written_direct(&self, range: &Range<u64>) -> bool {
+        let mut direct = self.direct.iter();
+        direct.any(|of| of.start < range.end && range.start < of.end)
     }
 
     pub(super) fn appends(&mut self) -> &mut Appends {
         &mut self.appends
     }
 
-    /// Begins an O_DIRECT write that appends, at the kernel's offset `asked`. `end` is where the
-    /// file ended when [`FileState::ended`] was `ended`.
-    pub(super) fn begin_append(&mut self, asked: u64, end: u64, ended: u64) -> Turn {
+    /// Begins an O_DIRECT write that appends `len` bytes, at the kernel's offset `asked`. `end` is
+    /// where the file ended when [`FileState::ended`] was `ended`.
+    pub(super) fn begin_append(&mut self, asked: u64, len: u64, end: u64, ended: u64) -> Turn {
         if self.ended != ended {
             return Turn::Late;
         }
-        if self.exclusive > 0 {
+        // What others write there moves the end when it is done.
+        if self.exclusive > 0
+            || !self.appends.is_under_way() && self.is_written_direct(&(end..u64::MAX))
+        {
             return Turn::Wait;
         }
         match self.appends.begin(asked, end) {
             Some(offset) => {
-                self.direct += 1;
+                self.direct.push(offset..offset + len);
                 Turn::At(offset)
             }
             None => Turn::Wait,
         }
     }
 
-    pub fn end_append(&mut self) {
+    pub fn end_append(&mut self, range: &Range<u64>) {
         self.appends.end();
-        self.end_direct();
+        self.end_direct(range);
     }
 
     /// Changes whenever a SETATTR or an O_DIRECT write has ended.
@@ -176,13 +188,15 @@ impl FileState {
         self.ended
     }
 
-    pub fn end_direct(&mut self) {
-        self.direct -= 1;
+    pub fn end_direct(&mut self, range: &Range<u64>) {
+        if let Some(at) = self.direct.iter().position(|of| of == range) {
+            self.direct.swap_remove(at);
+        }
         self.ended += 1;
     }
 
     pub fn is_writing_direct(&self) -> bool {
-        self.direct > 0
+        !self.direct.is_empty()
     }
 
     /// Registers a READ of the kernel that arrived at `now`. Returns its number.

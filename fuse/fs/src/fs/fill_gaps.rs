@@ -34,8 +34,10 @@ impl<N: Nfs3> Fs<N> {
             while let Some(at) = from
                 && reads.len() < READS
             {
-                let (found, next) =
-                    data.with(|inner| begin(inner, at, most, &self.write_limits(inode)));
+                let (found, next) = data.with(|inner| {
+                    let limits = self.limits_of(inode, inner);
+                    begin(inner, at, most, &limits)
+                });
                 from = next;
                 let Some((id, pages, cred)) = found else {
                     continue;

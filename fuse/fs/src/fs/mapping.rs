@@ -26,13 +26,14 @@ impl<N: Nfs3> Fs<N> {
             .is_ok_and(|file| file.inode.opens.load(Ordering::Relaxed) <= 1)
     }
 
-    /// A WRITE of mapped pages; `handle` is the kernel's guess.
+    /// A WRITE of mapped pages; `handle` is the kernel's guess, `hears` as in [`Fs::write_if_heard`].
     pub async fn write_mapped<'a>(
         self: &Arc<Self>,
         handle: u64,
         offset: u64,
         data: impl Into<WriteData<'a>>,
         flags: i32,
+        hears: impl FnOnce() -> bool,
     ) -> FsResult<u32> {
         let data = data.into();
         let guessed = self.file(handle)?;
@@ -57,7 +58,8 @@ impl<N: Nfs3> Fs<N> {
         };
         let writer = self.one_who_may_write(guess, &able).await;
         let all: Vec<_> = writing.into_iter().map(|(_, file)| file).collect();
-        self.write_by(&writer, &all, offset, data, flags).await
+        self.write_by(&writer, &all, offset, data, flags, hears)
+            .await
     }
 
     /// The first open file whose opener the server lets write now; the guessed one if there is

@@ -19,6 +19,7 @@ mod digest;
 mod dir;
 mod dir_handle;
 mod direct_append;
+mod direct_write;
 mod error;
 mod failures;
 mod file;

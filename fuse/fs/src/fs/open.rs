@@ -194,7 +194,7 @@ impl<N: Nfs3> Fs<N> {
         }
         self.release_locks(&inode, locked).await;
         // No program gets the result of RELEASE: lost data is reported at the unmount.
-        let (reported, lost) = file.writer.take_failure();
+        let (reported, lost) = file.writer.release();
         self.lose(lost);
         drop(file);
         if inode.opens.fetch_sub(1, Ordering::Relaxed) == 1 {

@@ -4,9 +4,10 @@
 //! `write_back` asks the file's `WriteBack` for the next action until nothing is dirty or unstable:
 //! it starts WRITEs, waits for their replies, and sends a COMMIT. If the COMMIT returns another
 //! write verifier than the WRITEs, the server has restarted, and `WriteBack` makes the data dirty
-//! again. Errors are stored in each open file that wrote, and returned once, by its next FSYNC or
-//! FLUSH. Data that is lost without any program getting the error is listed (`lose`) and reported
-//! at the unmount. `tick`, about once a second, starts the write-back of files that have been dirty
+//! again. Errors are stored in each open file that wrote. Its next FSYNC returns them, once, and so
+//! does, before that, the next FLUSH of each process ([`super::writer`]). Data that is lost without
+//! any program getting the error is listed (`lose`) and reported at the unmount. `tick`, about once
+//! a second, starts the write-back of files that have been dirty
 //! for too long; `shutdown` writes back everything after the last request of the kernel.
 
 use super::Fs;
@@ -19,7 +20,7 @@ use super::unwritten::Unwritten;
 use crate::cache::{Action, Goal, Verdict};
 use crate::sync::Mutex;
 use futures_util::future::join_all;
-use nfsrdma_nfs3::{Cred, Nfs3};
+use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
 use nfsrdma_xdr::nfs3::Stable;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -105,18 +106,20 @@ impl<N: Nfs3> Fs<N> {
     /// FLUSH: a descriptor is closed. If it may write, all data written to the file, through any
     /// descriptor, is put on stable storage, or the error is stored in the open files that wrote.
     ///
-    /// `tell` sends the result as the reply and returns whether a program gets it; one that is
-    /// being killed does not. Data that is lost without a program getting the error is reported at
-    /// the unmount.
+    /// `tell` sends the result as the reply and returns whether a program gets it. One that is
+    /// being killed does not; then the next program that closes a descriptor of the open file gets
+    /// the error. Data that is lost without a program getting the error is reported at the unmount.
     pub async fn flush(self: &Arc<Self>, handle: u64, tell: impl FnOnce(FsResult<()>) -> bool) {
-        self.flush_and_unlock(handle, None, tell).await;
+        self.flush_and_unlock(handle, 0, false, tell).await;
     }
 
-    /// As [`Fs::flush`]; also releases the POSIX locks of `owner` on the file.
+    /// As [`Fs::flush`], by the process `closer`. If it has POSIX locks on the file, `locked` is
+    /// their owner, and the locks are released.
     pub async fn flush_and_unlock(
         self: &Arc<Self>,
         handle: u64,
-        owner: Option<u64>,
+        closer: u64,
+        locked: bool,
         tell: impl FnOnce(FsResult<()>) -> bool,
     ) {
         let file = match self.file(handle) {
@@ -135,19 +138,33 @@ impl<N: Nfs3> Fs<N> {
                 self.hold_unsafe();
             }
         }
-        let unlocked = match owner {
-            Some(owner) => self.close_locks(&file.inode, handle, owner).await,
-            None => Ok(()),
+        let unlocked = match locked {
+            true => self.close_locks(&file.inode, handle, closer).await,
+            false => Ok(()),
         };
-        let (result, lost) = file.writer.take_failure();
-        if !tell(result.and(unlocked)) {
-            self.lose(lost);
+        let result = file.writer.close(closer);
+        let failed = result.is_err();
+        if !tell(result.and(unlocked)) && failed {
+            self.lose(file.writer.unheard(closer));
         }
     }
 
     pub async fn fsync(self: &Arc<Self>, handle: u64) -> FsResult<()> {
+        self.fsync_if_heard(handle, || true).await
+    }
+
+    /// The same for a caller who may leave meanwhile. `hears`, asked when all is done, says whether
+    /// the result is taken: if not, the error is left to who asks next.
+    pub async fn fsync_if_heard(
+        self: &Arc<Self>,
+        handle: u64,
+        hears: impl FnOnce() -> bool,
+    ) -> FsResult<()> {
         let file = self.file(handle)?;
         self.write_back(&file.inode, true).await;
+        if !hears() {
+            return Err(NfsError::Interrupted.into());
+        }
         file.writer.take_error()?;
         self.check_locks(&file, handle)
     }
@@ -164,7 +181,7 @@ impl<N: Nfs3> Fs<N> {
         };
         loop {
             let action = data.until(|inner| {
-                let limits = self.write_limits(inode);
+                let limits = self.limits_of(inode, inner);
                 match inner.write_back().next(goal, &limits) {
                     Action::Wait => None,
                     action => Some(action),
@@ -336,8 +353,6 @@ impl<N: Nfs3> Fs<N> {
     /// removes the hidden files, and returns the data that could not be written.
     pub async fn shutdown(self: &Arc<Self>) -> Vec<Unwritten> {
         self.closing.store(true, Ordering::Relaxed);
-        self.write_back_all().await;
-        self.release_expired(true);
         // If the mount was aborted (`umount -f`), files are still open and get no RELEASE.
         let open: Vec<_> = self
             .files
@@ -345,6 +360,12 @@ impl<N: Nfs3> Fs<N> {
             .iter()
             .map(|(_, file)| file.clone())
             .collect();
+        for file in &open {
+            // What fails from here on is kept by `write_failed`.
+            self.lose(file.writer.abandon());
+        }
+        self.write_back_all().await;
+        self.release_expired(true);
         for file in open {
             let silly = file.inode.state.lock().silly.take();
             if let Some(silly) = silly {

@@ -9,9 +9,7 @@
 //! LOOKUPs do not queue behind a flush. The reply makes the bytes unstable or clean. If the WRITE
 //! fails, its data is dropped, and the error goes to each open file that wrote, to be returned by
 //! its next fsync(2) or close(2).
-//!
-//! O_DIRECT bypasses the cache: what is cached of the range is committed first, and the data is
-//! sent FILE_SYNC, in as many WRITEs at once as it takes.
+//! O_DIRECT writes bypass the cache ([`super::direct_write`]).
 
 use super::Fs;
 use super::change_context::MemoryWait;
@@ -24,12 +22,10 @@ use super::unwritten::Unwritten;
 use crate::cache::{
     Accepted, Action, Gaps, Goal, MAX_PIECE, Verdict, WriteCall, WriteData, WriteJob, WriteLimits,
 };
-use futures_util::future::join_all;
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
 use nfsrdma_rdma::BufMut;
-use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rpcrdma::exec;
-use nfsrdma_xdr::nfs3::{Stable, Status};
+use nfsrdma_xdr::nfs3::Stable;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -96,10 +92,24 @@ impl<N: Nfs3> Fs<N> {
         data: impl Into<WriteData<'a>>,
         flags: i32,
     ) -> FsResult<u32> {
+        self.write_if_heard(handle, offset, data, flags, || true)
+            .await
+    }
+
+    /// The same for a caller who may leave meanwhile. `hears` is asked where a write ends with the
+    /// data on stable storage, as in [`Fs::fsync_if_heard`].
+    pub async fn write_if_heard<'a>(
+        self: &Arc<Self>,
+        handle: u64,
+        offset: u64,
+        data: impl Into<WriteData<'a>>,
+        flags: i32,
+        hears: impl FnOnce() -> bool,
+    ) -> FsResult<u32> {
         let data = data.into();
         let file = self.file(handle)?;
         self.check_locks(&file, handle)?;
-        self.write_by(&file, &[], offset, data, flags).await
+        self.write_by(&file, &[], offset, data, flags, hears).await
     }
 
     /// Writes with the credential of whoever opened `file`. If a WRITE fails, the error is reported
@@ -111,6 +121,7 @@ impl<N: Nfs3> Fs<N> {
         offset: u64,
         given: WriteData<'_>,
         flags: i32,
+        hears: impl FnOnce() -> bool,
     ) -> FsResult<u32> {
         let inode = &file.inode;
         let appends = flags & libc::O_APPEND != 0;
@@ -144,7 +155,10 @@ impl<N: Nfs3> Fs<N> {
                     self.shared.stats.write_waits.add(1);
                     self.start_writes(inode, data, Goal::Started);
                     self.relieve();
-                    if !self.is_busy() && !data.with(|inner| inner.write_back().is_flushing()) {
+                    let others = |inner: &mut FileState| {
+                        inner.write_back().is_flushing() || inner.is_writing_direct()
+                    };
+                    if !self.is_busy() && !data.with(others) {
                         // Nothing is left to wait for, so try again: another writer may have taken
                         // the room. But if memory is short, only calls may still give some back.
                         if let Accepted::Short = waits
@@ -164,6 +178,9 @@ impl<N: Nfs3> Fs<N> {
         };
         if file.is_sync() || self.config.sync {
             self.write_back(inode, true).await;
+            if !hears() {
+                return Err(NfsError::Interrupted.into());
+            }
             file.writer.take_error()?;
         }
         Ok(written as u32)
@@ -195,7 +212,11 @@ impl<N: Nfs3> Fs<N> {
 
     /// The part of `data` at `offset` that fits into the server's largest file (FSINFO, RFC 1813
     /// section 3.3.19); an error if that is none (write(2), EFBIG).
-    fn below_the_limit<'a>(&self, offset: u64, data: WriteData<'a>) -> FsResult<WriteData<'a>> {
+    pub(super) fn below_the_limit<'a>(
+        &self,
+        offset: u64,
+        data: WriteData<'a>,
+    ) -> FsResult<WriteData<'a>> {
         let room = self.limits().max_file_size.saturating_sub(offset);
         if room == 0 && !data.is_empty() {
             return Err(FsError::TooLarge);
@@ -234,6 +255,10 @@ impl<N: Nfs3> Fs<N> {
             // Checked under the lock, so that a truncation by a later call comes after this data.
             not_abandoned()?;
             if ended.is_some_and(|ended| ended != inner.ended()) {
+                return Ok(Accepted::Wait);
+            }
+            // Of a program that was killed: what comes later is to stay.
+            if inner.is_written_direct(&(offset..end)) {
                 return Ok(Accepted::Wait);
             }
             let now = self.now();
@@ -299,6 +324,19 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
+    /// The same for what `inner` is at. While an O_DIRECT write is under way, what was read beside it
+    /// may be older, and must not be written after it.
+    pub(super) fn limits_of(&self, inode: &Inode, inner: &FileState) -> WriteLimits {
+        let limits = self.write_limits(inode);
+        match inner.is_writing_direct() {
+            true => WriteLimits {
+                gaps: Gaps::Keep,
+                ..limits
+            },
+            false => limits,
+        }
+    }
+
     /// Starts the WRITEs that `goal` asks for, which is [`Goal::Full`] or [`Goal::Started`].
     pub(super) fn start_writes(
         self: &Arc<Self>,
@@ -308,7 +346,7 @@ impl<N: Nfs3> Fs<N> {
     ) {
         loop {
             let action = data.with(|inner| {
-                let limits = self.write_limits(inode);
+                let limits = self.limits_of(inode, inner);
                 inner.write_back().next(goal, &limits)
             });
             match action {
@@ -481,108 +519,5 @@ impl<N: Nfs3> Fs<N> {
                 self.lose([lost]);
             }
         }
-    }
-
-    /// An O_DIRECT write: it is on stable storage when this returns, and not cached.
-    async fn write_direct(
-        self: &Arc<Self>,
-        file: &Arc<OpenFile>,
-        offset: u64,
-        appends: bool,
-        given: WriteData<'_>,
-    ) -> FsResult<()> {
-        /// Ends the write, even if the future is dropped.
-        struct Direct<'a>(&'a FileData, fn(&mut FileState));
-        impl Drop for Direct<'_> {
-            fn drop(&mut self) {
-                self.0.with(self.1);
-                self.0.changed.notify_waiters();
-            }
-        }
-        let inode = &file.inode;
-        let data = self.data(inode);
-        let (_direct, offset) = if appends {
-            let offset = self.begin_append(file, offset).await?;
-            (Direct(data, FileState::end_append), offset)
-        } else {
-            data.until(|inner| inner.begin_direct().then_some(())).await;
-            (Direct(data, FileState::end_direct), offset)
-        };
-        if self.below_the_limit(offset, given)?.len() < given.len() {
-            // The kernel would turn a short count into EIO.
-            return Err(FsError::TooLarge);
-        }
-        let range = offset..offset + given.len() as u64;
-        // Older data is committed, not only written: after a restart of the server it would be
-        // written again, over this data.
-        if data.with(|inner| inner.pages().is_unsaved(range.clone())) {
-            self.write_back(inode, true).await;
-        }
-        let void = |inner: &mut FileState| inner.invalidate_range(range.clone());
-        not_abandoned()?;
-        self.not_ended()?;
-        data.with(void);
-        let wtmax = self.limits().wtmax.max(1) as usize;
-        let parts = (0..given.len()).step_by(wtmax);
-        let parts = parts.map(|at| {
-            let part = at..given.len().min(at.saturating_add(wtmax));
-            self.write_part(file, offset, given, part)
-        });
-        let results = join_all(parts).await;
-        // READs may have cached the old data meanwhile.
-        data.with(void);
-        results.into_iter().collect::<FsResult<()>>()?;
-        self.shared.stats.write_bytes.add(given.len() as u64);
-        Ok(())
-    }
-
-    /// Writes a part of a direct write at `offset`, of at most `wtmax` bytes: by one WRITE, or by
-    /// several if the server accepts less at a time.
-    async fn write_part(
-        self: &Arc<Self>,
-        file: &OpenFile,
-        offset: u64,
-        given: WriteData<'_>,
-        part: Range<usize>,
-    ) -> FsResult<()> {
-        let inode = &file.inode;
-        let mut at = part.start;
-        while at < part.end {
-            let n = part.end - at;
-            let piece = match given.part(at..part.end) {
-                Some(buf) => buf,
-                None => {
-                    let mut buf = self.alloc(n).await?;
-                    buf.copy_from_slice(&given.bytes()[at..part.end]);
-                    buf.freeze()
-                }
-            };
-            let piece = Segs::from_iter([piece]);
-            let busy = self.shared.busy();
-            self.shared.stats.writes_sent.add(1);
-            let place = offset + at as u64;
-            let call = self.write_call(&file.cred, inode, place, piece, Stable::FileSync);
-            match call.await {
-                Ok(done) => {
-                    if done.count == 0 {
-                        return Err(NfsError::PeerMisbehaved("WRITE took nothing".into()).into());
-                    }
-                    at += (done.count as usize).min(n);
-                    if done.committed != Stable::FileSync {
-                        // RFC 1813 section 3.3.7 forbids this answer; a COMMIT makes the data
-                        // stable.
-                        let commit = self.nfs.commit(&file.cred, &inode.handle, 0, 0).await?;
-                        if commit.1 != done.verifier {
-                            return Err(NfsError::Status(Status::Io).into());
-                        }
-                    }
-                }
-                Err(error) => {
-                    return Err(self.note_error(inode, error));
-                }
-            }
-            drop(busy);
-        }
-        Ok(())
     }
 }

@@ -8,40 +8,171 @@ use crate::sync::atomic::AtomicBool;
 /// The most lost ranges that are remembered one by one for each open file.
 const MOST_LOST: usize = 1024;
 
-/// The part of an open file that write-back knows. The next fsync(2) or close(2) of the open file
-/// reports its error.
+/// The most processes that are remembered because a close has reported the failure to them. Others
+/// are told again.
+const MOST_CLOSERS: usize = 16;
+
+/// What was lost of the data written through an open file, and was not reported by fsync yet.
+#[derive(Debug, Default)]
+struct Failure {
+    /// The first error.
+    error: Option<FsError>,
+    lost: Vec<Unwritten>,
+    /// The processes to which a close has reported all of it.
+    closers: Vec<u64>,
+    /// A close has reported it, and the program got the result of the last one that did.
+    closed: bool,
+    heard: bool,
+    /// No program has the file open any more.
+    released: bool,
+}
+
+/// The part of an open file that write-back knows. The next fsync(2) reports its error, and so does
+/// the next close(2) by each process that has the file open.
+///
+/// A close reaches not everybody who has the open file: a child closes what it inherited, at exec or
+/// when it ends, and ignores the result. So each process is told, and the error remains for fsync,
+/// which alone says that data is safe.
 #[derive(Debug, Default)]
 pub struct Writer {
     /// Data was written through the open file since all data was last on stable storage.
     pub wrote: AtomicBool,
-    /// The first error of write-back since the last report, and the data lost since.
-    error: Mutex<(Option<FsError>, Vec<Unwritten>)>,
+    failure: Mutex<Failure>,
 }
 
 impl Writer {
     pub fn fail(&self, error: &FsError, lost: Unwritten) {
-        let mut held = self.error.lock();
-        held.0.get_or_insert_with(|| error.clone());
-        let full = held.1.len() >= MOST_LOST;
-        match held.1.last_mut() {
+        let mut failure = self.failure.lock();
+        failure.error.get_or_insert_with(|| error.clone());
+        failure.closers.clear();
+        (failure.closed, failure.heard) = (false, false);
+        let full = failure.lost.len() >= MOST_LOST;
+        match failure.lost.last_mut() {
             Some(last) if full => last.add(&lost),
-            _ => held.1.push(lost),
+            _ => failure.lost.push(lost),
         }
     }
 
     pub fn has_failed(&self) -> bool {
-        let held = self.error.lock();
-        held.0.is_some() || !held.1.is_empty()
+        self.failure.lock().error.is_some()
     }
 
-    /// Returns the error to report, once.
+    /// Returns the error for fsync to report, once.
     pub fn take_error(&self) -> Result<(), FsError> {
-        self.take_failure().0
+        let mut failure = self.failure.lock();
+        failure.lost.clear();
+        failure.error.take().map_or(Ok(()), Err)
     }
 
-    /// As [`Writer::take_error`], with the lost data, for the case that no program gets the error.
-    pub fn take_failure(&self) -> (Result<(), FsError>, Vec<Unwritten>) {
-        let (error, lost) = std::mem::take(&mut *self.error.lock());
-        (error.map_or(Ok(()), Err), lost)
+    /// The error for a close by the process `closer` to report, once. [`Writer::unheard`] follows if
+    /// nobody takes the report.
+    pub fn close(&self, closer: u64) -> Result<(), FsError> {
+        let mut failure = self.failure.lock();
+        match failure.error.clone() {
+            Some(error) if !failure.closers.contains(&closer) => {
+                (failure.closed, failure.heard) = (true, true);
+                if failure.closers.len() < MOST_CLOSERS {
+                    failure.closers.push(closer);
+                }
+                Err(error)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Nobody took what [`Writer::close`] returned. What was lost, if no other report follows.
+    #[must_use]
+    pub fn unheard(&self, closer: u64) -> Vec<Unwritten> {
+        let mut failure = self.failure.lock();
+        failure.closers.retain(|of| *of != closer);
+        failure.heard = false;
+        match failure.released {
+            true => std::mem::take(&mut failure.lost),
+            false => Vec::new(),
+        }
+    }
+
+    /// All descriptors are closed: the error, if no close has told of it, and what was lost, if no
+    /// close was heard.
+    pub fn release(&self) -> (Result<(), FsError>, Vec<Unwritten>) {
+        let mut failure = self.failure.lock();
+        failure.released = true;
+        let result = match failure.error.clone() {
+            Some(error) if !failure.closed => Err(error),
+            _ => Ok(()),
+        };
+        let lost = match failure.heard {
+            true => Vec::new(),
+            false => std::mem::take(&mut failure.lost),
+        };
+        (result, lost)
+    }
+
+    /// The mount is gone, and the file still open: what was lost and fsync has not told of.
+    pub fn abandon(&self) -> Vec<Unwritten> {
+        let mut failure = self.failure.lock();
+        failure.released = true;
+        std::mem::take(&mut failure.lost)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PARENT: u64 = 1;
+    const CHILD: u64 = 2;
+
+    fn fail(writer: &Writer) {
+        let lost = Unwritten::new(1, 0..10, "full".into());
+        writer.fail(&FsError::NoMemory, lost);
+    }
+
+    fn failed() -> Writer {
+        let writer = Writer::default();
+        fail(&writer);
+        writer
+    }
+
+    #[test]
+    fn a_close_tells_each_process_once_and_leaves_the_error_to_fsync() {
+        let writer = failed();
+        for closer in [CHILD, PARENT] {
+            assert!(writer.close(closer).is_err());
+            assert!(writer.close(closer).is_ok());
+        }
+        assert!(writer.take_error().is_err());
+        assert!(writer.take_error().is_ok());
+        assert!(!writer.has_failed());
+        // What fails later is told again.
+        fail(&writer);
+        assert!(writer.close(PARENT).is_err());
+        let (last, lost) = writer.release();
+        assert!(last.is_ok() && lost.is_empty(), "it was told");
+    }
+
+    #[test]
+    fn what_fsync_has_told_no_close_tells() {
+        let writer = failed();
+        assert!(writer.take_error().is_err());
+        assert!(writer.close(PARENT).is_ok());
+        assert!(writer.release().0.is_ok());
+    }
+
+    #[test]
+    fn what_nobody_heard_at_last_is_lost() {
+        let writer = failed();
+        assert!(writer.close(CHILD).is_err());
+        assert!(writer.close(PARENT).is_err());
+        assert!(writer.unheard(PARENT).is_empty());
+        assert!(writer.close(PARENT).is_err(), "it is told again");
+        assert!(writer.unheard(PARENT).is_empty());
+        assert_eq!(writer.release().1.len(), 1);
+        let (last, lost) = failed().release();
+        assert!(last.is_err() && lost.len() == 1, "no close came");
+        let writer = failed();
+        assert!(writer.close(PARENT).is_err());
+        assert!(writer.release().0.is_ok());
+        assert_eq!(writer.unheard(PARENT).len(), 1, "its release came first");
     }
 }
