@@ -283,9 +283,10 @@ def test_root_gets_no_further_when_the_server_has_begun_to_squash_it(server):
         refused(ROOT_USER, os.stat, private / name)
 
 
-def refused_beside_a_mount(server, stranger):
+def refused_beside_a_mount(server, stranger, mnt=None):
     """A's private directory has a mount in it when a stranger is refused."""
-    private, other = server.mnt / "private", server.mnt / "private/a b/other"
+    mnt = mnt or server.mnt
+    private, other = mnt / "private", mnt / "private/a b/other"
     by(A, os.mkdir, private, 0o700)
     for name in ("a b", "a b/other", "sub"):
         by(A, os.mkdir, private / name)
@@ -319,6 +320,17 @@ def test_what_is_mounted_in_a_private_directory_stays_when_root_is_refused(serve
 @each("permissions=server,allow_other")
 def test_what_is_mounted_in_a_private_directory_stays_when_a_stranger_is_refused(server):
     refused_beside_a_mount(server, B)
+
+
+@pytest.mark.usefixtures("users")
+def test_what_is_mounted_in_a_private_directory_stays_below_a_renamed_directory():
+    with Server("--root-squash") as server:
+        old, new = server.base / "old", server.base / "new"
+        (old / "mnt").mkdir(parents=True)
+        expect(server.mount(at=old / "mnt"), 0)
+        old.rename(new)
+        refused_beside_a_mount(server, ROOT_USER, new / "mnt")
+        expect(run("umount", new / "mnt"), 0)
 
 
 @each("")

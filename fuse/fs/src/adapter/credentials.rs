@@ -51,7 +51,7 @@ struct Known {
     asked: bool,
 }
 
-/// Whom a thread asks as.
+/// The identity with which a thread makes a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Asker {
     uid: u32,

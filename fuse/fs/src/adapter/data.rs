@@ -103,7 +103,7 @@ impl<N: Nfs3> Adapter<N> {
             request.pid(),
             offset..offset.saturating_add(data.len() as u64),
         );
-        // The kernel gives it with writes of users other than root.
+        // The kernel sets `kill_suidgid` if the writer lacks CAP_FSETID.
         let clears = to.kill_suidgid && self.fs.leaves_set_id(handle);
         let writer = clears.then(|| self.cred(request, request.nodeid));
         let at_once = !guessed && !clears;
@@ -119,9 +119,9 @@ impl<N: Nfs3> Adapter<N> {
             // It is not known whose the pages are, so it does not matter that the caller is killed.
             let reply = self.waiting.hold(request, reply);
             return self.start(async move {
-                let mut answer = Answer::new(reply);
-                let hears = || answer.is_heard();
-                let result = fs.write_mapped(handle, offset, &data, flags, hears).await;
+                let mut answer = Answer::new(reply, pid);
+                let result = fs.write_mapped(handle, offset, &data, flags, &mut answer);
+                let result = result.await;
                 answer.give(result, Reply::written);
             });
         }
@@ -134,14 +134,16 @@ impl<N: Nfs3> Adapter<N> {
             if append.as_ref().is_some_and(|append| append.is_beyond) {
                 queued.until_empty(MOST_OF_OPEN, || true).await;
             }
-            let mut answer = Answer::new(reply);
+            let mut answer = Answer::new(reply, pid);
             let cleared = match &writer {
                 Some(writer) => fs.clear_set_id(handle, writer).await,
                 None => Ok(()),
             };
-            let hears = || answer.is_heard();
             let result = match cleared {
-                Ok(()) => fs.write_if_heard(handle, offset, &data, flags, hears).await,
+                Ok(()) => {
+                    let write = fs.write_for(handle, offset, &data, flags, &mut answer);
+                    write.await
+                }
                 Err(error) => Err(error),
             };
             drop(append);
@@ -193,11 +195,11 @@ impl<N: Nfs3> Adapter<N> {
     }
 
     pub(super) fn fsync(&self, request: &Header, handle: u64, reply: Reply) {
-        let fs = self.fs.clone();
+        let (fs, pid) = (self.fs.clone(), request.pid());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let mut answer = Answer::new(reply);
-            let result = fs.fsync_if_heard(handle, || answer.is_heard()).await;
+            let mut answer = Answer::new(reply, pid);
+            let result = fs.fsync_for(handle, &mut answer).await;
             answer.give(result, reply_ok);
         });
     }

@@ -31,6 +31,8 @@ pub(super) struct Listeners {
 struct Round {
     number: AtomicU64,
     under_way: AtomicBool,
+    /// `number` at the end of the last window of the worker before this one.
+    seen: AtomicU64,
     /// The part of its time for which it was awake in its last window, in thousandths.
     awake: AtomicU32,
 }
@@ -87,8 +89,9 @@ impl Listeners {
     }
 
     /// In its last window the worker was awake for so many thousandths of its time. It stops
-    /// listening if the worker before it could do the work of both. Returns the worker that is to
-    /// listen as well, if this one has too much to do and there is another.
+    /// listening if the worker before it could do the work of both. Returns a worker to wake: one
+    /// that is to listen as well, since this one has too much to do; or the next one, which is to stop
+    /// listening, since it has done nothing for as long as this one has a window.
     pub(super) fn was_awake(&self, worker: usize, awake: u32) -> Option<usize> {
         self.rounds[worker].awake.store(awake, Ordering::Relaxed);
         if awake > MOST_AWAKE {
@@ -99,7 +102,11 @@ impl Listeners {
         {
             self.leave(worker);
         }
-        None
+        let idle = worker + 1;
+        let round = self.rounds.get(idle)?;
+        let number = round.number.load(Ordering::Relaxed);
+        let was_idle = round.seen.swap(number, Ordering::Relaxed) == number;
+        (awake < LEAST_AWAKE && was_idle && self.leave(idle)).then_some(idle)
     }
 
     /// From now on all listen: one of them has failed.
@@ -186,8 +193,10 @@ mod tests {
         assert_eq!(listeners.was_awake(0, 900), Some(1));
         assert_eq!(listeners.was_awake(0, 900), None, "there is no other one");
         // One request at a time, which now one worker reads and now the other.
+        listeners.works(1);
         assert_eq!(listeners.was_awake(1, 300), None);
         assert!(listeners.listens(1));
+        listeners.works(1);
         assert_eq!(listeners.was_awake(0, 400), None);
         assert_eq!(listeners.was_awake(1, 450), None);
         assert!(listeners.listens(1));
@@ -195,6 +204,18 @@ mod tests {
         assert!(!listeners.listens(1) && listeners.listens(0));
         assert_eq!(listeners.was_awake(0, 10), None);
         assert!(listeners.listens(0), "the first one stays");
+    }
+
+    #[test]
+    fn a_worker_that_gets_no_requests_stops_listening() {
+        let listeners = Listeners::new(2);
+        assert_eq!(listeners.was_awake(0, 900), Some(1));
+        listeners.works(1);
+        assert_eq!(listeners.was_awake(0, 500), None);
+        assert!(listeners.listens(1));
+        assert_eq!(listeners.was_awake(0, 500), Some(1), "to be woken");
+        assert!(!listeners.listens(1) && listeners.alone(0));
+        assert_eq!(listeners.was_awake(0, 500), None);
     }
 
     #[test]

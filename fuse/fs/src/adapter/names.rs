@@ -206,10 +206,10 @@ impl<N: Nfs3> Adapter<N> {
     }
 }
 
-/// What the kernel is told of a LOOKUP that failed. It takes every error but ENOMEM and EINTR for the
-/// news that the name leads nowhere any longer, also if only this caller may not search the directory,
-/// or has waited too long for the server. Then it detaches what is mounted on that name or below it,
-/// for everybody. Where something is, ENOMEM spares it.
+/// Maps the error of a LOOKUP for the kernel. The kernel takes every error but ENOMEM and EINTR to
+/// mean that the name leads nowhere any longer, even if only this caller may not search the directory,
+/// or has waited too long for the server. It then detaches all mounts on that name or below it, for
+/// everybody. So the error becomes ENOMEM if there are such mounts.
 fn sparing_mounts<N: Nfs3>(
     fs: &Fs<N>,
     mount: &OwnMount,

@@ -1,7 +1,9 @@
 //! Answers FUSE requests with the results of the file system.
 
 use super::convert::{attributes, entry_attributes, errno};
+use super::signals::hears;
 use super::waiting::Held;
+use crate::fs::WaitingCaller;
 use crate::fs::{Entry, FsResult, OpenFile, Opened};
 use nfsrdma_channel::abi::fopen;
 use nfsrdma_channel::{self as channel, Reply};
@@ -38,35 +40,43 @@ pub(super) fn reply_held<T>(reply: Held, result: FsResult<T>, ok: impl FnOnce(Re
     reply_or_undo(reply, result, ok, drop);
 }
 
-/// The reply to a request that waits, and whose result must not be lost: whether somebody takes it is
-/// asked before the result is fetched.
+/// The reply to a request whose result must not be lost. The operation asks whether the caller gets
+/// the result before it takes an error from where it is kept.
 pub(super) struct Answer {
     held: Option<Held>,
     taken: Option<Reply>,
+    /// The thread of the caller.
+    pid: u32,
 }
 
 impl Answer {
-    pub(super) fn new(reply: Held) -> Self {
+    pub(super) fn new(reply: Held, pid: u32) -> Self {
         Answer {
             held: Some(reply),
             taken: None,
+            pid,
         }
     }
 
-    /// Whether the caller waits still. If so, it does until [`Answer::give`].
-    pub(super) fn is_heard(&mut self) -> bool {
+    pub(super) fn give<T>(mut self, result: FsResult<T>, ok: impl FnOnce(Reply, T)) {
+        if self.is_waiting()
+            && let Some(reply) = self.taken
+        {
+            reply_with(reply, result, ok);
+        }
+    }
+}
+
+impl WaitingCaller for Answer {
+    fn is_waiting(&mut self) -> bool {
         if let Some(held) = self.held.take() {
             self.taken = held.take();
         }
         self.taken.is_some()
     }
 
-    pub(super) fn give<T>(mut self, result: FsResult<T>, ok: impl FnOnce(Reply, T)) {
-        if self.is_heard()
-            && let Some(reply) = self.taken
-        {
-            reply_with(reply, result, ok);
-        }
+    fn sees_result(&self) -> bool {
+        hears(self.pid)
     }
 }
 

@@ -11,12 +11,11 @@ use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -118,8 +117,8 @@ impl OwnMount {
         self.find().map(|(_, root)| root)
     }
 
-    /// The same with the path: where it was mounted; or where it is now, if it was moved, or a
-    /// directory above it was renamed.
+    /// The path and the root of the mount. The path differs from that at mount time if the mount was
+    /// moved, or a directory above it was renamed.
     fn find(&self) -> Option<(PathBuf, OwnedFd)> {
         let at = |dir: PathBuf| {
             let root = open_root(&dir).ok()?;
@@ -156,17 +155,22 @@ impl OwnMount {
         Ok((there, other.map(|(_, _, dir)| name(dir))))
     }
 
-    /// The paths below its root on which others are mounted, in this namespace.
+    /// The paths, relative to the root of this mount, on which others are mounted in this namespace.
     pub(super) fn mounts_below(&self) -> Vec<Vec<u8>> {
         let Ok(table) = fs::read(TABLE) else {
             return Vec::new();
         };
+        // Not where it was mounted: a directory above it may have been renamed since.
+        let Some(own) = place_of(&table, self.id) else {
+            return Vec::new();
+        };
         let lines = table.split(|&byte| byte == b'\n').filter_map(parse_line);
-        let others = lines.filter(|&(_, parent, _)| parent == self.id && self.id != 0);
+        let others = lines.filter(|&(_, parent, _)| parent == self.id);
         let below = |(_, _, dir)| {
             let dir = unescape(dir);
-            let rest = dir.strip_prefix(self.dir.as_os_str().as_bytes())?;
-            rest.strip_prefix(b"/").map(<[u8]>::to_vec)
+            let rest = Path::new(OsStr::from_bytes(&dir)).strip_prefix(&own).ok()?;
+            let rest = rest.as_os_str().as_bytes();
+            (!rest.is_empty()).then(|| rest.to_vec())
         };
         others.filter_map(below).collect()
     }

@@ -75,7 +75,10 @@ impl<N: Nfs3> Fs<N> {
                     return Box::pin(self.open_found(cred, &dir, found, flags, since)).await;
                 }
                 Err(error)
-                    if error.status() == Some(Status::Exist) && how == CreateMode::Guarded => {}
+                    if error.status() == Some(Status::Exist) && how == CreateMode::Guarded =>
+                {
+                    self.note_name_error(&dir, name, error);
+                }
                 Err(error) => return Err(self.note_name_error(&dir, name, error)),
             }
             // Somebody else created the file since the kernel looked the name up.

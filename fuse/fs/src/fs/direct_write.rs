@@ -45,7 +45,7 @@ impl<N: Nfs3> Fs<N> {
                 )
             }
             false => {
-                let range = offset..offset + len;
+                let range = offset..offset.saturating_add(len);
                 data.until(|inner| inner.begin_direct(&range).then_some(()))
                     .await;
                 (
@@ -54,7 +54,7 @@ impl<N: Nfs3> Fs<N> {
                 )
             }
         };
-        let range = offset..offset + len;
+        let range = offset..offset.saturating_add(len);
         let _direct = Direct(data, end, range.clone());
         if self.below_the_limit(offset, given)?.len() < given.len() {
             // The kernel would turn a short count into EIO.

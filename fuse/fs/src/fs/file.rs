@@ -138,7 +138,7 @@ impl FileState {
     }
 
     /// Begins an O_DIRECT write of `range`; false if it has to wait for a SETATTR, or for an earlier
-    /// O_DIRECT write of the same bytes, whose program was killed: the later one is to stay.
+    /// O_DIRECT write of the same bytes that is under way, as of a program that was killed.
     pub fn begin_direct(&mut self, range: &Range<u64>) -> bool {
         let free = self.exclusive == 0 && !self.is_written_direct(range);
         if free {
@@ -163,7 +163,7 @@ impl FileState {
         if self.ended != ended {
             return Turn::Late;
         }
-        // What others write there moves the end when it is done.
+        // An O_DIRECT write beyond the end moves the end when it completes.
         if self.exclusive > 0
             || !self.appends.is_under_way() && self.is_written_direct(&(end..u64::MAX))
         {
@@ -171,7 +171,7 @@ impl FileState {
         }
         match self.appends.begin(asked, end) {
             Some(offset) => {
-                self.direct.push(offset..offset + len);
+                self.direct.push(offset..offset.saturating_add(len));
                 Turn::At(offset)
             }
             None => Turn::Wait,

@@ -218,9 +218,9 @@ impl<N: Nfs3> Fs<N> {
             .map(|found| found.0)
     }
 
-    /// A call on `name` failed. If the error contradicts what is remembered of the name, somebody else
-    /// has changed the directory: nothing that was known of the names in it is believed any longer.
-    /// Otherwise who was told EEXIST would not find what exists.
+    /// A call on `name` failed. If the error contradicts what is cached of the name, somebody else has
+    /// changed the directory, and all cached names in it become invalid. Otherwise a program that got
+    /// EEXIST would not find the name.
     pub(super) fn note_name_error(&self, dir: &Inode, name: &[u8], error: FsError) -> FsError {
         let epoch = dir.state.lock().epoch;
         let known = self.names.get(dir.nodeid, epoch, name);

@@ -14,6 +14,7 @@ use super::Fs;
 use super::error::FsResult;
 use super::inode::Inode;
 use super::open_file::OpenFile;
+use super::writer::WaitingCaller;
 use crate::cache::WriteData;
 use nfsrdma_nfs3::{Cred, Nfs3};
 use std::sync::Arc;
@@ -26,14 +27,15 @@ impl<N: Nfs3> Fs<N> {
             .is_ok_and(|file| file.inode.opens.load(Ordering::Relaxed) <= 1)
     }
 
-    /// A WRITE of mapped pages; `handle` is the kernel's guess, `hears` as in [`Fs::write_if_heard`].
+    /// A WRITE of mapped pages; `handle` is the kernel's guess, `caller` as in
+    /// [`Fs::write_for`].
     pub async fn write_mapped<'a>(
         self: &Arc<Self>,
         handle: u64,
         offset: u64,
         data: impl Into<WriteData<'a>>,
         flags: i32,
-        hears: impl FnOnce() -> bool,
+        caller: &mut impl WaitingCaller,
     ) -> FsResult<u32> {
         let data = data.into();
         let guessed = self.file(handle)?;
@@ -58,7 +60,7 @@ impl<N: Nfs3> Fs<N> {
         };
         let writer = self.one_who_may_write(guess, &able).await;
         let all: Vec<_> = writing.into_iter().map(|(_, file)| file).collect();
-        self.write_by(&writer, &all, offset, data, flags, hears)
+        self.write_by(&writer, &all, offset, data, flags, caller)
             .await
     }
 

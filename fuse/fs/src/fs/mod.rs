@@ -70,6 +70,7 @@ pub use open_file::OpenFile;
 pub use paths::Paths;
 pub use unsafe_files::Hold;
 pub use unwritten::Unwritten;
+pub use writer::WaitingCaller;
 
 use crate::cache::{Budget, Lent};
 use crate::locks::Locks;

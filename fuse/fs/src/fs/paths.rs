@@ -35,7 +35,7 @@ impl<N> fmt::Debug for Paths<N> {
 
 impl<N: Nfs3> Fs<N> {
     /// Whether `name` in `dir` is on `path`, which begins at the root, as far as the names in memory
-    /// tell. Behind one that is not there, the name alone counts.
+    /// tell. After a name that is not in memory, only `name` is compared.
     pub fn is_on_path(&self, dir: u64, name: &[u8], path: &[u8]) -> bool {
         let mut node = Some(ROOT);
         path.split(|&byte| byte == b'/').any(|part| {

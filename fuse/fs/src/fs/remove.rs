@@ -99,7 +99,7 @@ impl<N: Nfs3> Fs<N> {
                     .map(|_| ());
             }
         }
-        // Its other names are to show one link less: mostly cached, since the kernel has looked it up.
+        // The object has one link less now. It is mostly in memory, since the kernel has looked it up.
         let known = match self.known_child(&dir, name) {
             Some(child) => Some(child),
             None => Box::pin(self.child(cred, &dir, name)).await.ok(),

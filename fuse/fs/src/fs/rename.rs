@@ -50,7 +50,15 @@ impl<N: Nfs3> Fs<N> {
         // The target loses its name, the source does not.
         let _removing = self.removing(to_dir.nodeid).await;
         let (mut aside, mut _hiding) = (None, None);
-        let mut target = self.known_child(&to_dir, to.1);
+        let epoch = to_dir.state.lock().epoch;
+        let mut target = match self.names.get(to_dir.nodeid, epoch, to.1) {
+            Some(Child::Is(target)) => Some(target),
+            Some(Child::Absent) => None,
+            None if self.any_open() => None,
+            // The kernel may know a name that the bounded cache here has dropped. The object that it
+            // leads to loses a link.
+            None => Box::pin(self.child(cred, &to_dir, to.1)).await.ok(),
+        };
         if self.any_open() {
             target = match self.child(cred, &to_dir, to.1).await {
                 Ok(target) => Some(target),
@@ -94,7 +102,7 @@ impl<N: Nfs3> Fs<N> {
                 if let Some(target) = target {
                     target.state.lock().named_otherwise();
                 }
-                return Err(error);
+                return Err(self.note_name_error(&from_dir, from.1, error));
             }
             (Err(error), Some(target), Some(Aside::Renamed(hidden))) => {
                 let call = self.rename_call(cred, (&to_dir, &hidden), (&to_dir, to.1));
@@ -107,7 +115,7 @@ impl<N: Nfs3> Fs<N> {
                     drop(state);
                     self.own_name(&to_dir, to.1, Some(target));
                 }
-                return Err(error);
+                return Err(self.note_name_error(&from_dir, from.1, error));
             }
             (Err(error), _, _) => return Err(self.note_name_error(&from_dir, from.1, error)),
         }

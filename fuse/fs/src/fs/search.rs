@@ -163,7 +163,7 @@ impl<N: Nfs3> Fs<N> {
             },
         };
         let granted = match status {
-            // Also if it was granted before: servers change their minds.
+            // An export may begin to squash root, so a refusal counts also after grants.
             Status::Access if cred.uid == 0 => false,
             _ if is_known => return,
             Status::Ok | Status::NoEnt if cred.uid == 0 => true,

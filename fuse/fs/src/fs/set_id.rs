@@ -57,7 +57,7 @@ impl<N: Nfs3> Fs<N> {
             ..SetAttributes::default()
         };
         match self.set(&file.cred, &file.inode, &new, false).await {
-            // Its root is a user like others, whose WRITE clears them.
+            // The server squashes root, so the WRITE itself clears the bits.
             Err(error) if is_refusal(&error) => Ok(()),
             result => result,
         }

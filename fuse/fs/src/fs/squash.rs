@@ -166,7 +166,8 @@ impl RootSquash {
             return;
         }
         if !granted {
-            // Whatever was granted before: servers change their minds.
+            // An export may begin to squash root while it is mounted. The verdict stays for the life
+            // of the mount.
             *self = RootSquash::Squashed;
             return;
         }

@@ -17,6 +17,7 @@ use super::file::FileData;
 use super::inode::Inode;
 use super::unsafe_files::Hold;
 use super::unwritten::Unwritten;
+use super::writer::WaitingCaller;
 use crate::cache::{Action, Goal, Verdict};
 use crate::sync::Mutex;
 use futures_util::future::join_all;
@@ -150,22 +151,21 @@ impl<N: Nfs3> Fs<N> {
     }
 
     pub async fn fsync(self: &Arc<Self>, handle: u64) -> FsResult<()> {
-        self.fsync_if_heard(handle, || true).await
+        self.fsync_for(handle, &mut ()).await
     }
 
-    /// The same for a caller who may leave meanwhile. `hears`, asked when all is done, says whether
-    /// the result is taken: if not, the error is left to who asks next.
-    pub async fn fsync_if_heard(
+    /// The same for a caller that may be killed meanwhile. If it is, the next fsync reports the error.
+    pub async fn fsync_for(
         self: &Arc<Self>,
         handle: u64,
-        hears: impl FnOnce() -> bool,
+        caller: &mut impl WaitingCaller,
     ) -> FsResult<()> {
         let file = self.file(handle)?;
         self.write_back(&file.inode, true).await;
-        if !hears() {
+        if !caller.is_waiting() {
             return Err(NfsError::Interrupted.into());
         }
-        file.writer.take_error()?;
+        file.writer.report(caller)?;
         self.check_locks(&file, handle)
     }
 

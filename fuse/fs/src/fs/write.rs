@@ -19,6 +19,7 @@ use super::file::{FileData, FileState};
 use super::inode::Inode;
 use super::open_file::OpenFile;
 use super::unwritten::Unwritten;
+use super::writer::WaitingCaller;
 use crate::cache::{
     Accepted, Action, Gaps, Goal, MAX_PIECE, Verdict, WriteCall, WriteData, WriteJob, WriteLimits,
 };
@@ -92,24 +93,23 @@ impl<N: Nfs3> Fs<N> {
         data: impl Into<WriteData<'a>>,
         flags: i32,
     ) -> FsResult<u32> {
-        self.write_if_heard(handle, offset, data, flags, || true)
-            .await
+        self.write_for(handle, offset, data, flags, &mut ()).await
     }
 
-    /// The same for a caller who may leave meanwhile. `hears` is asked where a write ends with the
-    /// data on stable storage, as in [`Fs::fsync_if_heard`].
-    pub async fn write_if_heard<'a>(
+    /// The same for a caller that may be killed meanwhile. Where a write ends with the data on stable
+    /// storage, errors are reported as by [`Fs::fsync_for`].
+    pub async fn write_for<'a>(
         self: &Arc<Self>,
         handle: u64,
         offset: u64,
         data: impl Into<WriteData<'a>>,
         flags: i32,
-        hears: impl FnOnce() -> bool,
+        caller: &mut impl WaitingCaller,
     ) -> FsResult<u32> {
         let data = data.into();
         let file = self.file(handle)?;
         self.check_locks(&file, handle)?;
-        self.write_by(&file, &[], offset, data, flags, hears).await
+        self.write_by(&file, &[], offset, data, flags, caller).await
     }
 
     /// Writes with the credential of whoever opened `file`. If a WRITE fails, the error is reported
@@ -121,7 +121,7 @@ impl<N: Nfs3> Fs<N> {
         offset: u64,
         given: WriteData<'_>,
         flags: i32,
-        hears: impl FnOnce() -> bool,
+        caller: &mut impl WaitingCaller,
     ) -> FsResult<u32> {
         let inode = &file.inode;
         let appends = flags & libc::O_APPEND != 0;
@@ -155,10 +155,10 @@ impl<N: Nfs3> Fs<N> {
                     self.shared.stats.write_waits.add(1);
                     self.start_writes(inode, data, Goal::Started);
                     self.relieve();
-                    let others = |inner: &mut FileState| {
+                    let is_changing = |inner: &mut FileState| {
                         inner.write_back().is_flushing() || inner.is_writing_direct()
                     };
-                    if !self.is_busy() && !data.with(others) {
+                    if !self.is_busy() && !data.with(is_changing) {
                         // Nothing is left to wait for, so try again: another writer may have taken
                         // the room. But if memory is short, only calls may still give some back.
                         if let Accepted::Short = waits
@@ -178,10 +178,10 @@ impl<N: Nfs3> Fs<N> {
         };
         if file.is_sync() || self.config.sync {
             self.write_back(inode, true).await;
-            if !hears() {
+            if !caller.is_waiting() {
                 return Err(NfsError::Interrupted.into());
             }
-            file.writer.take_error()?;
+            file.writer.report(caller)?;
         }
         Ok(written as u32)
     }
@@ -257,7 +257,8 @@ impl<N: Nfs3> Fs<N> {
             if ended.is_some_and(|ended| ended != inner.ended()) {
                 return Ok(Accepted::Wait);
             }
-            // Of a program that was killed: what comes later is to stay.
+            // This data comes later than that of an O_DIRECT write under way, as of a program that was
+            // killed, and must overwrite it.
             if inner.is_written_direct(&(offset..end)) {
                 return Ok(Accepted::Wait);
             }
@@ -324,8 +325,8 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// The same for what `inner` is at. While an O_DIRECT write is under way, what was read beside it
-    /// may be older, and must not be written after it.
+    /// As [`Fs::write_limits`]. While an O_DIRECT write is under way, bytes that were read beside it may
+    /// be older than its data, and must not be written after it.
     pub(super) fn limits_of(&self, inode: &Inode, inner: &FileState) -> WriteLimits {
         let limits = self.write_limits(inode);
         match inner.is_writing_direct() {

@@ -27,12 +27,35 @@ struct Failure {
     released: bool,
 }
 
+/// The caller of an operation that reports errors of writing.
+pub trait WaitingCaller {
+    /// Whether the caller still waits for the reply. If so, it waits until the reply is given.
+    fn is_waiting(&mut self) -> bool;
+
+    /// Whether the caller will see the result of its system call. A process that is being killed
+    /// does not, and a process that is not visible (of another PID namespace) may not.
+    fn sees_result(&self) -> bool;
+}
+
+/// A caller that waits, whatever happens.
+impl WaitingCaller for () {
+    fn is_waiting(&mut self) -> bool {
+        true
+    }
+
+    fn sees_result(&self) -> bool {
+        true
+    }
+}
+
 /// The part of an open file that write-back knows. The next fsync(2) reports its error, and so does
 /// the next close(2) by each process that has the file open.
 ///
-/// A close reaches not everybody who has the open file: a child closes what it inherited, at exec or
-/// when it ends, and ignores the result. So each process is told, and the error remains for fsync,
-/// which alone says that data is safe.
+/// Not every process that has the file open sees the result of a close: a child closes what it
+/// inherited, at exec or when it ends, and ignores the result. So the error is reported to each
+/// process, and remains for fsync, which alone says that data is safe. Processes are told apart by
+/// the lock owner in FLUSH, which the kernel makes of an address. If a later child of a process gets
+/// the address of an earlier one, its close(2) does not report the error again.
 #[derive(Debug, Default)]
 pub struct Writer {
     /// Data was written through the open file since all data was last on stable storage.
@@ -55,6 +78,17 @@ impl Writer {
 
     pub fn has_failed(&self) -> bool {
         self.failure.lock().error.is_some()
+    }
+
+    /// Returns the error for fsync to report to `caller`. It is not reported again if the caller sees
+    /// it.
+    pub fn report(&self, caller: &impl WaitingCaller) -> Result<(), FsError> {
+        let error = self.failure.lock().error.clone();
+        match error {
+            Some(error) if !caller.sees_result() => Err(error),
+            Some(_) => self.take_error(),
+            None => Ok(()),
+        }
     }
 
     /// Returns the error for fsync to report, once.
@@ -80,7 +114,8 @@ impl Writer {
         }
     }
 
-    /// Nobody took what [`Writer::close`] returned. What was lost, if no other report follows.
+    /// No program got the result of [`Writer::close`]. Returns the lost ranges if no later call
+    /// reports them.
     #[must_use]
     pub fn unheard(&self, closer: u64) -> Vec<Unwritten> {
         let mut failure = self.failure.lock();
@@ -92,8 +127,8 @@ impl Writer {
         }
     }
 
-    /// All descriptors are closed: the error, if no close has told of it, and what was lost, if no
-    /// close was heard.
+    /// All descriptors are closed. Returns the error if no close has reported it, and the lost ranges
+    /// if no program got the result of a close.
     pub fn release(&self) -> (Result<(), FsError>, Vec<Unwritten>) {
         let mut failure = self.failure.lock();
         failure.released = true;
@@ -108,7 +143,8 @@ impl Writer {
         (result, lost)
     }
 
-    /// The mount is gone, and the file still open: what was lost and fsync has not told of.
+    /// The mount is gone, and the file is still open. Returns the lost ranges that fsync has not
+    /// reported.
     pub fn abandon(&self) -> Vec<Unwritten> {
         let mut failure = self.failure.lock();
         failure.released = true;
