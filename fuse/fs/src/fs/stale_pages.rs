@@ -12,6 +12,10 @@
 //! because it may have to wait for READs. The WRITE is answered meanwhile. But the next read(2)
 //! begins with a GETATTR, since the WRITE has made the kernel's attributes invalid, and that
 //! GETATTR waits for the notification.
+//!
+//! The kernel ignores attributes if a WRITE or a notification has ended since it asked for them, and
+//! does not drop its pages then. So READs are not forgotten when the kernel is given attributes with
+//! another mtime within [`IGNORED`] of the time before.
 
 use super::clock::{Clock, Nanos, nanos};
 use std::ops::Range;
@@ -21,6 +25,9 @@ use std::time::Duration;
 /// Even on a busy machine, a WRITE is handled within this time after the kernel has copied its data
 /// into a page.
 const WINDOW: Duration = Duration::from_secs(1);
+
+/// The kernel may ignore attributes that it is given within this time after others.
+const IGNORED: Duration = Duration::from_millis(200);
 
 /// When the kernel was last made to drop the pages of a file; 0 if it never was.
 #[derive(Debug, Default)]
@@ -64,13 +71,19 @@ fn span(known: Option<&Range<u64>>, new: &Range<u64>) -> Range<u64> {
 }
 
 impl StalePages {
+    /// Whether pages that the kernel read after it was made to drop pages at `self.since` may still
+    /// be there after it was made to drop them at `since`.
+    fn may_be_kept(&self, since: Nanos) -> bool {
+        since.saturating_sub(self.since) < nanos(IGNORED)
+    }
+
     /// The kernel reads `range` for the thread `pid`, having dropped its pages at `since`. Ranges
-    /// read before that are forgotten, because the kernel has dropped their pages.
+    /// whose pages it has dropped are forgotten.
     pub(super) fn read(&mut self, since: Nanos, range: &Range<u64>, pid: u32) {
-        if self.since != since {
-            self.since = since;
+        if !self.may_be_kept(since) {
             self.read = None;
         }
+        self.since = since;
         let known = self.read.as_ref();
         let by = match known {
             // 0 stands for all threads of other PID namespaces.
@@ -84,7 +97,7 @@ impl StalePages {
     /// `range` was written by the thread `pid`. Its own READs do not count, since it made none
     /// during its write(2). Returns true if the kernel has to drop pages.
     pub(super) fn written(&mut self, since: Nanos, range: &Range<u64>, pid: u32) -> bool {
-        let read = self.read.as_ref().filter(|_| self.since == since);
+        let read = self.read.as_ref().filter(|_| self.may_be_kept(since));
         let touched = read.is_some_and(|(read, by)| {
             *by != Readers::One(pid) && read.start < range.end && range.start < read.end
         });
@@ -131,10 +144,14 @@ mod tests {
         assert!(pages.is_waiting());
         pages.read(5, &(0..10), writer);
         assert!(pages.written(5, &(5000..5001), writer), "two have read");
-        // The kernel has dropped all pages again: earlier READs do not count, but the range that
-        // has to be dropped stays.
-        pages.read(6, &(0..10), reader);
-        assert!(!pages.written(6, &(5000..5001), writer));
+        // The kernel may have ignored what was to make it drop its pages again soon afterwards.
+        let (soon, later) = (4 + nanos(IGNORED), 5 + nanos(IGNORED));
+        assert!(pages.written(soon, &(5000..5001), writer));
+        // It has dropped all pages later: earlier READs do not count, but the range that has to be
+        // dropped stays.
+        assert!(!pages.written(later, &(5000..5001), writer));
+        pages.read(later, &(0..10), reader);
+        assert!(!pages.written(later, &(5000..5001), writer));
         assert!(pages.is_waiting());
     }
 
