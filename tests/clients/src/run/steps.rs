@@ -490,6 +490,13 @@ impl Run<'_> {
         let (place, flags) = (self.path(name), libc::O_WRONLY | libc::O_APPEND);
         let (file, attributes) = match self.executor(actor).open(place, flags, 0) {
             Ok(opened) => opened,
+            // The first call may have opened the file by an old name, which this mount has looked up
+            // again since.
+            Err(error)
+                if errno(&error) == Errno::ENOENT && self.oracle.current(name) != Some(id) =>
+            {
+                return Ok(());
+            }
             Err(error) => return self.failed(at, "append", &error),
         };
         // With an old name, the second call may reach another file.
