@@ -223,7 +223,12 @@ impl Worker {
 
     /// Whether the source and destination of a sendfile(2) overlap in one file.
     fn overlaps(&self, from: u8, to: u8, at: i64, len: usize) -> Sys<bool> {
-        let stat = |slot| sys::statx(self.fd(slot), c"", libc::AT_EMPTY_PATH, libc::STATX_SIZE);
+        let mask = libc::STATX_TYPE | libc::STATX_SIZE;
+        let stat = |slot| sys::statx(self.fd(slot), c"", libc::AT_EMPTY_PATH, mask);
+        // Servers choose the sizes and positions of directories, to which nothing is sent.
+        if u32::from(stat(from)?.stx_mode) & libc::S_IFMT != libc::S_IFREG {
+            return Ok(false);
+        }
         let append = sys::flags(self.fd(to))? & libc::O_APPEND != 0;
         let (end, len) = (stat(from)?.stx_size as i64, len as i64);
         let to_at = match append {
