@@ -8,7 +8,8 @@
 //! puts a program on the worker's CPU now and then, and moves it away again.
 //!
 //! A worker was kept from running if its CPU time is less than the time for which it was awake. If
-//! the clock jumps between two looks of one spin, a program has computed for long on its CPU.
+//! more than [`JUMP`] passes between two looks of one spin, another thread had the CPU, which counts
+//! as [`JUMP_COUNTS`] windows.
 
 use std::time::Duration;
 

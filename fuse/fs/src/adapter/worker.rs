@@ -12,9 +12,10 @@
 //! workers watch it depends on the load ([`super::listeners`]); each polls its connection always.
 //! Connections are edge-triggered ([`nfsrdma_rdma::CompletionQueue::descriptors`]).
 //!
-//! Before the worker sleeps, it looks for events for a while, if this has lately found some most of
-//! the time ([`nfsrdma_rdma::Spin`]) and no other thread needs its CPU ([`super::contention`]).
-//! Waking a thread on an idle CPU takes longer than all other work for a small call.
+//! If only one worker listens, it looks for events for a while before it sleeps, as long as this
+//! finds some most of the time ([`nfsrdma_rdma::Spin`]) and no other thread needs its CPU
+//! ([`super::contention`]). Waking a thread on an idle CPU takes longer than all other work for a
+//! small call.
 
 use super::contention::Contention;
 use super::listeners::{Listeners, Load};

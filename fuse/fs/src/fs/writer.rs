@@ -20,8 +20,9 @@ struct Failure {
     lost: Vec<Unwritten>,
     /// The processes to which a close has reported all of it.
     closers: Vec<u64>,
-    /// A close has reported it, and the program got the result of the last one that did.
+    /// Some close has reported it.
     closed: bool,
+    /// The program got the result of the last close that did.
     heard: bool,
     /// No program has the file open any more.
     released: bool,
