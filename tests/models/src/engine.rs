@@ -202,7 +202,7 @@ impl QueuePair for Pair {
         let handle = exposure.segments()[0].handle.0;
         let owner = self.0.net.state.lock().open.remove(&handle);
         assert!(owner.is_some(), "invalidated twice");
-        // Only the requester ever accesses this memory.
+        // SAFETY: only the requester ever accesses this memory.
         let memory = unsafe { exposure.into_memory() };
         if thread_rng().gen_bool(0.5) {
             return Invalidation::Done(memory);
