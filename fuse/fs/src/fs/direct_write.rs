@@ -36,25 +36,20 @@ impl<N: Nfs3> Fs<N> {
         let inode = &file.inode;
         let data = self.data(inode);
         let len = given.len() as u64;
-        let (offset, end) = match appends {
+        let range_at = |offset: u64| offset..offset.saturating_add(len);
+        let (offset, end): (u64, fn(&mut FileState, &Range<u64>)) = match appends {
             true => {
                 let offset = self.begin_append(file, offset, len).await?;
-                (
-                    offset,
-                    FileState::end_append as fn(&mut FileState, &Range<u64>),
-                )
+                (offset, FileState::end_append)
             }
             false => {
-                let range = offset..offset.saturating_add(len);
+                let range = range_at(offset);
                 data.until(|inner| inner.begin_direct(&range).then_some(()))
                     .await;
-                (
-                    offset,
-                    FileState::end_direct as fn(&mut FileState, &Range<u64>),
-                )
+                (offset, FileState::end_direct)
             }
         };
-        let range = offset..offset.saturating_add(len);
+        let range = range_at(offset);
         let _direct = Direct(data, end, range.clone());
         if self.below_the_limit(offset, given)?.len() < given.len() {
             // The kernel would turn a short count into EIO.
