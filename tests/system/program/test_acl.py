@@ -4,8 +4,10 @@ The responder keeps them on the exported files themselves, so each is compared w
 """
 
 import errno
+import math
 import os
 import shutil
+import time
 
 import pytest
 
@@ -17,8 +19,8 @@ UNSUPPORTED = errno.errorcode[errno.EOPNOTSUPP]
 CHECKED_BY = ("allow_other,permissions=kernel", "allow_other,permissions=server")
 
 
-def facl(*words):
-    done = run(*words)
+def facl(*words, **more):
+    done = run(*words, **more)
     assert done.returncode == 0, f"{words}: status {done.returncode}: {done.stdout}{done.stderr}"
     return done.stdout
 
@@ -309,3 +311,92 @@ def test_a_default_list_set_at_the_server_is_handed_on_though_names_are_made_mea
         return any(entry.startswith(f"user:{B.uid}:") for entry in getfacl(there / name))
 
     until(inherits, "a file with the ACL that its directory hands on", limit=30)
+
+
+@each("", *CHECKED_BY)
+def test_a_server_that_has_no_acls_any_more_is_open_by_its_modes(server):
+    """The kernel asks for the ACL to check who may, and would return an error to the program."""
+    folder, file = server.mnt / "folder", server.mnt / "folder/file"
+    by(A, os.mkdir, folder, 0o755)
+    by(A, write, file, b"text", 0o644)
+    server.stop()
+    server.words = ("--no-acl",)
+    server.start()
+    assert by(B, os.listdir, folder) == ["file"]
+    assert by(B, file.read_bytes) == b"text"
+    refused(B, os.mkdir, folder / "new")
+    by(A, file.chmod, 0o640)
+    refused(B, file.read_bytes)
+
+
+@each("", *CHECKED_BY)
+def test_a_default_acl_that_was_taken_away_at_the_server_is_not_given_to_new_files(server):
+    tools()
+    here, there = server.mnt / "folder", server.export / "folder"
+    by(A, os.mkdir, here, 0o755)
+    by(A, facl, "setfacl", "-m", f"d:u:{B.uid}:rwx,d:o::rx", here)
+
+    def make(name):
+        os.umask(0o077)
+        (here / f"{name}-file").write_bytes(b"secret")
+        os.close(os.open(here / f"{name}-exclusive", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        os.mkfifo(here / f"{name}-fifo", 0o666)
+        os.mkdir(here / f"{name}-sub", 0o777)
+
+    def acls(name):
+        return {path.name: getfacl(path) for path in there.glob(f"{name}-*")}
+
+    by(A, make, "first")
+    assert all(any(entry.startswith(f"user:{B.uid}:rw") for entry in acl) for acl in acls("first").values())
+    # Another one.
+    facl("setfacl", "-m", f"d:u:{C.uid}:rwx", "-x", f"d:u:{B.uid}", there)
+    by(A, make, "second")
+    for name, acl in acls("second").items():
+        assert any(entry.startswith(f"user:{C.uid}:rw") for entry in acl), f"{name}: {acl}"
+        assert not any(f":{B.uid}:" in entry for entry in acl), f"{name}: {acl}"
+    # None: then the umask counts.
+    facl("setfacl", "-k", there)
+    by(A, make, "third")
+    for name, acl in acls("third").items():
+        assert [entry for entry in acl if not entry.startswith("user::")] == ["group::---", "other::---"], f"{name}: {acl}"
+    refused(B, (here / "third-file").read_bytes)
+
+
+@pytest.mark.usefixtures("users")
+def test_a_right_that_was_asked_for_before_an_acl_took_it_away_is_not_kept():
+    """The answer arrives after that to SETACL, and the two differ in no attribute: the clock ticks by the second."""
+    tools()
+    with scripted("--one-second-times") as (server, command):
+        server.mount_well("permissions=server,allow_other")
+        offset = 0
+        for turn in range(20):
+            folder = server.mnt / f"folder{turn}"
+            by(A, os.mkdir, folder, 0o755)
+            by(A, write, folder / "file")
+            by(A, os.stat, folder / "file")
+            acl = facl("getfacl", "-cpE", folder) + f"user:{B.uid}:---\nmask::r-x\n"
+            known = int(os.stat(folder).st_ctime)
+            command("hold-reply ACCESS 1")
+            asking = os.fork()
+            if asking == 0:
+                status = 1
+                try:
+                    B.become()
+                    status = 0 if os.access(folder, os.X_OK) else 2
+                finally:
+                    os._exit(status)
+            command(f"wait-held 1 {LIMIT * 1000}")
+            # The clock shows the second of the directory's last change.
+            back = known - math.floor(time.time() + offset)
+            offset += back
+            if back:
+                command(f"clock {back:+d}s")
+            by(A, facl, "setfacl", "-n", "--set-file=-", folder, input=acl)
+            same_second = int(os.stat(folder).st_ctime) == known
+            command("release")
+            assert os.waitstatus_to_exitcode(os.waitpid(asking, 0)[1]) == 0
+            refused(B, os.stat, folder / "file")
+            refused(B, os.stat, folder / "absent")
+            if same_second:
+                return
+        pytest.skip("this machine is too slow: each ACL was set in another second")

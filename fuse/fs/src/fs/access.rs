@@ -1,7 +1,8 @@
 //! ACCESS: the server decides who may do what.
 //!
 //! Its answers are kept for each credential, for as long as the attributes that arrived with them
-//! are valid and as long as mode, owner, group and ctime stay the same.
+//! are valid and as long as mode, owner, group and ctime stay the same. An answer that a change by
+//! this mount may have overtaken is not kept.
 
 use super::Fs;
 use super::config::Permissions;
@@ -113,7 +114,7 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<()> {
         self.shared.stats.access_misses.add(1);
         let all = wanted | if inode.is_dir() { DIR } else { FILE };
-        let stamp = Stamp::now();
+        let (stamp, before) = (Stamp::now(), inode.state.lock().attributes().copied());
         match self.nfs.access(cred, &inode.handle, all).await {
             Ok((granted, attributes)) => {
                 match &attributes {
@@ -126,7 +127,12 @@ impl<N: Nfs3> Fs<N> {
                 }
                 let now = self.now();
                 let mut state = inode.state.lock();
-                if attributes.is_none_or(|told| is_current(&state, &told)) {
+                // The answer counts for the attributes of its reply, or, without those, for what was
+                // known before and still holds. A change by this mount may have been made after the
+                // answer, and an ACL within the same tick of the server's clock shows in no attribute.
+                let of = attributes.or(before);
+                let current = of.is_some_and(|of| is_current(&state, &of));
+                if current && state.undisturbed(stamp) {
                     let until = now + state.fresh_for(now);
                     state.grant(cred, all, granted, until);
                 }

@@ -20,8 +20,9 @@ use super::error::{FsError, FsResult};
 use super::inode::{Inode, Kind, Stamp};
 use super::search::is_current;
 use nfsrdma_nfs3::{Acls, Cred, Nfs3, SetLists};
-use nfsrdma_xdr::nfs3::{FileType, Status, WccData};
+use nfsrdma_xdr::nfs3::{FileType, SetAttributes, Status, WccData};
 use nfsrdma_xdr::posix_acl::{ACCESS_NAME, AclError, DEFAULT_NAME, PosixAcl};
+use std::pin::pin;
 use std::sync::Arc;
 
 /// Which of the two lists.
@@ -52,6 +53,12 @@ fn parse(value: &[u8]) -> FsResult<PosixAcl> {
     }
 }
 
+/// Whether the answer to a GETACL means that no ACL counts: that of a server which has none for this
+/// file system, or does not know the object any more.
+fn is_without_acls(error: &FsError) -> bool {
+    matches!(error.status(), Some(Status::NotSupp | Status::Stale))
+}
+
 fn list(acls: &Acls, which: Which) -> &PosixAcl {
     match which {
         Which::Access => &acls.access,
@@ -78,7 +85,24 @@ pub(super) struct NewObject {
     /// Sent with the call that creates the object.
     pub(super) mode: u32,
     /// Set by SETACL afterwards.
-    acls: Option<Acls>,
+    inherits: Option<Inherits>,
+}
+
+/// What a new object is to get from the default ACL of its directory.
+#[derive(Debug)]
+struct Inherits {
+    asked: NewMode,
+    directory: bool,
+}
+
+/// The mode and the ACLs that a new object gets from the default ACL `from`.
+fn inherited(from: &PosixAcl, bits: u32, directory: bool) -> (u32, Acls) {
+    let (access, mode) = from.inherited(bits);
+    let default = match directory {
+        true => from.clone(),
+        false => PosixAcl::default(),
+    };
+    (mode, Acls { access, default })
 }
 
 impl<N: Nfs3> Fs<N> {
@@ -117,9 +141,10 @@ impl<N: Nfs3> Fs<N> {
         let inode = self.with_acls(nodeid)?;
         match self.acls(cred, &inode).await {
             Ok(acls) => value(list(&acls, which)),
-            // The object was removed. The kernel asks in order to check permissions; it now uses
+            // The object was removed, or its file system at the server has no ACLs. The kernel asks in
+            // order to check permissions, and would return any other error to the program: it now uses
             // the mode and goes on to the operation, whose error is that of a local file system.
-            Err(error) if error.status() == Some(Status::Stale) => Err(FsError::NoData),
+            Err(error) if is_without_acls(&error) => Err(FsError::NoData),
             Err(error) => Err(error),
         }
     }
@@ -131,7 +156,10 @@ impl<N: Nfs3> Fs<N> {
         if inode.kind == FileType::Symlink {
             return Ok(names);
         }
-        let acls = self.acls(cred, &inode).await?;
+        let acls = match self.acls(cred, &inode).await {
+            Err(error) if error.status() == Some(Status::NotSupp) => return Ok(names),
+            acls => acls?,
+        };
         for (name, acl) in [(ACCESS_NAME, &acls.access), (DEFAULT_NAME, &acls.default)] {
             if !acl.is_empty() {
                 names.extend_from_slice(name.as_bytes());
@@ -288,60 +316,96 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<NewObject> {
         let plain = NewObject {
             mode: mode.bits & !mode.umask,
-            acls: None,
+            inherits: None,
         };
         if !self.has_acl() {
             return Ok(plain);
         }
-        let inherited = match self.acls(cred, dir).await {
+        let from = match self.acls(cred, dir).await {
             Ok(acls) => acls,
             // The server no longer has NFS_ACL, or not for this file system; or the directory is
             // gone, and the call that creates the object fails.
-            Err(error) if matches!(error.status(), Some(Status::NotSupp | Status::Stale)) => {
-                return Ok(plain);
-            }
+            Err(error) if is_without_acls(&error) => return Ok(plain),
             Err(error) => return Err(error),
         };
-        if inherited.default.is_empty() {
+        if from.default.is_empty() {
             return Ok(plain);
         }
-        let (access, mode) = inherited.default.inherited(mode.bits);
         Ok(NewObject {
-            mode,
-            acls: Some(Acls {
-                access,
-                default: match directory {
-                    true => inherited.default.clone(),
-                    false => PosixAcl::default(),
-                },
+            mode: inherited(&from.default, mode.bits, directory).0,
+            inherits: Some(Inherits {
+                asked: mode,
+                directory,
             }),
         })
     }
 
-    /// Gives a new object its ACLs, unless the server has already done so: setting them would clear
-    /// the set-gid bit that a new directory inherits, if the caller is not in its group. If the
-    /// server refuses, that is only logged.
-    pub(super) async fn finish_new(&self, cred: &Cred, inode: &Arc<Inode>, new: NewObject) {
+    /// Gives an object that was created in `dir` its ACLs, unless the server has already done so:
+    /// setting them would clear the set-gid bit that a new directory inherits, if the caller is not in
+    /// its group. If the server refuses, that is only logged.
+    pub(super) async fn finish_new(
+        &self,
+        cred: &Cred,
+        dir: &Arc<Inode>,
+        inode: &Arc<Inode>,
+        new: NewObject,
+    ) {
         // Few directories have a default ACL: boxed, so that other operations need no room for it.
-        if let Some(acls) = new.acls {
-            Box::pin(self.hand_on(cred, inode, acls)).await;
+        if let Some(inherits) = new.inherits {
+            Box::pin(async {
+                if let Err(error) = self.hand_on(cred, dir, inode, inherits).await {
+                    tracing::debug!(fileid = inode.fileid, %error, "a new object's ACL was not set");
+                }
+            })
+            .await;
         }
     }
 
-    async fn hand_on(&self, cred: &Cred, inode: &Arc<Inode>, acls: Acls) {
+    async fn hand_on(
+        &self,
+        cred: &Cred,
+        dir: &Arc<Inode>,
+        inode: &Arc<Inode>,
+        new: Inherits,
+    ) -> FsResult<()> {
+        let bits = new.asked.bits;
+        // If the reply to the call has shown that somebody else changed the directory, its default ACL
+        // is asked for again: the one that was known may grant rights that were taken away.
+        let from = &self.acls(cred, dir).await?.default;
+        if from.is_empty() {
+            // Then the umask counts.
+            let known = self.attributes_or_fetch(cred, inode).await?.mode & 0o7777;
+            let mode = known & 0o7000 | bits & 0o777 & !new.asked.umask;
+            return match mode == known {
+                true => Ok(()),
+                false => self.set_new_mode(cred, inode, mode).await,
+            };
+        }
+        let (_, acls) = inherited(from, bits, new.directory);
         if let Ok(has) = self.fetch_acls(cred, inode).await
             && has.default == acls.default
             && self.has_access(inode, &has.access, &acls.access)
         {
-            return;
+            return Ok(());
         }
         let lists = SetLists {
             access: true,
             default: inode.is_dir(),
         };
-        if let Err(error) = self.send_acls(cred, inode, &acls, lists).await {
-            tracing::debug!(fileid = inode.fileid, %error, "a new object's ACL was not set");
-        }
+        self.send_acls(cred, inode, &acls, lists).await
+    }
+
+    /// Sets the mode of an object that was just created, to which nobody has written.
+    async fn set_new_mode(&self, cred: &Cred, inode: &Arc<Inode>, mode: u32) -> FsResult<()> {
+        let new = SetAttributes {
+            mode: Some(mode),
+            ..SetAttributes::default()
+        };
+        inode.state.lock().forget_told();
+        let change = self.change(inode, Kind::Metadata);
+        let call = pin!(self.nfs.setattr(cred, &inode.handle, &new, None));
+        self.changed(change, inode, call, |wcc| *wcc).await?;
+        Ok(())
     }
 
     /// Whether `has`, which GETACL has just returned, is the access ACL `wanted`. GETACL returns

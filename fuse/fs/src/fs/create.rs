@@ -60,7 +60,7 @@ impl<N: Nfs3> Fs<N> {
                     if inode.kind != FileType::Regular {
                         return Err(FsError::Stale);
                     }
-                    self.finish_new(cred, &inode, new).await;
+                    self.finish_new(cred, &dir, &inode, new).await;
                     // Nothing of a new file can be cached. If something is, the server answered a
                     // retransmitted call, or LOOKUP found the file instead of one whose reply was
                     // lost: the file is then opened as one that existed.
@@ -222,7 +222,7 @@ impl<N: Nfs3> Fs<N> {
         let (inode, attributes) = self.made(cred, stamp, dir, name, made).await?;
         let inode = self.table.adopt(&inode);
         if let Some(new) = new {
-            self.finish_new(cred, &inode, new).await;
+            self.finish_new(cred, dir, &inode, new).await;
         }
         Ok(self.entry(dir, &inode, attributes))
     }
