@@ -9,11 +9,13 @@
 //! assumes that the file is new. So that must be certain: the call is sent GUARDED, or EXCLUSIVE
 //! with O_EXCL, and never UNCHECKED, which does not tell. If a GUARDED one is answered
 //! NFS3ERR_EXIST, the name is looked up, and the file is opened only after ACCESS has granted it.
+//! In a sticky directory such as /tmp the kernel has more to check (`fs.protected_regular`).
 
 use super::acl::{NewMode, NewObject};
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Stamp};
 use super::open::Opened;
+use super::rename::STICKY;
 use super::{Entry, Fs, check_name};
 use nfsrdma_nfs3::{CreateMode, Cred, Made, Nfs3, Special};
 use nfsrdma_xdr::nfs3::{Attributes, FileType, SetAttributes, SpecData, Status};
@@ -28,6 +30,15 @@ fn with_mode(mode: u32) -> SetAttributes {
         mode: Some(mode & 0o7777),
         ..SetAttributes::default()
     }
+}
+
+/// Whether O_CREAT may lead to a file that somebody else has put there for its caller to write into:
+/// a file of neither the caller nor the owner of the directory, which is sticky and open to others.
+/// The kernel refuses that if the administrator wants it (proc_sys_fs(5), `protected_regular`), but
+/// does not check files that CREATE returns.
+fn is_put_there(cred: &Cred, dir: &Attributes, file: &Attributes) -> bool {
+    let shared = dir.mode & STICKY != 0 && dir.mode & 0o022 != 0;
+    shared && file.uid != cred.uid && file.uid != dir.uid
 }
 
 impl<N: Nfs3> Fs<N> {
@@ -103,7 +114,8 @@ impl<N: Nfs3> Fs<N> {
     /// under another name, so it is revalidated like any other.
     ///
     /// If the caller may not open it, ESTALE makes the kernel look up the name, which it believes
-    /// not to exist; the kernel then refuses the open, or sends an OPEN that is refused.
+    /// not to exist; the kernel then refuses the open, or sends an OPEN that is refused. The same
+    /// where the kernel may refuse O_CREAT of a file that others put there ([`is_put_there`]).
     async fn open_found(
         self: &Arc<Self>,
         cred: &Cred,
@@ -112,6 +124,10 @@ impl<N: Nfs3> Fs<N> {
         flags: i32,
         since: Stamp,
     ) -> FsResult<(Entry, Opened)> {
+        let known = dir.state.lock().attributes().copied();
+        if known.is_none_or(|dir| is_put_there(cred, &dir, &found.1)) {
+            return Err(FsError::Stale);
+        }
         let (inode, found) = (self.table.adopt(&found.0), found.1);
         let _under_way = self.open_under_way(&inode);
         let prepared = self.prepare_open(cred, &inode, flags, since).await;

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// The sticky bit (S_ISVTX).
-const STICKY: u32 = 0o1000;
+pub(super) const STICKY: u32 = 0o1000;
 
 /// How an open target got its hidden name.
 enum Aside {

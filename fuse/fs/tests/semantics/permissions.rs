@@ -158,3 +158,27 @@ fn a_file_made_meanwhile_is_opened_by_its_mode_and_a_new_one_is_not() {
     assert_eq!(entry.attributes.uid, 0);
     assert_eq!(errno(create(9, "new", flags)), libc::ESTALE);
 }
+
+/// The kernel checks what it finds with O_CREAT in a sticky directory (`fs.protected_regular`), but not
+/// what CREATE returns.
+#[test]
+fn a_file_that_others_put_into_a_sticky_directory_is_not_opened_by_create() {
+    let open = |user: u32, mode: u32| {
+        // The file belongs to uid 0, the directory to uid 7.
+        let (m, dir) = mount(Permissions::Kernel, 7, mode);
+        m.server.change_file("d/file", 0, b"", Some(0o666));
+        let flags = libc::O_CREAT | libc::O_WRONLY;
+        let cred = Arc::new(nfsrdma_nfs3::Credential {
+            groups: vec![7],
+            ..(*cred(user)).clone()
+        });
+        errno(block_on(m.fs.create(&cred, dir, b"file", 0o600, flags)))
+    };
+    for mode in [0o1777, 0o1773, 0o1770] {
+        assert_eq!(open(8, mode), libc::ESTALE, "{mode:o}");
+        assert_eq!(open(7, mode), libc::ESTALE, "{mode:o}");
+        assert_eq!(open(0, mode), 0, "its own file, {mode:o}");
+    }
+    assert_eq!(open(8, 0o777), 0);
+    assert_eq!(open(7, 0o1755), 0);
+}
