@@ -11,6 +11,8 @@ import shutil
 import signal
 import socket
 import stat
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -577,6 +579,57 @@ def test_a_group_counts_from_when_it_is_taken_to_when_it_is_dropped(server):
     with_group, without = by(ROOT_USER, members, 10)
     assert set(with_group) == {b"team"}, with_group
     assert set(without) == {errno.EACCES}, without
+
+
+@pytest.mark.usefixtures("users")
+def test_groups_of_another_pid_namespace_s_process_with_the_same_number_do_not_count(server):
+    """The serving process runs in a PID namespace whose /proc is that of the outer one."""
+    group = 61900
+    team = server.export / "team"
+    write(team, b"secret", 0o640)
+    os.chown(team, 0, group)
+    if run("unshare", "--pid", "--fork", "true").returncode:
+        pytest.skip("unshare --pid is not permitted")
+    script = """
+import os, subprocess, sys
+member, uid, path, *mount = sys.argv[1:]
+done = subprocess.run(mount, capture_output=True, text=True)
+assert done.returncode == 0, done
+for _ in range(50):
+    open("/proc/sys/kernel/ns_last_pid", "w").write(str(int(member) - 1))
+    child = os.fork()
+    if child == 0:
+        if os.getpid() != int(member):
+            os._exit(3)
+        os.setgroups([])
+        os.setresgid(int(uid), int(uid), int(uid))
+        os.setresuid(int(uid), int(uid), int(uid))
+        try:
+            open(path, "rb").close()
+        except PermissionError:
+            os._exit(1)
+        os._exit(2)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status != 3:
+        break
+print({1: "refused", 2: "opened"}.get(status, status))
+subprocess.run(["umount", mount[3]], check=True)
+"""
+    member = os.fork()
+    if member == 0:
+        User(B.uid, B.gid, (group,)).become()
+        signal.pause()
+        os._exit(0)
+    try:
+        until(lambda: f"Groups:\t{group}" in Path(f"/proc/{member}/status").read_text(), "the member of the group")
+        options = server.options("permissions=server,allow_other,nolock")
+        mount = (BIN / "nfsrdma", "mount", server.spec, server.mnt, "-o", options)
+        words = (sys.executable, "-c", script, member, B.uid, server.mnt / "team", *mount)
+        done = run("unshare", "--pid", "--fork", *words)
+        assert done.stdout == "refused\n", done
+    finally:
+        os.kill(member, signal.SIGKILL)
+        os.waitpid(member, 0)
 
 
 @each("")

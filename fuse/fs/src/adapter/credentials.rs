@@ -23,6 +23,7 @@
 //! real uid and gid of the thread, which the file shows as well, so requests that access(2) makes
 //! ([`asks_only`]) may have these.
 
+use super::proc;
 use lru::LruCache;
 use nfsrdma_channel::Header;
 use nfsrdma_channel::abi::opcode;
@@ -134,7 +135,7 @@ impl Credentials {
             (Some(known), Some(groups)) => (known.status.clone(), groups),
             // The thread is not known, or its number was given to another thread.
             _ => {
-                let opened = File::open(format!("/proc/{tid}/status"))
+                let opened = proc::open(tid, "status")
                     .and_then(|status| Ok((groups_for(&status, asker)?, status)));
                 match opened {
                     Ok((groups, status)) => (Arc::new(status), groups),

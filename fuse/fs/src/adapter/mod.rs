@@ -29,6 +29,7 @@ mod names;
     reason = "others see it only where tests/models runs it"
 )]
 mod pending_replies;
+mod proc;
 mod queued;
 mod replies;
 mod ring;

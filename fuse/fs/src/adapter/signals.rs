@@ -3,7 +3,7 @@
 //! A signal is fatal, as Linux defines it, if it is SIGKILL, or if it is pending, neither blocked
 //! nor ignored nor caught, and its default action ends the process.
 
-use std::fs;
+use super::proc;
 
 /// The state of a request's caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,13 +36,13 @@ const EXITING: u64 = 4;
 
 /// The state of the thread `tid`.
 pub(super) fn caller(tid: u32) -> Caller {
-    let Ok(status) = fs::read(format!("/proc/{tid}/status")) else {
+    let Ok(status) = proc::read(tid, "status") else {
         return Caller::Gone;
     };
     if pending_fatal(&status) {
         return Caller::Killed;
     }
-    match fs::read(format!("/proc/{tid}/stat")) {
+    match proc::read(tid, "stat") {
         Ok(stat) => of_stat(&stat),
         Err(_) => Caller::Gone,
     }
