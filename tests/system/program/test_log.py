@@ -34,6 +34,17 @@ def test_log_levels_at_run_time(server):
     expect(nfsrdma("log", server.mnt, "info"), 1, "is not an nfsrdma mount")
 
 
+def test_the_log_is_not_for_everybody_to_read(server):
+    """It names files in private directories."""
+    log = server.base / "log"
+    before = os.umask(0o022)
+    try:
+        expect(server.mount("", "--log", log), 0)
+    finally:
+        os.umask(before)
+    assert log.stat().st_mode & 0o777 == 0o640, oct(log.stat().st_mode)
+
+
 def test_log_levels_are_the_owners(server):
     server.mount_well()
     expect(as_nobody(BIN / "nfsrdma", "log", server.mnt, "trace"), 1, "only root and the user")

@@ -238,3 +238,23 @@ def test_captures_that_are_refused(server):
     other = as_nobody(BIN / "nfsrdma", "trace", server.mnt)
     if "execute" not in other.stderr:
         expect(other, 1, "only root and the user who mounted it")
+
+
+def test_a_capture_is_not_written_where_others_can_read_it(server):
+    root()
+    server.mount_well()
+    theirs, own = server.base / "theirs", server.base / "own"
+    theirs.write_bytes(b"theirs")
+    os.chown(theirs, NOBODY, NOBODY)
+    theirs.chmod(0o666)
+    expect(nfsrdma("capture", server.mnt, theirs, "--packets", "1"), 1, "belongs to another user")
+    assert theirs.read_bytes() == b"theirs"
+    own.write_bytes(b"older" * 100_000)
+    own.chmod(0o644)
+    with subprocess.Popen([BIN / "nfsrdma", "capture", server.mnt, own, "--packets", "1"]) as capture:
+        try:
+            until(lambda: os.listdir(server.mnt) or capture.poll() is not None, "a packet")
+        finally:
+            capture.kill() if capture.poll() is None else None
+    assert capture.returncode == 0 and 0 < own.stat().st_size < 100_000
+    assert own.stat().st_mode & 0o777 == 0o600

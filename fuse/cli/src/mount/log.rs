@@ -11,6 +11,7 @@ use parking_lot::{Mutex, RwLock};
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -71,8 +72,10 @@ impl LogFile {
         Ok(LogFile { path, file })
     }
 
+    /// A new file is not readable for all users, because the log names files in private directories.
     fn append_to(path: &Path) -> io::Result<File> {
-        OpenOptions::new().append(true).create(true).open(path)
+        let mut options = OpenOptions::new();
+        options.append(true).create(true).mode(0o640).open(path)
     }
 
     /// Opens the file with this name, which may be a new one. Keeps the old file if that fails.
@@ -253,8 +256,12 @@ where
         if *metadata.level() > Level::INFO {
             write!(to, "{}: ", metadata.target())?;
         }
-        context.field_format().format_fields(to.by_ref(), event)?;
-        writeln!(to)
+        // File names and what servers say must not make lines of their own.
+        let mut fields = String::new();
+        context
+            .field_format()
+            .format_fields(Writer::new(&mut fields), event)?;
+        writeln!(to, "{}", plain(&fields))
     }
 }
 
@@ -355,6 +362,10 @@ mod tests {
             let subscriber = Registry::default().with(layer);
             tracing::subscriber::with_default(subscriber, || match level {
                 Level::WARN => tracing::warn!(fileid = 7, "server {} OK", "srv"),
+                Level::ERROR => {
+                    let name = "a\nsrv:/x on /mnt: forged\u{1b}[2J";
+                    tracing::error!(%name, "lost: {name}");
+                }
                 _ => tracing::debug!("a detail"),
             });
             let text = std::fs::read_to_string(&path).unwrap();
@@ -369,6 +380,14 @@ mod tests {
         let (time, rest) = stamped.split_once(' ').unwrap();
         assert!(time.ends_with('Z'), "{stamped}");
         assert_eq!(rest, "WARN  srv:/x on /mnt: server srv OK fileid=7\n");
+        let forged = "a?srv:/x on /mnt: forged";
+        let lost = lines(false, Level::ERROR);
+        assert_eq!(lost.matches('\n').count(), 1, "{lost}");
+        assert!(
+            lost.starts_with(&format!("srv:/x on /mnt: lost: {forged}")),
+            "{lost}"
+        );
+        assert!(!lost.contains('\u{1b}'), "{lost:?}");
         let detail = lines(false, Level::DEBUG);
         assert_eq!(
             detail,

@@ -16,11 +16,12 @@ use pcap_file::pcapng::blocks::interface_description::{
 use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeaderOption};
 use pcap_file::{DataLink, Endianness, PcapError};
 use rustix::fs::{major, minor};
+use rustix::process::geteuid;
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fs::OpenOptions;
+use std::fs::{OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 use tokio::io::AsyncReadExt;
@@ -269,7 +270,8 @@ fn unwritable(path: &Path, error: PcapError) -> Failure {
     Failure::new(Exit::System, message)
 }
 
-/// Creates the file, readable only by its owner, because it will contain the data of other users.
+/// Creates the file, readable only by its owner, because it will contain the data of other users. A file
+/// that exists must not be one that somebody else has put there to read it.
 fn create(path: &Path, mount: &Mount) -> Result<Box<dyn Write>, Failure> {
     if path == Path::new("-") {
         return Ok(Box::new(io::stdout()));
@@ -290,10 +292,21 @@ fn create(path: &Path, mount: &Mount) -> Result<Box<dyn Write>, Failure> {
     let file = OpenOptions::new()
         .write(true)
         .create(true)
-        .truncate(true)
         .mode(0o600)
         .open(path)
         .map_err(failed)?;
+    let there = file.metadata().map_err(failed)?;
+    if there.is_file() {
+        if there.uid() != geteuid().as_raw() {
+            return Err(Failure::usage(format!(
+                "{} belongs to another user, who could read what is recorded: choose another place",
+                path.display()
+            )));
+        }
+        file.set_permissions(Permissions::from_mode(0o600))
+            .and_then(|()| file.set_len(0))
+            .map_err(failed)?;
+    }
     Ok(Box::new(file))
 }
 
