@@ -90,6 +90,7 @@ use pending_opens::PendingOpens;
 use rate_limit::RateLimit;
 use slab::Slab;
 use std::collections::HashMap;
+use std::hash::RandomState;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -134,6 +135,8 @@ pub struct Fs<N> {
     failures: Mutex<FailureLog>,
     next_file: AtomicU64,
     silly_number: AtomicU64,
+    /// The random keys from which hidden names are made.
+    silly_keys: RandomState,
     opening: PendingOpens,
     /// How many hidden names are being removed, by directory: RMDIR waits for them.
     removals: Mutex<HashMap<u64, usize>>,
@@ -210,6 +213,7 @@ impl<N: Nfs3> Fs<N> {
             sweeps: Mutex::default(),
             next_file: AtomicU64::new(1),
             silly_number: AtomicU64::new(0),
+            silly_keys: RandomState::new(),
             opening: PendingOpens::default(),
             removals: Mutex::default(),
             removed: Notify::new(),

@@ -8,11 +8,12 @@
 //!
 //! * A file counts as open while an OPEN of it asks the server, so that RENAME and REMOVE hide it
 //!   ([`Fs::begin_hiding`]).
-//! * After an OPEN failed, each file that a LOOKUP returns counts as open until it is opened or a
-//!   second has passed. Such a LOOKUP is sent while no RENAME or REMOVE of this mount is under way
-//!   in the directory, since one that has begun would not hide the file; it waits for them for a
-//!   second at most. This rule ends when each thread whose OPEN failed has had another OPEN
-//!   answered, and after a second at the latest.
+//! * After an OPEN failed, each file that a LOOKUP of the same thread returns counts as open until it
+//!   is opened or a second has passed. Such a LOOKUP is sent while no RENAME or REMOVE of this mount
+//!   is under way in the directory, since one that has begun would not hide the file; it waits for
+//!   them for a second at most. This rule ends when the thread has had another OPEN answered, and
+//!   after a second at the latest. Other threads have no part in it: a user who opens a removed file
+//!   again and again must not slow down the look-ups of others.
 //!
 //! A file that counts as open only by these rules does not keep its directory from being removed.
 
@@ -61,8 +62,8 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// An OPEN failed. If the file was gone, the kernel will look the name up again, and look-ups
-    /// count as opens from now on.
+    /// An OPEN failed. If the file was gone, the kernel will look the name up again, and look-ups of
+    /// this thread count as opens from now on.
     pub(super) fn note_open_error(&self, error: &FsError) {
         let stale = matches!(error, FsError::Stale | FsError::UnknownInode)
             || matches!(error.status(), Some(Status::Stale | Status::BadHandle));
@@ -73,9 +74,10 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// Whether look-ups count as opens now.
+    /// Whether look-ups of this thread count as opens now.
     pub(super) fn holds_lookups(&self) -> bool {
-        self.opening.is_holding(self.now())
+        let now = self.now();
+        self.opening.is_holding_for(caller::current(), now)
     }
 
     /// A look-up returned `inode` while [`Fs::holds_lookups`]: makes it count as open.

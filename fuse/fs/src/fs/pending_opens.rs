@@ -19,7 +19,7 @@ const LOCKS: usize = 64;
 pub(super) struct PendingOpens {
     /// OPENs under way.
     under_way: AtomicUsize,
-    /// Look-ups count as opens until this time.
+    /// Look-ups of the threads in `again` count as opens until this time.
     hold_until: AtomicU64,
     held: Mutex<Held>,
     /// The locks of directories: operations that remove or replace names take them for reading.
@@ -59,8 +59,8 @@ impl PendingOpens {
         self.under_way.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// An OPEN of a thread failed at `now`: look-ups count as opens until the thread has had
-    /// another OPEN answered, but not after `until`.
+    /// An OPEN of a thread failed at `now`: its look-ups count as opens until it has had another OPEN
+    /// answered, but not after `until`.
     pub(super) fn failed(&self, thread: u32, now: Nanos, until: Nanos) {
         let mut held = self.held.lock();
         if !self.is_holding(now) {
@@ -72,9 +72,14 @@ impl PendingOpens {
         self.hold_until.store(until, Ordering::Relaxed);
     }
 
-    /// Whether look-ups count as opens now.
-    pub(super) fn is_holding(&self, now: Nanos) -> bool {
+    /// Whether look-ups of any thread count as opens now.
+    fn is_holding(&self, now: Nanos) -> bool {
         now < self.hold_until.load(Ordering::Relaxed)
+    }
+
+    /// Whether look-ups of this thread count as opens now.
+    pub(super) fn is_holding_for(&self, thread: u32, now: Nanos) -> bool {
+        self.is_holding(now) && self.held.lock().again.contains(&thread)
     }
 
     /// Counts `inode` as open until `time`, if there is room.

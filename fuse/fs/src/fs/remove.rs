@@ -16,6 +16,7 @@ use nfsrdma_rpcrdma::abandon::regardless;
 use nfsrdma_xdr::nfs3::{FileType, Status};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::hash::BuildHasher;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -200,11 +201,9 @@ impl<N: Nfs3> Fs<N> {
     }
 
     pub(super) fn next_hidden_name(&self, inode: &Inode) -> Box<[u8]> {
+        // Nobody can tell from one name which are the next, and make those before.
         let number = self.silly_number.fetch_add(1, Ordering::Relaxed);
-        // Two mounts should not go through the same numbers.
-        let mixed = (number ^ std::ptr::from_ref(self) as u64)
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            .wrapping_add(u64::from(std::process::id()));
+        let mixed = self.silly_keys.hash_one(number);
         let mut name = HIDDEN.to_vec();
         name.extend_from_slice(format!("{:016x}{mixed:016x}", inode.fileid).as_bytes());
         name.into_boxed_slice()

@@ -6,6 +6,7 @@ use nfsrdma_fs::fs::{FsConfig, LookupCache, Opened, ROOT};
 use nfsrdma_memory_server::{Fate, MemoryServer, Op, PreOp};
 use nfsrdma_nfs3::{Limits, Nfs3};
 use nfsrdma_rpcrdma::exec::block_on;
+use nfsrdma_rpcrdma::tap::caller;
 use std::sync::Arc;
 use std::thread;
 
@@ -172,4 +173,57 @@ fn a_file_looked_up_beside_a_change_stays_when_another_takes_its_name() {
     m.close(file).unwrap();
     assert_eq!(m.server.names(""), ["a"]);
     assert_eq!(m.server.contents("a").unwrap(), b"new");
+}
+
+/// After an OPEN has failed with ESTALE, the kernel looks the name up again in the same thread. Files that
+/// other threads look up meanwhile do not count as open.
+#[test]
+fn who_opens_a_removed_file_again_and_again_does_not_slow_down_others() {
+    const STRANGER: u32 = 7;
+    let m = Mount::new();
+    m.server.plant("removed", b"");
+    m.server.plant("f", b"");
+    let removed = m.node("removed");
+    m.node("f");
+    m.unlink("removed").unwrap();
+    let stale = || caller::with(STRANGER, || errno(m.open(removed, RW)));
+    assert_eq!(stale(), libc::ESTALE);
+    let calls = [Op::Lookup, Op::Rename].map(|op| m.server.calls(op));
+    m.node("f");
+    assert_eq!(stale(), libc::ESTALE);
+    m.unlink("f").unwrap();
+    let now = [Op::Lookup, Op::Rename].map(|op| m.server.calls(op));
+    assert_eq!(now, calls);
+    assert!(m.server.names("").is_empty());
+}
+
+/// Who has seen a hidden name cannot make the next ones, at which the removal would fail.
+#[test]
+fn hidden_names_cannot_be_told_in_advance() {
+    let m = Mount::new();
+    let files = ["a", "b"].map(|name| {
+        m.server.plant(name, b"");
+        (name, m.open(m.node(name), RW).unwrap())
+    });
+    m.unlink("a").unwrap();
+    let hidden = m.server.names("");
+    let hidden = hidden.iter().find(|name| name.starts_with(".nfs")).unwrap();
+    // They were a product, which can be divided again.
+    let factor = 0x9e37_79b9_7f4a_7c15u64;
+    let inverse = (0..6).fold(factor, |inverse, _| {
+        inverse.wrapping_mul(2u64.wrapping_sub(factor.wrapping_mul(inverse)))
+    });
+    let pid = u64::from(std::process::id());
+    let number = u64::from_str_radix(&hidden[20..], 16).unwrap();
+    let number = number.wrapping_sub(pid).wrapping_mul(inverse);
+    let fileid = m.server.fileid("b").unwrap();
+    for next in 1..=127 {
+        let next = (number ^ next).wrapping_mul(factor).wrapping_add(pid);
+        m.server
+            .plant(&format!(".nfs{fileid:016x}{next:016x}"), b"");
+    }
+    m.unlink("b").unwrap();
+    for (_, file) in files {
+        m.close(file).unwrap();
+    }
 }
