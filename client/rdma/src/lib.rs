@@ -6,6 +6,7 @@
 //! [`Listener`], [`QueuePair`] and [`CompletionQueue`]; requester and responder know nothing
 //! else of it.
 
+mod attempts;
 pub mod buf;
 pub mod contract;
 pub mod error;
@@ -13,6 +14,7 @@ mod event_fd;
 mod spin;
 mod sync;
 
+pub use attempts::Attempts;
 pub use buf::{Buf, BufMut, Pool};
 pub use contract::*;
 pub use error::{Error, Result};

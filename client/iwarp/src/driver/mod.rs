@@ -3,7 +3,6 @@
 //! inside `CompletionQueue::poll`; `region` alone gives access to memory that the peer may write.
 
 pub(crate) mod connect;
-pub(crate) mod first_look;
 pub(crate) mod listen;
 pub(crate) mod poller;
 pub(crate) mod region;

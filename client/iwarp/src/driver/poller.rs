@@ -11,14 +11,15 @@ mod close_reason;
 mod ending;
 
 use self::close_reason::{CloseReason, Lingering};
-use super::first_look::{FirstLook, Look};
 use super::region::{Region, source_slices};
 use super::shared::Shared;
 use super::sys;
 use crate::proto::rx::{Event, Receiver, Step};
 use crate::wire::ddp::TAGGED_HEADER;
 use crate::wire::mpa::LENGTH_FIELD;
-use nfsrdma_rdma::{Armed, Completion, CompletionQueue, Error, Handle, Result, Segs, Spin, Wait};
+use nfsrdma_rdma::{
+    Armed, Attempts, Completion, CompletionQueue, Error, Handle, Result, Segs, Spin, Wait,
+};
 use smallvec::{SmallVec, smallvec};
 use std::io::{self, IoSliceMut, Read};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -96,7 +97,7 @@ pub(crate) struct IwarpCompletionQueue {
     over: bool,
     lingering: Option<Lingering>,
     spin: Spin,
-    look: FirstLook,
+    attempts: Attempts,
 }
 
 impl IwarpCompletionQueue {
@@ -115,7 +116,7 @@ impl IwarpCompletionQueue {
             over: false,
             lingering: None,
             spin: Spin::new(spin),
-            look: FirstLook::default(),
+            attempts: Attempts::default(),
         }
     }
 
@@ -424,10 +425,8 @@ impl CompletionQueue for IwarpCompletionQueue {
         let mut waiting = false;
         // The socket was empty when it was read last: sleeping tells as well, with one call less.
         let may_skip = self.drained && wait != Wait::No;
-        let mut look = match may_skip {
-            true => self.look.next(),
-            false => Look::Needed,
-        };
+        let mut attempt = may_skip;
+        let mut skip = may_skip && !self.attempts.is_due();
         loop {
             self.shared.take_completions(out);
             if !self.over && self.shared.is_closing.load(Ordering::SeqCst) {
@@ -450,10 +449,10 @@ impl CompletionQueue for IwarpCompletionQueue {
                     .unwrap_or_else(|| Error::LinkLost("the connection is ending".into()));
                 self.finish(CloseReason::Error(end));
             }
-            if !self.over && look != Look::Skipped {
+            if !self.over && !skip {
                 let stop = self.receive(out);
-                if look == Look::Tried {
-                    self.look.tried(!matches!(stop, Ok(Stop::Drained)));
+                if attempt {
+                    self.attempts.made(!matches!(stop, Ok(Stop::Drained)));
                 }
                 if let Err(end) = stop {
                     self.finish(end);
@@ -474,7 +473,7 @@ impl CompletionQueue for IwarpCompletionQueue {
                     }
                 }
             }
-            look = Look::Needed;
+            (attempt, skip) = (false, false);
             if !self.linger(wait) {
                 return Ok(());
             }

@@ -22,7 +22,7 @@ use super::listeners::{Listeners, Load};
 use super::state::Adapter;
 use nfsrdma_channel::{Landing, ReadResult, Reader};
 use nfsrdma_nfs3::{Driver, Nfs3};
-use nfsrdma_rdma::{Armed, BufMut, EventFd, Spin};
+use nfsrdma_rdma::{Armed, Attempts, BufMut, EventFd, Spin};
 use nfsrdma_rpcrdma::exec;
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
@@ -37,8 +37,6 @@ use std::time::{Duration, Instant};
 
 /// Requests read in one round, at most.
 const MOST_REQUESTS: u32 = 16;
-/// Rounds between two tries for a second request, at most.
-const MOST_SKIPPED: u32 = 63;
 
 /// For how long a worker looks for events before it sleeps. A server on this machine, or behind a
 /// fast network, answers a small call in less time, and a program that was answered makes its next
@@ -120,36 +118,9 @@ pub(super) struct Worker<N: Nfs3> {
     contention: Contention,
     /// When this round began.
     began: Instant,
-    more: More,
+    /// Looking for another request after one was read.
+    more: Attempts,
     pub(super) landing: Landing<BufMut>,
-}
-
-/// Whether to look for another request after one was read. Where requests come one at a time, or
-/// mostly so, that is a system call for nothing (and where they do not, leaving it costs no more
-/// than that), so what has not paid is tried less and less often.
-#[derive(Debug, Default)]
-struct More {
-    /// Tries that found none, halved by each that did.
-    missed: u32,
-    /// Rounds yet to come without a try.
-    skip: u32,
-}
-
-impl More {
-    fn is_due(&mut self) -> bool {
-        let due = self.skip == 0;
-        self.skip = self.skip.saturating_sub(1);
-        due
-    }
-
-    fn tried(&mut self, found: bool) {
-        if found {
-            self.missed /= 2;
-        } else {
-            self.missed = (self.missed + 1).min(8);
-            self.skip = (1 << self.missed).min(MOST_SKIPPED + 1) - 1;
-        }
-    }
 }
 
 /// What a wait found.
@@ -188,7 +159,7 @@ impl<N: Nfs3> Worker<N> {
             spin_for_request: Spin::holding_cpu(SPIN),
             contention: Contention::default(),
             began: Instant::now(),
-            more: More::default(),
+            more: Attempts::default(),
             landing: Landing::default(),
         })
     }
@@ -371,7 +342,7 @@ impl<N: Nfs3> Worker<N> {
                 ReadResult::Handled => {}
                 ReadResult::Empty => {
                     if left < MOST_REQUESTS {
-                        self.more.tried(left < MOST_REQUESTS - 1);
+                        self.more.made(left < MOST_REQUESTS - 1);
                     }
                     return Ok(false);
                 }
@@ -382,7 +353,7 @@ impl<N: Nfs3> Worker<N> {
                 return Ok(false);
             }
             if left == 0 {
-                self.more.tried(true);
+                self.more.made(true);
                 return Ok(false);
             }
         }
@@ -399,33 +370,5 @@ impl<N: Nfs3> Drop for Worker<N> {
             .event_fds
             .iter()
             .for_each(|event_fd| event_fd.notify());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_second_request_is_looked_for_where_there_are_several() {
-        let mut more = More::default();
-        for _ in 0..100 {
-            assert!(more.is_due());
-            more.tried(true);
-        }
-    }
-
-    #[test]
-    fn requests_that_come_one_at_a_time_are_read_without_further_tries() {
-        let mut more = More::default();
-        let tries = (0..6400).filter(|_| {
-            let due = more.is_due();
-            if due {
-                more.tried(false);
-            }
-            due
-        });
-        let tries = tries.count();
-        assert!((100..=110).contains(&tries), "{tries}");
     }
 }
