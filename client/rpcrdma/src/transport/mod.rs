@@ -24,7 +24,6 @@ mod retransmit;
 mod session;
 mod shared;
 mod suspect;
-mod throttle;
 mod timer;
 mod trial;
 

@@ -7,11 +7,11 @@
 
 use super::counters::Procedures;
 use super::marshal::Marshaller;
-use super::throttle::{Throttle, and_more};
 use crate::options::{Program, Recovery};
 use crate::rpc::{RetryPolicy, Xids};
 use crate::sync::Mutex;
 use crate::tap::Tap;
+use crate::throttle::{Throttle, and_more};
 use nfsrdma_rdma::Provider;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -43,11 +43,11 @@ pub(super) struct Shared {
 /// Messages that are logged at most once a minute, with a count of those left out.
 #[derive(Debug, Default)]
 pub(super) struct Logs {
-    ends: Mutex<Throttle>,
-    losses: Mutex<Throttle>,
-    failures: Mutex<Throttle>,
-    discards: Mutex<Throttle>,
-    memory: Mutex<Throttle>,
+    ends: Mutex<Throttle<Instant>>,
+    losses: Mutex<Throttle<Instant>>,
+    failures: Mutex<Throttle<Instant>>,
+    discards: Mutex<Throttle<Instant>>,
+    memory: Mutex<Throttle<Instant>>,
 }
 
 impl Shared {

@@ -1,11 +1,13 @@
 //! What all changes of a mount share: how the kernel's caches are invalidated, what is known of the
 //! server's wcc_data, and the pause before a call is sent again.
 
-use super::rate_limit::RateLimit;
+use crate::sync::Mutex;
 use crate::sync::atomic::AtomicBool;
+use nfsrdma_rpcrdma::throttle::Throttle;
 use nfsrdma_xdr::nfs3::WccData;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::sync::Notify;
 
 /// Notifications that invalidate what the kernel caches of an object.
@@ -34,7 +36,7 @@ pub(super) struct ChangeContext {
     pub(super) not_atomic: AtomicBool,
     pub(super) retry: Arc<Retry>,
     /// Calls that this machine could not send.
-    pub(super) unsent: RateLimit,
+    pub(super) unsent: Mutex<Throttle<Duration>>,
 }
 
 impl std::fmt::Debug for ChangeContext {

@@ -433,10 +433,11 @@ impl<N: Nfs3> Fs<N> {
         if !passing || !self.config.hard || (self.at_end() && *tries >= RETRIES_AT_END) {
             return false;
         }
-        if *tries == 0
-            && let Some(more) = self.change_context.unsent.event(self.now())
-        {
-            tracing::warn!(%error, more, "a call could not be sent: it is tried again");
+        if *tries == 0 {
+            let now = Duration::from_nanos(self.now());
+            if let Some(more) = self.change_context.unsent.lock().event(now) {
+                tracing::warn!(%error, more, "a call could not be sent: it is tried again");
+            }
         }
         *tries = tries.saturating_add(1);
         self.shared.budget.reclaim(1 << 20);

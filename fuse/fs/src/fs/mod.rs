@@ -38,7 +38,6 @@ mod open_file;
 mod opening;
 mod paths;
 mod pending_opens;
-mod rate_limit;
 mod read;
 mod remove;
 mod rename;
@@ -85,9 +84,9 @@ use inode_table::Table;
 use names::Names;
 use nfsrdma_nfs3::{Driver, Limits, Nfs3, NfsError};
 use nfsrdma_rdma::Pool;
+use nfsrdma_rpcrdma::throttle::Throttle;
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, NAME_MAX, Status};
 use pending_opens::PendingOpens;
-use rate_limit::RateLimit;
 use slab::Slab;
 use std::collections::HashMap;
 use std::hash::RandomState;
@@ -143,7 +142,7 @@ pub struct Fs<N> {
     removed: Notify,
     fsid_known: AtomicBool,
     /// Replies about objects of another type.
-    other_types: RateLimit,
+    other_types: Mutex<Throttle<Duration>>,
     readdirplus: AtomicBool,
     root_squash: Mutex<squash::RootSquashes>,
     superuser: squash::Superuser,
@@ -218,7 +217,7 @@ impl<N: Nfs3> Fs<N> {
             removals: Mutex::default(),
             removed: Notify::new(),
             fsid_known: AtomicBool::new(false),
-            other_types: RateLimit::default(),
+            other_types: Mutex::default(),
             closing: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             change_context: ChangeContext::default(),
@@ -295,7 +294,11 @@ impl<N: Nfs3> Fs<N> {
         };
         if attributes.kind != inode.kind {
             // A handle names one object for ever, and an object keeps its type.
-            if let Some(more) = self.other_types.event(self.now()) {
+            if let Some(more) = self
+                .other_types
+                .lock()
+                .event(Duration::from_nanos(self.now()))
+            {
                 let (fileid, kind) = (inode.fileid, attributes.kind);
                 tracing::warn!(fileid, ?kind, more, "an object of another type");
             }

@@ -1,22 +1,33 @@
 //! Limits how often messages of one kind are logged.
 
-use std::time::{Duration, Instant};
+use std::ops::Add;
+use std::time::Duration;
 
 /// Time between two lines of a kind.
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Lets one event a minute through and counts the others.
-#[derive(Debug, Default)]
-pub(super) struct Throttle {
+/// Lets one event a minute through and counts the others. `T` is the time of the caller's clock: an
+/// `Instant`, or a `Duration` since a beginning.
+#[derive(Debug)]
+pub struct Throttle<T> {
     /// No further event is let through before this time.
-    until: Option<Instant>,
+    until: Option<T>,
     suppressed: u64,
 }
 
-impl Throttle {
+impl<T> Default for Throttle<T> {
+    fn default() -> Self {
+        Throttle {
+            until: None,
+            suppressed: 0,
+        }
+    }
+}
+
+impl<T: Copy + PartialOrd + Add<Duration, Output = T>> Throttle<T> {
     /// An event happened. Returns `None` if it is not to be logged, else the number of events that
     /// were not logged since the last line.
-    pub(super) fn event(&mut self, now: Instant) -> Option<u64> {
+    pub fn event(&mut self, now: T) -> Option<u64> {
         if self.until.is_some_and(|until| now < until) {
             self.suppressed += 1;
             return None;
@@ -26,7 +37,7 @@ impl Throttle {
     }
 
     /// Returns the number of events that were not logged in a period that is over at `now`, if any.
-    pub(super) fn expired(&mut self, now: Instant) -> Option<u64> {
+    pub fn expired(&mut self, now: T) -> Option<u64> {
         if self.suppressed == 0 || self.until.is_some_and(|until| now < until) {
             return None;
         }
@@ -36,7 +47,7 @@ impl Throttle {
 }
 
 /// The text for a number of suppressed events; empty for 0.
-pub(super) fn and_more(suppressed: u64) -> String {
+pub fn and_more(suppressed: u64) -> String {
     match suppressed {
         0 => String::new(),
         n => format!(" ({n} more before it were not logged)"),
@@ -46,6 +57,7 @@ pub(super) fn and_more(suppressed: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Instant;
 
     #[test]
     fn one_line_a_minute_with_the_count_of_the_rest() {
