@@ -13,17 +13,21 @@
 
 use crate::mounts::escape;
 use rustix::fs::{FlockOperation, flock};
-use std::fs::{self, DirBuilder, OpenOptions, Permissions};
+use rustix::io::Errno;
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 const DIRECTORY: &str = "/run/mount";
 const TABLE: &str = "/run/mount/utab";
 const LOCK: &str = "/run/mount/utab.lock";
 /// A table larger than this is not touched.
 const LARGEST: u64 = 16 << 20;
+/// How long to wait for the lock. Everybody who may read the file can lock it.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The table without the entries for `source` on `dir`.
 fn without(table: &[u8], source: &[u8], dir: &[u8]) -> Vec<u8> {
@@ -67,7 +71,7 @@ fn update(change: impl FnOnce(&[u8]) -> Vec<u8>) -> io::Result<()> {
         .mode(0o644)
         .open(LOCK)?;
     // The lock lasts until the file is closed.
-    flock(&lock, FlockOperation::LockExclusive)?;
+    lock_within(&lock, PATIENCE)?;
     let table = match fs::symlink_metadata(TABLE) {
         Ok(found) if !found.is_file() || found.len() > LARGEST => {
             return Err(io::Error::other("it is no table"));
@@ -94,6 +98,20 @@ fn update(change: impl FnOnce(&[u8]) -> Vec<u8>) -> io::Result<()> {
         let _ = fs::remove_file(&fresh);
     }
     written
+}
+
+/// Locks the file, unless another process keeps it locked for `limit`.
+fn lock_within(file: &File, limit: Duration) -> io::Result<()> {
+    let begin = Instant::now();
+    loop {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if begin.elapsed() < limit => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(Errno::INTR) => {}
+            result => return Ok(result?),
+        }
+    }
 }
 
 /// Adds an entry for the mount of `source` on `dir`.
