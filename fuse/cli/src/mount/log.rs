@@ -8,6 +8,7 @@ use crate::failure::{Exit, Failure};
 use crate::ipc::control::{Answer, ControlReply};
 use crate::output::{plain, without_number};
 use parking_lot::{Mutex, RwLock};
+use std::borrow::Cow;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -291,7 +292,8 @@ impl<'a> MakeWriter<'a> for Log {
 }
 
 impl Write for Line {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let line = &*one_line(event);
         // If the line cannot be written (a full disk, a closed pipe), it is lost. The mount must
         // not depend on its log.
         if let Some(log) = &self.shared.file {
@@ -302,11 +304,21 @@ impl Write for Line {
         } else if self.shared.chatty {
             let _ = io::stderr().lock().write_all(line);
         }
-        Ok(line.len())
+        Ok(event.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// An event as one line. The names in it come from users and servers: one with a line break would
+/// begin a line of its own, and a terminal would obey other control characters.
+fn one_line(event: &[u8]) -> Cow<'_, [u8]> {
+    let text = event.strip_suffix(b"\n").unwrap_or(event);
+    match String::from_utf8_lossy(text) {
+        text if text.contains(char::is_control) => (plain(&text) + "\n").into_bytes().into(),
+        _ => event.into(),
     }
 }
 
@@ -393,6 +405,15 @@ mod tests {
             detail,
             format!("srv:/x on /mnt: {}: a detail\n", module_path!())
         );
+    }
+
+    #[test]
+    fn an_event_is_one_line_whatever_names_are_in_it() {
+        let event = "bytes of /a\nERROR forged\x1b[2J\u{85} are lost\n";
+        let line = "bytes of /a?ERROR forged?[2J? are lost\n";
+        assert_eq!(one_line(event.as_bytes()), line.as_bytes());
+        assert_eq!(one_line("als Füße\n".as_bytes()), "als Füße\n".as_bytes());
+        assert_eq!(one_line(b"\xff is kept\n"), &b"\xff is kept\n"[..]);
     }
 
     #[test]
