@@ -7,9 +7,9 @@
 use crate::ipc::control::{self, AskError, Control, ControlReply};
 use crate::ipc::sockets;
 use parking_lot::Mutex;
+use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
-use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -158,30 +158,44 @@ impl Place {
         serde_json::from_slice(&answer).ok()
     }
 
+    /// Whether the process runs as the user of this one.
+    fn is_own(&self) -> bool {
+        self.owner.unwrap_or(0) == geteuid().as_raw()
+    }
+
     /// Cancels the attempts, and waits for the end of the process. False if it ended before that.
-    fn cancel(&self) -> Result<bool, AskError> {
-        let mut stream = control::begin_to_ask(&self.name, self.owner, CANCEL)?;
-        stream
-            .set_read_timeout(Some(END))
-            .map_err(AskError::Broken)?;
-        let mut said = Vec::new();
-        match (&mut stream).take(1 << 10).read_to_end(&mut said) {
-            Ok(_) => Ok(!said.is_empty()),
-            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {
-                Ok(!said.is_empty())
-            }
-            Err(error) => Err(AskError::Broken(error)),
+    fn cancel(&self, limit: Duration) -> Result<bool, AskError> {
+        match control::ask_within(&self.name, self.owner, CANCEL, limit) {
+            Ok(said) => Ok(!said.is_empty()),
+            Err(AskError::Unreachable(_)) => Ok(false),
+            Err(error) => Err(error),
         }
     }
 }
 
-/// Cancels all attempts to mount something on `dir`. Returns what was cancelled.
+/// Cancels all attempts to mount something on `dir`. Returns what was cancelled. Root asks processes
+/// of other users last, and all of these together for as long as it would wait for one of its own:
+/// a user may have many sockets that do not answer.
 pub(crate) fn cancel(dir: &Path) -> Result<Vec<Pending>, AskError> {
     let mut cancelled = Vec::new();
-    for place in places() {
+    let (own, others): (Vec<_>, Vec<_>) = places().into_iter().partition(Place::is_own);
+    for place in own {
         if let Some(pending) = place.ask(control::ANSWER_TIME)
             && pending.is_on(dir)
-            && place.cancel()?
+            && place.cancel(END)?
+        {
+            cancelled.push(pending);
+        }
+    }
+    let begin = Instant::now();
+    for place in others {
+        let left = END.saturating_sub(begin.elapsed());
+        if left.is_zero() {
+            break;
+        }
+        if let Some(pending) = place.ask(left.min(control::ANSWER_TIME))
+            && pending.is_on(dir)
+            && place.cancel(END.saturating_sub(begin.elapsed()))?
         {
             cancelled.push(pending);
         }
