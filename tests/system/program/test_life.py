@@ -56,6 +56,26 @@ def test_no_device(place):
     expect(run(*alone("sh", "-c", script)), 2, "/dev/fuse is missing", "modprobe fuse", "--device /dev/fuse")
 
 
+def test_few_descriptors(server):
+    """The limit is raised where that is permitted; else a sentence says what to do."""
+    expect(run("prlimit", "--nofile=8:8", BIN / "nfsrdma", "mount", server.spec, server.mnt, "-o", server.options()),
+           2, "only 8 are allowed here: raise the limit with 'ulimit -n 256'")  # fmt: skip
+    assert not mounted(server.mnt)
+    expect(run("prlimit", "--nofile=8:4096", BIN / "nfsrdma", "mount", server.spec, server.mnt, "-o", server.options()),
+           0, "mounted on")  # fmt: skip
+    expect(nfsrdma("umount", server.mnt), 0)
+
+
+def test_a_log_in_the_mount_itself_is_refused(server):
+    (server.mnt / "below").mkdir()
+    for log in (server.mnt / "log", server.mnt / "below" / "log"):
+        expect(server.mount("", "--log", log), 1, "would be in the mount itself: choose a file outside")
+    link = server.base / "link"
+    link.symlink_to(server.mnt)
+    expect(server.mount("", "--log", link / "log"), 1, "would be in the mount itself")
+    assert not mounted(server.mnt)
+
+
 def test_refused(place):
     for more in (f"mountport={free_port()},mountproto=tcp", "mountproto=rdma"):
         options = f"port={free_port()},{more},retry=0"

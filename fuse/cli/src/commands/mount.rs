@@ -57,6 +57,10 @@ fn mount(
     passed_over.iter().for_each(|line| notice(line));
     let options = Options::parse_with_port(&text, spec.port)?;
     let point = mount_point::check(&args.dir, &spec.source())?;
+    daemon::allow_descriptors()?;
+    if let Some(log) = &args.log {
+        point.has_outside(log)?;
+    }
     drop(fuse_mount::open_device(Path::new(fuse_mount::DEVICE))?);
     if args.fake {
         if args.verbose > 0 {

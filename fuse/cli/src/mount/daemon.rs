@@ -8,7 +8,10 @@ use crate::output;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, dup2_stderr, dup2_stdin, dup2_stdout, fork, setsid};
-use rustix::process::{configure_io_flusher_behavior, set_parent_process_death_signal};
+use rustix::process::{
+    Resource, Rlimit, configure_io_flusher_behavior, getrlimit, set_parent_process_death_signal,
+    setrlimit,
+};
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Write};
 use std::os::fd::AsRawFd;
@@ -75,6 +78,39 @@ fn close_others(keep: &PipeWriter) {
 /// Sends SIGTERM to this process when its parent ends, until [`Reporter::success`].
 fn end_with_parent() {
     let _ = set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
+}
+
+/// The descriptors that a mount with many connections and clients of its sockets may need.
+const DESCRIPTORS: u64 = 256;
+/// The descriptors without which not even a mount of one connection works.
+const FEWEST_DESCRIPTORS: u64 = 32;
+
+/// Raises the limit on descriptors if it is too low for a mount.
+pub(crate) fn allow_descriptors() -> Result<(), Failure> {
+    let limit = getrlimit(Resource::Nofile);
+    let (now, most) = (
+        limit.current.unwrap_or(u64::MAX),
+        limit.maximum.unwrap_or(u64::MAX),
+    );
+    if now >= DESCRIPTORS {
+        return Ok(());
+    }
+    let wanted = Rlimit {
+        current: Some(DESCRIPTORS.min(most)),
+        ..limit
+    };
+    let _ = setrlimit(Resource::Nofile, wanted);
+    let allowed = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    match allowed < FEWEST_DESCRIPTORS {
+        true => Err(Failure::new(
+            Exit::System,
+            format!(
+                "a mount needs {FEWEST_DESCRIPTORS} descriptors, and only {allowed} are allowed here: raise the limit with \
+                 'ulimit -n {DESCRIPTORS}', or LimitNOFILE= of the unit"
+            ),
+        )),
+        false => Ok(()),
+    }
 }
 
 /// Lets the kernel know that memory reclaim may wait for this process, so that it must not

@@ -29,6 +29,24 @@ impl MountPoint {
         }
     }
 
+    /// Refuses a log in the directory. When it is opened again it would be a file of this mount, whose
+    /// process would wait for itself, and keep the mount busy.
+    pub(crate) fn has_outside(&self, log: &Path) -> Result<(), Failure> {
+        let parent = std::path::absolute(log).and_then(|log| match log.parent() {
+            Some(parent) => parent.canonicalize(),
+            None => Ok(log),
+        });
+        // Opening the log reports what is wrong with its path.
+        match parent.is_ok_and(|parent| parent.starts_with(&self.path)) {
+            true => Err(Failure::usage(format!(
+                "the log {} would be in the mount itself: choose a file outside {} for --log",
+                log.display(),
+                self.path.display()
+            ))),
+            false => Ok(()),
+        }
+    }
+
     /// Opens the directory to mount on it. Fails if the path leads to another directory by now,
     /// because somebody has replaced a part of it. That may happen during days of attempts in the
     /// background.
