@@ -6,6 +6,7 @@ import errno
 import mmap
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -256,6 +257,130 @@ def test_a_forced_umount_does_not_wait_for_the_data():
         check_written(server)
 
 
+# --- The process is killed before everything is at the server ---------------------------------
+
+KILLED = "was killed before all data were known to be at the server"
+
+
+def unmounting(server, *words):
+    return subprocess.Popen([BIN / "nfsrdma", "umount", *words, server.mnt], stderr=subprocess.PIPE, text=True)
+
+
+def asks(device):
+    """Whether somebody has asked the process that serves this mount, and waits for its answer."""
+    lines = map(str.split, Path("/proc/net/unix").read_text().splitlines())
+    return any(fields[5] == "03" and f"{device}.control" in fields[-1] for fields in lines)
+
+
+def test_a_process_that_is_killed_in_its_last_flush_has_not_written_everything():
+    with Server() as server:
+        server.mount_well()
+        (pid,) = servers_of(server.mnt)
+        unwritten(server)
+        with unmounting(server, "-f") as child:
+            try:
+                until(lambda: not mounted(server.mnt), "the mount to be gone")
+                os.kill(pid, signal.SIGKILL)
+                said = child.communicate(timeout=LIMIT)[1]
+            finally:
+                child.kill()
+        assert child.returncode == 32 and KILLED in said, f"status {child.returncode}: {said}"
+
+
+def device_of_mount(path):
+    """The `major:minor` of a mount, found without asking it."""
+    table = map(str.split, Path("/proc/self/mountinfo").read_text().splitlines())
+    return next(fields[2] for fields in table if fields[4] == str(path))
+
+
+def test_a_process_that_is_killed_while_umount_waits_has_not_written_everything():
+    with Server() as server:
+        server.mount_well()
+        (pid,), device = servers_of(server.mnt), device_of(server.mnt)
+        unwritten(server)
+        with unmounting(server) as child:
+            try:
+                until(lambda: asks(device), "umount to wait for the data")
+                os.kill(pid, signal.SIGKILL)
+                said = child.communicate(timeout=LIMIT)[1]
+            finally:
+                child.kill()
+        assert child.returncode == 32 and KILLED in said, f"status {child.returncode}: {said}"
+        assert not mounted(server.mnt)
+
+
+def test_what_is_given_up_by_signals_is_told_to_umount_that_waits():
+    with Server() as server:
+        server.mount_well("", "--log", server.base / "log")
+        (pid,), device = servers_of(server.mnt), device_of(server.mnt)
+        unwritten(server)
+        with unmounting(server) as child:
+            try:
+                until(lambda: asks(device), "umount to wait for the data")
+                for number in (1, 2):
+                    os.kill(pid, signal.SIGTERM)
+                    words = "flushing and detaching" if number == 1 else "came before the server's answer"
+                    until(lambda: words in (server.base / "log").read_text(), "the signal to be heard")
+                said = child.communicate(timeout=LIMIT)[1]
+            finally:
+                child.kill()
+        assert child.returncode == 32 and " of /a (file " in said, f"status {child.returncode}: {said}"
+        server.ended()
+
+
+def test_a_second_sigterm_ends_the_wait_for_a_silent_server():
+    with Server() as server:
+        log = server.base / "log"
+        server.mount_well("", "--log", log)
+        (pid,) = servers_of(server.mnt)
+        unwritten(server)
+        os.kill(pid, signal.SIGTERM)
+        until(lambda: "flushing and detaching" in log.read_text(), "the first signal to be heard")
+        os.kill(pid, signal.SIGTERM)
+        server.ended()
+        assert " of /a (file " in log.read_text(), log.read_text()
+
+
+def test_names_forge_no_lines_in_the_log():
+    """A user chooses the name of a file whose data are lost."""
+    root()
+    with Server() as server:
+        export_one_mib(server)
+        log = server.base / "log"
+        server.mount_well("", "--log", log)
+        killed_after_writing(server.mnt / "a\nforged \x1b[2J", 4 * MIB)
+        result = nfsrdma("umount", server.mnt)
+        assert result.returncode == 32, result
+        text = log.read_text()
+        assert "of /a?forged ?[2J (file " in text, text
+        assert not [line for line in text.split("\n") if line.startswith("forged")], text
+
+
+# --- Commands find the process ----------------------------------------------------------------
+
+
+def test_a_process_is_found_though_the_directory_of_its_sockets_was_removed():
+    """As /run/user/UID at the end of a session."""
+    if "NFSRDMA_RUN" not in os.environ:
+        run_inside(alone("sh", "-c", 'mount -t tmpfs none /run && exec "$@"', "sh"), "test_a_process_is_found_*", "NFSRDMA_RUN")
+        return
+    with Server() as server:
+        server.mount_well()
+        expect(nfsrdma("stats", server.mnt), 0)
+        shutil.rmtree("/run/nfsrdma")
+        until(lambda: nfsrdma("stats", server.mnt).returncode == 0, "the process to answer")
+        unwritten(server)
+        with unmounting(server) as child:
+            try:
+                until(lambda: asks(device_of_mount(server.mnt)), "umount to wait for the data")
+                server.child.send_signal(signal.SIGCONT)
+                said = child.communicate(timeout=LIMIT)[1]
+            finally:
+                child.kill()
+        assert child.returncode == 0, said
+        check_written(server)
+
+
 # --- 21: other users do not matter ------------------------------------------------------------
 
 STRANGER = """
@@ -345,6 +470,64 @@ def test_strangers_cannot_take_the_place_of_the_process():
             (server.export / "a").unlink()
             server.child.send_signal(signal.SIGCONT)
             unmount_tells_the_loss(server)
+
+
+def test_strangers_cannot_hold_up_an_unmount_by_sockets_of_attempts_to_mount(place):
+    """Root's umount of what is not mounted asks the processes of all users whether they try to mount it."""
+    root()
+    listen = (
+        "import os, socket, sys, time\n"
+        "os.umask(0o077)\n"
+        "os.mkdir('/run/user/65534/nfsrdma')\n"
+        "held = []\n"
+        "for number in range(40):\n"
+        "    held.append(socket.socket(socket.AF_UNIX))\n"
+        "    held[-1].bind(f'/run/user/65534/nfsrdma/pending-{number}.control')\n"
+        "    held[-1].listen()\n"
+        "print('ready', flush=True)\n"
+        "os.close(1)\n"
+        "time.sleep(600)\n"
+    )
+    script = (
+        "mkdir -p /run/user && mount -t tmpfs none /run/user && install -d -m 700 -o 65534 /run/user/65534 || exit 77\n"
+        f"setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups \"$1\" -c \"$2\" >\"$4/ready\" &\n"
+        "until grep -q ready \"$4/ready\"; do sleep 0.1; done\n"
+        "\"$3\" umount \"$4/mnt\"; status=$?\n"
+        "kill $!; exit $status\n"
+    )
+    words = [sys.executable, listen, BIN / "nfsrdma", place.base]
+    try:
+        result = run(*alone("sh", "-c", script, "sh", *words))
+    except subprocess.TimeoutExpired:
+        raise AssertionError("nfsrdma umount waits for strangers") from None
+    expect(result, 1, "is not an nfsrdma mount")
+
+
+def test_strangers_cannot_hold_up_a_mount_by_the_lock_of_the_table():
+    """Everybody may lock /run/mount/utab.lock, which everybody may read."""
+    root()
+    lock = Path("/run/mount/utab.lock")
+    with Server() as server:
+        server.mount_well()
+        if not lock.exists():
+            pytest.skip(f"{lock} cannot be written")
+        expect(nfsrdma("umount", server.mnt), 0)
+        script = (
+            "import fcntl, sys, time\n"
+            "file = open(sys.argv[1])\n"
+            "fcntl.flock(file, fcntl.LOCK_EX)\n"
+            "print('ready', flush=True)\n"
+            "time.sleep(600)\n"
+        )
+        command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+        with subprocess.Popen([*command, sys.executable, "-c", script, lock], stdout=subprocess.PIPE, text=True) as child:
+            try:
+                assert child.stdout.readline() == "ready\n"
+                server.mount_well()
+                expect(nfsrdma("umount", server.mnt), 0)
+                server.ended()
+            finally:
+                child.kill()
 
 
 # --- 22: nothing is unmounted but the own mount -----------------------------------------------

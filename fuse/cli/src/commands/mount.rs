@@ -276,6 +276,7 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
         name: plan.name(),
         source: plan.spec.source(),
         lost: Vec::new(),
+        given_up: None,
     };
     Ok((runtime, service))
 }

@@ -15,8 +15,9 @@ use rustix::fs::{Mode, OFlags, open, openat};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use rustix::process::geteuid;
+use std::ffi::OsStr;
 use std::io::ErrorKind;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -59,10 +60,11 @@ pub(crate) fn run(args: &UnmountArgs) -> Result<(), Failure> {
         ),
     };
     if args.force {
-        abort(&mount);
+        abort(&dir, &mount);
     }
     verbose("unmounting");
-    take_away(args, &dir, &mount)?;
+    let pid = watch.as_ref().ok().and_then(ExitWatch::pid);
+    take_away(args, &dir, &mount, pid)?;
     // This fails without permission; the serving process removes the entry as well.
     let _ = utab::remove(mount.source.as_bytes(), &dir);
     // A lazy unmount is complete only when the last user has left, which nobody waits for.
@@ -77,7 +79,7 @@ pub(crate) fn run(args: &UnmountArgs) -> Result<(), Failure> {
         }
         (false, Ok(watch)) => watch,
     };
-    match ask_for_sync(&mount, limit) {
+    match ask_for_sync(&mount, pid, limit) {
         Outcome::Answered(answer) if answer.connected => {
             if !answer.lost.is_empty() {
                 return Err(lost(&args.dir, &answer.lost.join("\n")));
@@ -101,6 +103,7 @@ pub(crate) fn run(args: &UnmountArgs) -> Result<(), Failure> {
             Ok(())
         }
         ExitOutcome::Exited(said) => Err(lost(&args.dir, &said)),
+        ExitOutcome::Killed(said) => Err(killed(&args.dir, &said)),
         ExitOutcome::TimedOut => Err(still_writing(&args.dir)),
     }
 }
@@ -126,6 +129,19 @@ fn lost(dir: &Path, lines: &str) -> Failure {
     ))
 }
 
+/// The error for a process that ended before it had told which data are lost.
+fn killed(dir: &Path, lines: &str) -> Failure {
+    let told = match lines.trim_end() {
+        "" => String::new(),
+        lines => format!("\n{lines}"),
+    };
+    Failure::failed(format!(
+        "{} is unmounted, but its process was killed before all data were known to be at the server: see its log, and \
+         'journalctl -k' for who killed it{told}",
+        dir.display()
+    ))
+}
+
 fn still_writing(dir: &Path) -> Failure {
     let dir = dir.display();
     Failure::failed(format!(
@@ -135,7 +151,12 @@ fn still_writing(dir: &Path) -> Failure {
 
 /// Unmounts. A mount with unwritten data is kept busy by its process. So after EBUSY the process is
 /// asked to write everything, which is then at the server before the mount is gone.
-fn take_away(args: &UnmountArgs, dir: &Path, mount: &Mount) -> Result<(), Failure> {
+fn take_away(
+    args: &UnmountArgs,
+    dir: &Path,
+    mount: &Mount,
+    pid: Option<i32>,
+) -> Result<(), Failure> {
     let flags = [
         (args.force, UnmountFlags::FORCE),
         (args.lazy, UnmountFlags::DETACH),
@@ -166,30 +187,47 @@ fn take_away(args: &UnmountArgs, dir: &Path, mount: &Mount) -> Result<(), Failur
                 return Ok(());
             }
         }
-    } else if let Outcome::Answered(answer) = ask_for_sync(mount, LAST_FLUSH)
-        && !answer.in_use
-        && attempt()?.is_ok()
-    {
-        return Ok(());
+        return Err(explain(dir, Errno::BUSY));
     }
-    Err(explain(dir, Errno::BUSY))
+    match ask_for_sync(mount, pid, LAST_FLUSH) {
+        Outcome::Answered(answer) if answer.in_use => Err(explain(dir, Errno::BUSY)),
+        Outcome::TimedOut => Err(not_taken(dir)),
+        // Where nobody answers any more, the process has ended, and has perhaps unmounted before.
+        Outcome::Answered(_) | Outcome::NoAnswer => match attempt() {
+            Ok(Ok(())) => Ok(()),
+            _ if is_gone(mount) => Ok(()),
+            Ok(Err(_)) => Err(explain(dir, Errno::BUSY)),
+            Err(failure) => Err(failure),
+        },
+    }
 }
 
-/// Calls umount(2) for the mount with this ID on `dir`. The parent directory is opened first, so
-/// that nobody can make the path lead elsewhere between the comparison and the call.
-fn unmount_exactly(dir: &Path, id: u64, flags: UnmountFlags) -> Result<(), Errno> {
+/// Whether the mount is in this mount namespace no longer.
+fn is_gone(mount: &Mount) -> bool {
+    mounts::all().is_ok_and(|all| all.iter().all(|other| other.id != mount.id))
+}
+
+/// Opens the directory that the mount with this ID is in, and its root.
+fn open_exactly(dir: &Path, id: u64) -> Result<(OwnedFd, &OsStr, OwnedFd), Errno> {
     let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else {
         return Err(Errno::INVAL);
     };
     let path = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let parent = open(parent, path, Mode::empty())?;
-    {
-        let root = openat(&parent, name, path | OFlags::NOFOLLOW, Mode::empty())?;
-        if mount_id(&root).ok() != Some(id) {
-            // Another mount covers it, or it is gone.
-            return Err(Errno::STALE);
-        }
+    let root = openat(&parent, name, path | OFlags::NOFOLLOW, Mode::empty())?;
+    if mount_id(&root).ok() != Some(id) {
+        // Another mount covers it, or it is gone.
+        return Err(Errno::STALE);
     }
+    Ok((parent, name, root))
+}
+
+/// Calls umount(2) for the mount with this ID on `dir`. The parent directory is opened first, so
+/// that nobody can make the path lead elsewhere between the comparison and the call.
+fn unmount_exactly(dir: &Path, id: u64, flags: UnmountFlags) -> Result<(), Errno> {
+    let (parent, name, root) = open_exactly(dir, id)?;
+    // It would keep the mount busy.
+    drop(root);
     let path = Path::new("/proc/self/fd").join(parent.as_raw_fd().to_string());
     rustix::mount::unmount(path.join(name), flags)
 }
@@ -214,8 +252,8 @@ fn wait(watch: ExitWatch, limit: Duration) -> ExitOutcome {
 }
 
 /// Waits until the serving process has written everything.
-fn ask_for_sync(mount: &Mount, limit: Duration) -> Outcome {
-    with_bar(|progress| flush_request::ask(mount, limit, progress))
+fn ask_for_sync(mount: &Mount, pid: Option<i32>, limit: Duration) -> Outcome {
+    with_bar(|progress| flush_request::ask(mount, pid, limit, progress))
 }
 
 /// A progress bar for `bytes`. It draws nothing if standard error is not a terminal.
@@ -226,6 +264,15 @@ fn progress_bar(bytes: u64) -> ProgressBar {
         bar.set_style(style.progress_chars("## "));
     }
     bar
+}
+
+/// The error for data that the server has not taken in the longest time that is waited.
+fn not_taken(dir: &Path) -> Failure {
+    let dir = dir.display();
+    Failure::failed(format!(
+        "{dir} has data that its server does not take: unmount when the server answers again, or give the data up with \
+         'nfsrdma umount -f {dir}'"
+    ))
 }
 
 fn explain(dir: &Path, errno: Errno) -> Failure {
@@ -249,7 +296,11 @@ fn explain(dir: &Path, errno: Errno) -> Failure {
 
 /// Aborts the kernel's connection to the serving process (fuse(4), "control filesystem"), so that
 /// nothing waits for that process any more. Root and the user who mounted may do this.
-fn abort(mount: &Mount) {
+fn abort(dir: &Path, mount: &Mount) {
+    // As long as its root is open, the kernel does not give its number to another FUSE mount.
+    let Ok(_open) = open_exactly(dir, mount.id) else {
+        return;
+    };
     let Some((_, minor)) = mount.device.split_once(':') else {
         return;
     };

@@ -70,6 +70,8 @@ pub(crate) type Answer = Arc<dyn Fn(&str) -> Option<ControlReply> + Send + Sync>
 
 /// The server side of the socket.
 pub(crate) struct Control {
+    device: String,
+    answer: Answer,
     name: sockets::Name,
     task: JoinHandle<()>,
     feeds: Arc<Mutex<JoinSet<()>>>,
@@ -107,20 +109,25 @@ fn refusal(why: &str) -> String {
 impl Control {
     /// Listens for the mount with this `major:minor`. Must be called within tokio.
     pub(crate) fn start(device: &str, answer: Answer) -> io::Result<Control> {
-        let (listener, name) = sockets::listen(&name(device))?;
-        listener.set_nonblocking(true)?;
-        let listener = tokio::net::UnixListener::from_std(listener)?;
         let feeds = Arc::default();
+        let (name, task) = begin_to_listen(device, &answer, &feeds)?;
         Ok(Control {
-            task: tokio::spawn(listen(
-                listener,
-                geteuid().as_raw(),
-                answer,
-                Arc::clone(&feeds),
-            )),
-            feeds,
+            device: device.to_owned(),
+            answer,
             name,
+            task,
+            feeds,
         })
+    }
+
+    /// Takes the name again if it is gone. Feeds go on. Must be called within tokio.
+    pub(crate) fn renew(&mut self) {
+        if self.name.is_missing()
+            && let Ok((name, task)) = begin_to_listen(&self.device, &self.answer, &self.feeds)
+        {
+            self.name = name;
+            std::mem::replace(&mut self.task, task).abort();
+        }
     }
 
     /// Removes the name, and ends all conversations except feeds.
@@ -131,6 +138,19 @@ impl Control {
         let _ = self.task.await;
         Feeds(self.feeds)
     }
+}
+
+fn begin_to_listen(
+    device: &str,
+    answer: &Answer,
+    feeds: &Arc<Mutex<JoinSet<()>>>,
+) -> io::Result<(sockets::Name, JoinHandle<()>)> {
+    let (listener, name) = sockets::listen(&name(device))?;
+    listener.set_nonblocking(true)?;
+    let listener = tokio::net::UnixListener::from_std(listener)?;
+    let owner = geteuid().as_raw();
+    let task = tokio::spawn(listen(listener, owner, answer.clone(), feeds.clone()));
+    Ok((name, task))
 }
 
 /// Accepts clients until it is aborted, which also ends the conversations.
@@ -360,6 +380,21 @@ mod tests {
             .block_on(async { Control::start(&device, answer()) })
             .unwrap();
         runtime.block_on(control.stop());
+    }
+
+    #[test]
+    fn a_name_that_is_gone_is_taken_again() {
+        let device = format!("gone:{}", std::process::id());
+        let runtime = runtime();
+        runtime.block_on(async {
+            let mut control = Control::start(&device, answer()).unwrap();
+            control.name.remove();
+            control.renew();
+            let asked = device.clone();
+            let said = tokio::task::spawn_blocking(move || ask(&asked, own(), STATS).unwrap());
+            assert_eq!(said.await.unwrap().len(), 300_000);
+            control.stop().await;
+        });
     }
 
     #[test]

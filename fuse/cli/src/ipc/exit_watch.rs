@@ -2,8 +2,9 @@
 //!
 //! The serving process listens at a socket named after the mount's device number (see [`sockets`]).
 //! A watcher that connects gets end of file when the process is gone, which is after the last
-//! flush. Before that, it gets a line for each range of data that could not be written. Only root
-//! and the owner of the mount can connect.
+//! flush. Before that, it gets a line for each range of data that could not be written, and then
+//! [`COMPLETE`]. A process that is killed before that has not told what is lost. Only root and the
+//! owner of the mount can connect.
 //!
 //! The kernel gives the device number to the next mount as soon as the file system is gone, while
 //! the process may still flush. So when its session has ended, the process gives up the name
@@ -13,19 +14,31 @@
 //! watchers that connect after that, the process takes a second name.
 
 use crate::ipc::sockets;
-use nix::sys::socket::{getsockopt, sockopt};
+use nix::sys::socket::{setsockopt, sockopt};
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 fn name(device: &str) -> String {
-    format!("{device}.watch")
+    format!("{device}.end")
 }
 
 /// The second name: that of a process whose session has ended and that only flushes.
 fn last_name(device: &str) -> String {
+    format!("{device}.last")
+}
+
+/// The names of processes up to version 0.2.0, which do not send [`COMPLETE`].
+fn old_name(device: &str) -> String {
+    format!("{device}.watch")
+}
+
+fn old_last_name(device: &str) -> String {
     format!("{device}.flush")
 }
+
+/// The line after which nothing is left to be told: what was not named as lost is at the server.
+const COMPLETE: &str = "complete";
 
 /// Most watchers at a time. Further ones are disconnected.
 const MOST_WATCHERS: usize = 64;
@@ -71,6 +84,17 @@ impl ExitNotifier {
         self.accept();
     }
 
+    /// Takes the name again if it is gone. Watchers stay connected.
+    pub(crate) fn renew(&mut self) {
+        if self.session_ended || !self.name.as_ref().is_some_and(sockets::Name::is_missing) {
+            return;
+        }
+        self.accept();
+        if let Ok(other) = ExitNotifier::listen(&self.device) {
+            (self.listener, self.name) = (other.listener, other.name);
+        }
+    }
+
     /// Removes the name, for a process that is about to end. Watchers stay connected.
     pub(crate) fn remove_name(&mut self) {
         self.name = None;
@@ -80,6 +104,7 @@ impl ExitNotifier {
     fn accept(&mut self) {
         while let Ok((watcher, _)) = self.listener.accept() {
             if self.watchers.len() < MOST_WATCHERS && watcher.set_nonblocking(true).is_ok() {
+                let _ = setsockopt(&watcher, sockopt::SndBuf, &ROOM_BEFORE_END);
                 self.watchers.push(watcher);
             }
         }
@@ -94,24 +119,38 @@ impl ExitNotifier {
         }
     }
 
-    /// Sends a line for each range of lost data to the watchers. Never blocks either: a watcher
-    /// that misses it finds it in the log.
-    pub(crate) fn report_lost(&mut self, lines: &str) {
+    /// Sends a line for each range of lost data to the watchers, and that this is all. Never blocks
+    /// either. A watcher that has read nothing for a while has room for it nevertheless.
+    pub(crate) fn report_end(&mut self, lost: &[String]) {
         self.accept();
-        let end = lines.floor_char_boundary(LOST_MAX);
+        let mut lines = lost.join("\n");
+        lines.truncate(lines.floor_char_boundary(LOST_MAX));
+        if !lines.is_empty() {
+            lines.push('\n');
+        }
+        lines.push_str(COMPLETE);
+        lines.push('\n');
         for watcher in &mut self.watchers {
-            let _ = watcher.write_all(&lines.as_bytes()[..end]);
+            let _ = setsockopt(&*watcher, sockopt::SndBuf, &ROOM_AT_END);
+            let _ = watcher.write_all(lines.as_bytes());
         }
     }
 }
 
-/// Most bytes about lost data that a process sends and a watcher accepts.
+/// The send buffer of a watcher's socket while there is only progress to tell, and at the end. The
+/// lines of progress that a stopped watcher does not read leave room for the last words.
+const ROOM_BEFORE_END: usize = 4 << 10;
+const ROOM_AT_END: usize = 128 << 10;
+
+/// Most bytes about lost data that a process sends and a watcher accepts, without [`COMPLETE`].
 const LOST_MAX: usize = 16 << 10;
 
 /// The waiting side. Connect before unmounting.
 #[derive(Debug)]
 pub(crate) struct ExitWatch {
     stream: UnixStream,
+    /// The process sends [`COMPLETE`].
+    says_when_complete: bool,
 }
 
 /// How the wait ended.
@@ -119,6 +158,8 @@ pub(crate) struct ExitWatch {
 pub(crate) enum ExitOutcome {
     /// The process is gone. The text has a line for each range of data that it reported as lost.
     Exited(String),
+    /// The process is gone, and has not told all that is lost. The text is what it told.
+    Killed(String),
     /// The process is still there.
     TimedOut,
 }
@@ -127,20 +168,30 @@ impl ExitWatch {
     /// Watches the process that serves `device` for `owner`. Fails if there is none, or if it is in
     /// another mount namespace.
     pub(crate) fn connect(device: &str, owner: Option<u32>) -> io::Result<ExitWatch> {
-        let stream = sockets::connect(&name(device), owner)?;
-        Ok(ExitWatch { stream })
+        Self::connect_to(&name(device), &old_name(device), owner)
     }
 
     /// Watches a process that still flushes after its session on `device` has ended.
     pub(crate) fn connect_last(device: &str, owner: Option<u32>) -> io::Result<ExitWatch> {
-        let stream = sockets::connect(&last_name(device), owner)?;
-        Ok(ExitWatch { stream })
+        Self::connect_to(&last_name(device), &old_last_name(device), owner)
+    }
+
+    fn connect_to(name: &str, old_name: &str, owner: Option<u32>) -> io::Result<ExitWatch> {
+        let watch = |stream, says_when_complete| ExitWatch {
+            stream,
+            says_when_complete,
+        };
+        sockets::connect(name, owner)
+            .map(|stream| watch(stream, true))
+            .or_else(|error| match sockets::connect(old_name, owner) {
+                Ok(stream) => Ok(watch(stream, false)),
+                Err(_) => Err(error),
+            })
     }
 
     /// The process ID, if the process is in this PID namespace.
     pub(crate) fn pid(&self) -> Option<i32> {
-        let peer = getsockopt(&self.stream, sockopt::PeerCredentials).ok()?;
-        Some(peer.pid()).filter(|&pid| pid > 0)
+        sockets::peer(&self.stream)
     }
 
     /// Waits at most `limit` until the process has ended. `progress` gets each report of the bytes
@@ -148,6 +199,7 @@ impl ExitWatch {
     pub(crate) fn wait(mut self, limit: Duration, mut progress: impl FnMut(u64)) -> ExitOutcome {
         let begin = Instant::now();
         let (mut line, mut said) = (Vec::new(), Vec::new());
+        let mut complete = !self.says_when_complete;
         let mut piece = [0; 4096];
         loop {
             let left = limit.saturating_sub(begin.elapsed());
@@ -175,6 +227,7 @@ impl ExitWatch {
                 }
                 match std::str::from_utf8(&line).map(|line| line.trim_end().parse()) {
                     Ok(Ok(bytes)) => progress(bytes),
+                    _ if line.trim_ascii_end() == COMPLETE.as_bytes() => complete = true,
                     _ if said.len() < LOST_MAX => said.append(&mut line),
                     _ => {}
                 }
@@ -187,7 +240,11 @@ impl ExitWatch {
         }
         // Names come from servers and users, so replace characters that a terminal would obey.
         let plain = |c: char| if c.is_control() && c != '\n' { '?' } else { c };
-        ExitOutcome::Exited(String::from_utf8_lossy(&said).chars().map(plain).collect())
+        let said = String::from_utf8_lossy(&said).chars().map(plain).collect();
+        match complete {
+            true => ExitOutcome::Exited(said),
+            false => ExitOutcome::Killed(said),
+        }
     }
 }
 
@@ -204,13 +261,70 @@ mod tests {
     fn the_end_is_seen() {
         let device = format!("test:{}", std::process::id());
         assert!(ExitWatch::connect(&device, own()).is_err());
-        let notifier = ExitNotifier::listen(&device).unwrap();
+        let mut notifier = ExitNotifier::listen(&device).unwrap();
         let early = ExitWatch::connect(&device, own()).unwrap();
         assert_eq!(early.pid(), Some(std::process::id() as i32));
         assert!(early.wait(Duration::from_millis(10), |_| ()) == ExitOutcome::TimedOut);
         let watch = ExitWatch::connect(&device, own()).unwrap();
+        notifier.report_end(&[]);
         drop(notifier);
         assert!(watch.wait(Duration::from_secs(60), |_| ()) == ExitOutcome::Exited(String::new()));
+    }
+
+    /// Before it has accepted the watcher, while it flushes, and between two lines.
+    #[test]
+    fn a_process_that_is_killed_has_not_told_all() {
+        let device = format!("silent:{}", std::process::id());
+        let end = |watch: ExitWatch| watch.wait(Duration::from_secs(60), |_| ());
+        let notifier = ExitNotifier::listen(&device).unwrap();
+        let watch = ExitWatch::connect(&device, own()).unwrap();
+        drop(notifier);
+        assert_eq!(end(watch), ExitOutcome::Killed(String::new()));
+        let mut notifier = ExitNotifier::listen(&device).unwrap();
+        let watch = ExitWatch::connect(&device, own()).unwrap();
+        notifier.end_session();
+        notifier.report_unwritten(17);
+        drop(notifier);
+        assert_eq!(end(watch), ExitOutcome::Killed(String::new()));
+        let mut notifier = ExitNotifier::listen(&device).unwrap();
+        let watch = ExitWatch::connect(&device, own()).unwrap();
+        notifier.end_session();
+        let _ = notifier.watchers[0].write_all(b"bytes 1-2 of /a are lost\ncompl");
+        drop(notifier);
+        let said = "bytes 1-2 of /a are lost\ncompl".to_owned();
+        assert_eq!(end(watch), ExitOutcome::Killed(said));
+    }
+
+    #[test]
+    fn a_process_of_an_older_version_is_believed_to_have_written_all() {
+        let device = format!("old:{}", std::process::id());
+        let (listener, _name) = sockets::listen(&old_name(&device)).unwrap();
+        let watch = ExitWatch::connect(&device, own()).unwrap();
+        drop(listener);
+        assert!(watch.wait(Duration::from_secs(60), |_| ()) == ExitOutcome::Exited(String::new()));
+        let (listener, _name) = sockets::listen(&old_last_name(&device)).unwrap();
+        let watch = ExitWatch::connect_last(&device, own()).unwrap();
+        drop(listener);
+        assert!(watch.wait(Duration::from_secs(60), |_| ()) == ExitOutcome::Exited(String::new()));
+    }
+
+    #[test]
+    fn a_name_that_is_gone_is_taken_again() {
+        let device = format!("gone:{}", std::process::id());
+        let mut notifier = ExitNotifier::listen(&device).unwrap();
+        let early = ExitWatch::connect(&device, own()).unwrap();
+        notifier.renew();
+        ExitWatch::connect(&device, own()).unwrap();
+        notifier.name.as_ref().unwrap().remove();
+        assert!(ExitWatch::connect(&device, own()).is_err());
+        notifier.renew();
+        let late = ExitWatch::connect(&device, own()).unwrap();
+        notifier.report_end(&[]);
+        drop(notifier);
+        for watch in [early, late] {
+            let end = watch.wait(Duration::from_secs(60), |_| ());
+            assert_eq!(end, ExitOutcome::Exited(String::new()));
+        }
     }
 
     #[test]
@@ -239,7 +353,7 @@ mod tests {
         let watch = ExitWatch::connect_last(&device, own()).unwrap();
         notifier.end_session();
         notifier.report_unwritten(17);
-        notifier.report_lost("bytes 1-2 of /a are lost\n");
+        notifier.report_end(&["bytes 1-2 of /a are lost".into()]);
         drop(notifier);
         let (said, mut told) = ("bytes 1-2 of /a are lost\n".to_owned(), Vec::new());
         let end = watch.wait(Duration::from_secs(60), |bytes| told.push(bytes));
@@ -259,9 +373,14 @@ mod tests {
         }
         let mut told = Vec::new();
         let early = Instant::now();
+        notifier.report_end(&[]);
         drop(notifier);
         let end = watch.wait(Duration::from_secs(60), |bytes| told.push(bytes));
-        assert_eq!(end, ExitOutcome::Exited(String::new()));
+        assert_eq!(
+            end,
+            ExitOutcome::Exited(String::new()),
+            "room was left for the end"
+        );
         assert!(early.elapsed() < Duration::from_secs(60));
         assert!(!told.is_empty() && told[0] < 100_000, "{told:?}");
         drop(deaf);
@@ -274,7 +393,7 @@ mod tests {
         let watch = ExitWatch::connect(&device, own()).unwrap();
         notifier.end_session();
         notifier.report_unwritten(17);
-        notifier.report_lost("bytes 1-2 of /a\x1b[31m are lost\n");
+        notifier.report_end(&["bytes 1-2 of /a\x1b[31m are lost".into()]);
         drop(notifier);
         let said = "bytes 1-2 of /a?[31m are lost\n".to_owned();
         assert_eq!(
@@ -284,9 +403,10 @@ mod tests {
         let mut notifier = ExitNotifier::listen(&device).unwrap();
         let watch = ExitWatch::connect(&device, own()).unwrap();
         notifier.end_session();
-        notifier.report_lost(&"é".repeat(LOST_MAX));
+        notifier.report_end(&["é".repeat(LOST_MAX)]);
         drop(notifier);
         let end = watch.wait(Duration::from_secs(60), |_| ());
-        assert_eq!(end, ExitOutcome::Exited("é".repeat(LOST_MAX / 2)));
+        let said = "é".repeat(LOST_MAX / 2) + "\n";
+        assert_eq!(end, ExitOutcome::Exited(said));
     }
 }

@@ -8,7 +8,9 @@
 //! it returns.
 
 use crate::ipc::control::{self, Feed};
+use crate::ipc::sockets;
 use crate::mounts::Mount;
+use crate::output::plain;
 use nfsrdma_fs::fs::{Fs, Unwritten};
 use nfsrdma_nfs3::Nfs3;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -42,9 +44,9 @@ pub(crate) struct Answer {
     pub(crate) lost: Vec<String>,
 }
 
-/// A line about lost data.
+/// A line about lost data. It is one line whatever the name has in it, which comes from users.
 pub(crate) fn lost_line(unwritten: &Unwritten) -> String {
-    let name = unwritten.name.as_deref().unwrap_or("name not known");
+    let name = plain(unwritten.name.as_deref().unwrap_or("name not known"));
     let what = match unwritten.ranges {
         1 => "bytes".to_owned(),
         ranges => format!("{} bytes in {ranges} ranges of bytes", unwritten.bytes),
@@ -118,11 +120,20 @@ pub(crate) enum Outcome {
     TimedOut,
 }
 
-/// Sends the request to the process that serves `mount`, and waits at most `limit`.
-pub(crate) fn ask(mount: &Mount, limit: Duration, mut progress: impl FnMut(u64)) -> Outcome {
+/// Sends the request to the process that serves `mount`, and waits at most `limit`. A process that
+/// is not `pid` serves a younger mount, to which the kernel has given the device number.
+pub(crate) fn ask(
+    mount: &Mount,
+    pid: Option<i32>,
+    limit: Duration,
+    mut progress: impl FnMut(u64),
+) -> Outcome {
     let Ok(stream) = control::begin_to_ask(&mount.device, mount.owner, SYNC) else {
         return Outcome::NoAnswer;
     };
+    if pid.is_some_and(|pid| sockets::peer(&stream) != Some(pid)) {
+        return Outcome::NoAnswer;
+    }
     let begin = Instant::now();
     let Ok(timeouts) = stream.try_clone() else {
         return Outcome::NoAnswer;

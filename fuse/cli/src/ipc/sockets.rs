@@ -98,8 +98,21 @@ impl Name {
         fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode)
     }
 
+    /// Whether the name is gone, without another process having taken it: at the end of a user's last
+    /// session /run/user/UID goes, and the mount stays.
+    pub(crate) fn is_missing(&self) -> bool {
+        let found = fs::symlink_metadata(&self.path);
+        found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    }
+
     fn dir(&self) -> &Path {
         self.path.parent().unwrap_or(Path::new("/"))
+    }
+
+    /// Removes the name, as somebody does who cleans up.
+    #[cfg(test)]
+    pub(crate) fn remove(&self) {
+        fs::remove_file(&self.path).unwrap();
     }
 
     /// Renames the socket to `name`. False if another process has taken the old name since.
@@ -204,6 +217,12 @@ pub(crate) fn connect(name: &str, owner: Option<u32>) -> io::Result<UnixStream> 
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     Ok(stream)
+}
+
+/// The ID of the process that listens at the other end, if it is in this PID namespace.
+pub(crate) fn peer(stream: &UnixStream) -> Option<i32> {
+    let peer = getsockopt(stream, sockopt::PeerCredentials).ok()?;
+    Some(peer.pid()).filter(|&pid| pid > 0)
 }
 
 /// connect(2), but with a time limit on waiting for room in a full queue.

@@ -10,6 +10,7 @@ use nfsrdma_fs::adapter::Session;
 use nfsrdma_fs::fs::{Fs, Unwritten};
 use nfsrdma_nfs3::Nfs3Client;
 use nfsrdma_nfs3::mount::Mounted;
+use parking_lot::Mutex;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,6 +22,9 @@ use tracing::{debug, error, info, warn};
 const FAREWELL: Duration = Duration::from_secs(5);
 /// The interval between attempts to unmount while another mount covers this one.
 const COVERED: Duration = Duration::from_secs(1);
+
+/// The interval between two looks whether commands still find this process.
+const RENEWAL: Duration = Duration::from_secs(10);
 
 /// The signals that end a mount, and SIGHUP, which opens its log again.
 pub(crate) struct Signals {
@@ -72,6 +76,8 @@ pub(crate) struct Service {
     pub(crate) source: Vec<u8>,
     /// Lost data, with a line for each range.
     pub(crate) lost: Vec<String>,
+    /// The signal that has ended the wait for the server, if there was one.
+    pub(crate) given_up: Option<&'static str>,
 }
 
 /// Removes the mount's entry, unless a younger mount of the same export is there.
@@ -85,43 +91,64 @@ fn leave_utab(source: &[u8], dir: &Path) {
     }
 }
 
+/// The data that is lost because the signal `name` ended the wait for the server.
+fn unsaved(fs: &Fs<Nfs3Client>, name: &str) -> Vec<Unwritten> {
+    fs.unsaved(&format!("{name} came before the server's answer"))
+}
+
 impl Service {
     /// Serves until umount(8) or a signal ends the mount, then flushes and sends UMNT.
     pub(crate) async fn run(mut self) -> Result<(), Failure> {
         let session = self.session.clone();
-        let mut notifier = self.notifier.take();
-        let control = self.control.take();
+        let notifier = Arc::new(Mutex::new(self.notifier.take()));
+        let watched = notifier.clone();
+        let control = Arc::new(Mutex::new(self.control.take()));
+        let asked = control.clone();
         let mut feeds = None;
         let runtime = tokio::runtime::Handle::current();
         let mut ended = tokio::task::spawn_blocking(move || {
             let outcome = session.join();
             // The name must be free before a new mount can get the device number.
+            let control = asked.lock().take();
             let feeds = control.map(|control| runtime.block_on(control.stop()));
-            if let Some(notifier) = &mut notifier {
+            if let Some(notifier) = watched.lock().as_mut() {
                 notifier.end_session();
             }
-            (outcome, notifier, feeds)
+            (outcome, feeds)
         });
         let (mut signalled, mut covered) = (0, false);
-        let (outcome, mut notifier) = loop {
+        let mut renewal = tokio::time::interval(RENEWAL);
+        let outcome = loop {
             tokio::select! {
                 joined = &mut ended => match joined {
-                    Ok((outcome, notifier, rest)) => {
+                    Ok((outcome, rest)) => {
                         feeds = rest;
-                        break (Ok(outcome), notifier);
+                        break Ok(outcome);
                     }
-                    Err(error) => break (Err(error), None),
+                    Err(error) => break Err(error),
                 },
                 name = self.signals.next() => {
                     signalled += 1;
                     info!("{name}: unmounting");
                     if signalled > 1 {
-                        break (Ok(Ok(())), None);
+                        self.given_up = Some(name);
+                        break Ok(Ok(()));
                     }
                     covered = !self.leave().await;
+                    if self.given_up.is_some() {
+                        break Ok(Ok(()));
+                    }
                 }
                 () = tokio::time::sleep(COVERED), if covered => {
                     covered = self.unmount_by(true).await.is_err();
+                }
+                _ = renewal.tick() => {
+                    if let Some(notifier) = notifier.lock().as_mut() {
+                        notifier.renew();
+                    }
+                    if let Some(control) = control.lock().as_mut() {
+                        control.renew();
+                    }
                 }
             }
         };
@@ -131,19 +158,17 @@ impl Service {
             Err(error) => error!("{error}"),
         }
         self.fs.end_of_requests();
-        self.last_flush(notifier.as_mut()).await;
+        self.last_flush(&notifier).await;
         let lost = std::mem::take(&mut self.lost);
-        if let Some(notifier) = &mut notifier
-            && !lost.is_empty()
-        {
-            notifier.report_lost(&(lost.join("\n") + "\n"));
+        if let Some(notifier) = notifier.lock().as_mut() {
+            notifier.report_end(&lost);
         }
         leave_utab(&self.source, self.session.own_mount().dir());
-        // The socket stays open until the process ends, not only this function: memory and threads
-        // are still to be freed, and watchers wait for all of that.
-        if let Some(notifier) = &mut notifier {
+        if let Some(notifier) = notifier.lock().as_mut() {
             notifier.remove_name();
         }
+        // The socket stays open until the process ends, not only this function: memory and threads
+        // are still to be freed, and watchers wait for all of that.
         std::mem::forget(notifier);
         self.give_back_locks().await;
         let farewell = tokio::time::timeout(FAREWELL, self.mounted.unmount()).await;
@@ -181,7 +206,7 @@ impl Service {
     }
 
     /// Flushes, and reports the number of bytes left to those who watch this process.
-    async fn last_flush(&mut self, mut notifier: Option<&mut exit_watch::ExitNotifier>) {
+    async fn last_flush(&mut self, notifier: &Mutex<Option<exit_watch::ExitNotifier>>) {
         let fs = self.fs.clone();
         let flush = self.flush();
         tokio::pin!(flush);
@@ -190,7 +215,7 @@ impl Service {
                 () = &mut flush => return,
                 () = tokio::time::sleep(flush_request::PROGRESS) => {
                     let dirty = fs.statistics().into_iter().find(|(name, _)| *name == "dirty_bytes");
-                    if let (Some(notifier), Some((_, bytes))) = (notifier.as_mut(), dirty) {
+                    if let (Some(notifier), Some((_, bytes))) = (notifier.lock().as_mut(), dirty) {
                         notifier.report_unwritten(bytes);
                     }
                 }
@@ -226,25 +251,31 @@ impl Service {
             .map_err(std::io::Error::other)?
     }
 
-    /// Writes back the data of a mount that goes on. A signal ends the wait.
+    /// Writes back the data of a mount that goes on. A signal ends the wait, and the mount.
     async fn flush_in_use(&mut self) {
         let fs = self.fs.clone();
         tokio::select! {
             () = fs.write_back_all() => {}
             name = self.signals.next() => {
-                let unsaved = fs.unsaved(&format!("{name} came before the server's answer"));
-                self.note_lost(unsaved);
+                self.given_up = Some(name);
+                self.note_lost(unsaved(&fs, name));
             }
         }
     }
 
-    /// Writes back everything when the mount is gone. A signal ends the wait.
+    /// Writes back everything when the mount is gone. A signal ends the wait, also one that came before.
     async fn flush(&mut self) {
-        let lost = tokio::select! {
-            lost = self.fs.shutdown() => lost,
-            name = self.signals.next() => {
-                self.fs.unsaved(&format!("{name} came before the server's answer"))
+        let (fs, given_up) = (self.fs.clone(), self.given_up);
+        let signal = async {
+            match given_up {
+                Some(name) => name,
+                None => self.signals.next().await,
             }
+        };
+        let lost = tokio::select! {
+            biased;
+            lost = fs.shutdown() => lost,
+            name = signal => unsaved(&fs, name),
         };
         self.note_lost(lost);
     }
