@@ -6,6 +6,9 @@
 //! that it asked locks for. If the next mount of the same server finds a journal whose process is
 //! gone (a live one holds a lock on the file, flock(2)), it unlocks exactly these.
 //!
+//! If a line cannot be written completely, as on a full disk, the file ends in a part of it, and the
+//! next line would be read as the rest of that. So the file is then written anew.
+//!
 //! A journal is a text file. Its first lines are a version, the server's address, and `boot` with
 //! the machine's boot ID. Each further line has `+` or `-`, the owner's number, the file handle in
 //! hexadecimal, and uid, gid and supplementary groups, separated by blanks. An incomplete last line
@@ -31,6 +34,8 @@ const MOST: u64 = 16 << 20;
 const MOST_FILES: usize = 1024;
 /// Bytes of outdated lines, after which the file is rewritten.
 const SLACK: u64 = 64 << 10;
+/// While the file cannot be written, it is tried again once for this many locks that are held.
+const LIVE_PER_TRY: usize = 64;
 
 /// The owner's number and the file handle.
 type Key = (u32, Vec<u8>);
@@ -50,6 +55,8 @@ struct State {
     locked: bool,
     live: HashMap<Key, Cred>,
     written: u64,
+    /// Lines that were not written since the last attempt to write failed; `None` if it did not.
+    missing: Option<usize>,
 }
 
 /// The journal of this mount.
@@ -176,6 +183,7 @@ impl Journal {
                 locked: false,
                 live: HashMap::new(),
                 written: 0,
+                missing: None,
             }),
         })
     }
@@ -222,11 +230,23 @@ impl Journal {
     }
 
     fn append(&self, state: &mut State, text: &str) -> io::Result<()> {
+        if let Some(missing) = &mut state.missing {
+            *missing += 1;
+            // To write it anew takes time for each lock that is held, so it is not tried each time.
+            if *missing < state.live.len() / LIVE_PER_TRY {
+                return Err(io::Error::other("it could not be written lately"));
+            }
+            self.rewrite(state)?;
+            self.bring_to_disk(&state.file);
+            return Ok(());
+        }
         if state.written > SLACK + 200 * state.live.len() as u64 {
             return self.rewrite(state);
         }
         state.written += text.len() as u64;
-        state.file.write_all(text.as_bytes())
+        let result = state.file.write_all(text.as_bytes());
+        state.missing = result.as_ref().err().map(|_| 0);
+        result
     }
 
     /// Syncs in the background: the disk may be slow, and a lock must not wait for it.
@@ -254,9 +274,12 @@ impl Journal {
         for (key, cred) in &state.live {
             text.push_str(&line('+', key, cred));
         }
+        // Until all of it is written, the file may have parts of lines.
+        state.missing = Some(0);
         state.file.seek(SeekFrom::Start(0))?;
         state.file.write_all(text.as_bytes())?;
         state.file.set_len(text.len() as u64)?;
+        state.missing = None;
         state.written = 0;
         Ok(())
     }
@@ -377,6 +400,40 @@ mod tests {
         let unused = Journal::create(&dir, server, true).unwrap();
         drop(unused);
         assert!(!dir.exists());
+    }
+
+    /// The disk is full: a part of a line is written, and nothing more. Then there is room again.
+    #[test]
+    fn what_follows_a_part_of_a_line_is_read() {
+        let random = getrandom::u64().unwrap();
+        let dir = std::env::temp_dir().join(format!("nfsrdma-journal-{random:x}"));
+        let server: IpAddr = "192.0.2.1".parse().unwrap();
+        let journal = Journal::create(&dir, server, true).unwrap();
+        journal.add(1, &handle(1), &cred(&[])).unwrap();
+        let writable = {
+            let mut state = journal.state.lock();
+            state.file.write_all(b"+ 2 0202").unwrap();
+            let full = File::open(&journal.path).unwrap();
+            std::mem::replace(&mut state.file, full)
+        };
+        assert!(journal.add(2, &handle(2), &cred(&[])).is_err());
+        assert!(journal.add(3, &handle(3), &cred(&[])).is_err());
+        journal.state.lock().file = writable;
+        journal.add(4, &handle(4), &cred(&[])).unwrap();
+        journal.remove(1, &handle(1)).unwrap();
+        drop(journal);
+        // The threads that sync the file still have it open, with its lock.
+        let found = loop {
+            match Abandoned::find(&dir, server).pop() {
+                Some(found) => break found,
+                None => std::thread::yield_now(),
+            }
+        };
+        let mut svids: Vec<_> = found.orphans.iter().map(|of| of.svid).collect();
+        svids.sort_unstable();
+        assert_eq!(svids, [2, 3, 4], "each may be locked at the server");
+        found.done();
+        fs::remove_dir(&dir).unwrap();
     }
 
     #[test]
