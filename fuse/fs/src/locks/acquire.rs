@@ -170,15 +170,15 @@ impl Locks {
     /// Enters a lock that the server has granted. The caller has the gate.
     fn granted(&self, request: &Request, holding: &Arc<Holding>, attempt: &mut Attempt) {
         let mut state = self.state.lock();
-        // The waiter is removed first, so that no other waiter is behind it.
+        let (file, owner) = (request.file.id, request.owner);
+        let before = state.table.pieces(file, owner, request.range);
+        state.apply(holding, request.range, Some(request.mode));
+        // The waiter is removed after that, so that those behind it are not told for nothing.
         if let Some(id) = attempt.waiter.take() {
             state.turns.remove(&id);
             let due = state.table.end_wait(id);
             state.tell(&due);
         }
-        let (file, owner) = (request.file.id, request.owner);
-        let before = state.table.pieces(file, owner, request.range);
-        state.apply(holding, request.range, Some(request.mode));
         holding.granted_by(request);
         if self.suspicions.load(Ordering::Acquire) != attempt.suspicions {
             // The server may have restarted after the grant, and the recovery may have listed the

@@ -7,8 +7,15 @@
 //! request whose wait would close a cycle of owners fails with EDEADLK, as fcntl(2) requires.
 //! [`LockTable::apply`] enters what the server has granted or unlocked; each change returns the
 //! waiters whose turn has come.
+//!
+//! Thousands may wait for one lock, so a change does not look at all of them. Each waiter whose turn
+//! has not come is listed under one obstacle: an owner whose lock conflicts, or the nearest
+//! conflicting waiter before it. Only when this obstacle goes, or becomes smaller, is the waiter
+//! looked at again. A waiter that may overtake others, because its owner holds locks, is looked at
+//! after each change.
 
 use super::range::{ByteRange, Mode, RangeSet};
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// A number for a file that the caller chooses and never uses again.
@@ -27,6 +34,10 @@ pub enum Owner {
 }
 
 impl Owner {
+    /// The first and the last in order.
+    pub const FIRST: Owner = Owner::Posix(0);
+    pub const LAST: Owner = Owner::Flock(u64::MAX);
+
     fn is_posix(self) -> bool {
         matches!(self, Owner::Posix(_))
     }
@@ -44,20 +55,49 @@ pub struct Conflict {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadlock;
 
+/// What keeps a waiter from asking the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Obstacle {
+    /// An owner that holds a conflicting lock of the file.
+    Holder(Owner),
+    /// An earlier waiter for the same bytes.
+    Waiter(WaiterId),
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Waiter {
     file: FileId,
     owner: Owner,
     range: ByteRange,
     mode: Mode,
-    /// It was returned as a waiter whose turn has come.
-    told: bool,
+    /// The obstacle under which it is listed; `None` if its turn had come when it was last looked at.
+    behind: Option<Obstacle>,
 }
 
 #[derive(Debug, Default)]
 struct File {
     held: BTreeMap<Owner, RangeSet>,
+    /// The owners that hold exclusive locks.
+    writers: BTreeSet<Owner>,
     waiters: BTreeSet<WaiterId>,
+    /// Those of the waiters that want an exclusive lock, the only ones that others share nothing
+    /// with.
+    exclusive: BTreeSet<WaiterId>,
+}
+
+impl File {
+    /// The owners that may hold locks which conflict with a lock of this mode.
+    fn holders(&self, mode: Mode) -> impl Iterator<Item = (Owner, &RangeSet)> {
+        let any = (mode == Mode::Write).then(|| self.held.keys());
+        let writers = (mode == Mode::Read).then_some(&self.writers);
+        let owners = any.into_iter().flatten();
+        let owners = owners.chain(writers.into_iter().flatten());
+        owners.map(move |owner| {
+            #[cfg(test)]
+            model::count_step();
+            (*owner, &self.held[owner])
+        })
+    }
 }
 
 /// The locks of all files of a mount, as the server has granted them.
@@ -65,6 +105,12 @@ struct File {
 pub struct LockTable {
     files: HashMap<FileId, File>,
     waiters: BTreeMap<WaiterId, Waiter>,
+    /// The waiters of each owner.
+    of_owner: HashMap<Owner, BTreeSet<WaiterId>>,
+    /// The waiters behind each obstacle.
+    behind: HashMap<(FileId, Obstacle), BTreeSet<WaiterId>>,
+    /// The waiters whose owners hold locks.
+    overtaking: BTreeSet<WaiterId>,
     /// On how many files each owner holds locks.
     holders: HashMap<Owner, usize>,
     next: WaiterId,
@@ -101,7 +147,9 @@ impl LockTable {
         let Some(of) = self.files.get(&file) else {
             return false;
         };
-        of.held.contains_key(&owner) || of.waiters.iter().any(|id| self.waiters[id].owner == owner)
+        let waits = self.of_owner.get(&owner);
+        of.held.contains_key(&owner)
+            || waits.is_some_and(|ids| ids.iter().any(|id| self.waiters[id].file == file))
     }
 
     /// The files and owners with locks, in order.
@@ -136,11 +184,11 @@ impl LockTable {
         range: ByteRange,
         mode: Mode,
     ) -> Option<Conflict> {
-        let others = self.files.get(&file)?.held.iter();
+        let others = self.files.get(&file)?.holders(mode);
         let mut conflicts =
             others
-                .filter(|(other, _)| **other != owner)
-                .filter_map(|(&owner, set)| {
+                .filter(|(other, _)| *other != owner)
+                .filter_map(|(owner, set)| {
                     let (range, mode) = set.conflict(range, mode)?;
                     Some(Conflict { owner, range, mode })
                 });
@@ -170,23 +218,48 @@ impl LockTable {
         let had = !set.is_empty();
         set.set(range, mode);
         let has = !set.is_empty();
+        match set.has_exclusive() {
+            true => of.writers.insert(owner),
+            false => of.writers.remove(&owner),
+        };
         if !has {
             of.held.remove(&owner);
         }
         match (had, has) {
-            (false, true) => *self.holders.entry(owner).or_default() += 1,
-            (true, false) => {
-                let count = self.holders.get_mut(&owner);
-                let count = count.expect("every owner that holds a lock is counted");
-                *count -= 1;
-                if *count == 0 {
-                    self.holders.remove(&owner);
-                }
-            }
+            (false, true) => self.holds_more(owner),
+            (true, false) => self.holds_less(owner),
             _ => {}
         }
         self.drop_if_unused(file);
-        self.due()
+        // An exclusive lock takes nothing out of anybody's way.
+        let due = match mode {
+            Some(Mode::Write) => Vec::new(),
+            _ => self.look_behind(file, Obstacle::Holder(owner)),
+        };
+        self.with_overtaking(due)
+    }
+
+    /// `owner` holds locks on one more file.
+    fn holds_more(&mut self, owner: Owner) {
+        let count = self.holders.entry(owner).or_default();
+        *count += 1;
+        if *count == 1 {
+            self.overtaking
+                .extend(self.of_owner.get(&owner).into_iter().flatten());
+        }
+    }
+
+    /// `owner` holds locks on one file less.
+    fn holds_less(&mut self, owner: Owner) {
+        let count = self.holders.get_mut(&owner);
+        let count = count.expect("every owner that holds a lock is counted");
+        *count -= 1;
+        if *count == 0 {
+            self.holders.remove(&owner);
+            for id in self.of_owner.get(&owner).into_iter().flatten() {
+                self.overtaking.remove(id);
+            }
+        }
     }
 
     /// Adds a blocking request, or fails if that would be a deadlock. Its turn has come when
@@ -205,7 +278,7 @@ impl LockTable {
             owner,
             range,
             mode,
-            told: false,
+            behind: None,
         };
         if owner.is_posix() && self.closes_a_cycle(&waiter) {
             return Err(Deadlock);
@@ -213,41 +286,112 @@ impl LockTable {
         let id = self.next;
         self.next += 1;
         self.waiters.insert(id, waiter);
-        self.files.entry(file).or_default().waiters.insert(id);
-        let mut due = self.due();
+        self.of_owner.entry(owner).or_default().insert(id);
+        if self.holders.contains_key(&owner) {
+            self.overtaking.insert(id);
+        }
+        let of = self.files.entry(file).or_default();
+        of.waiters.insert(id);
+        if mode == Mode::Write {
+            of.exclusive.insert(id);
+        }
+        self.look(id);
+        let mut due = self.with_overtaking(Vec::new());
         due.retain(|other| *other != id);
         Ok((id, due))
     }
 
     /// Whether the turn of a waiter has come: no owner of this mount holds a conflicting lock, and
-    /// no earlier waiter conflicts.
-    pub fn may_ask(&self, id: WaiterId) -> bool {
-        let Some(waiter) = self.waiters.get(&id) else {
-            return false;
-        };
-        if self
-            .conflict(waiter.file, waiter.owner, waiter.range, waiter.mode)
-            .is_some()
-        {
-            return false;
+    /// no earlier waiter conflicts. A waiter for which this was false is returned by the change that
+    /// makes it true.
+    pub fn may_ask(&mut self, id: WaiterId) -> bool {
+        match self.waiters.get(&id) {
+            None => false,
+            Some(waiter) => waiter.behind.is_none() && self.look(id),
+        }
+    }
+
+    /// What keeps a waiter from asking.
+    fn obstacle(&self, id: WaiterId, waiter: &Waiter) -> Option<Obstacle> {
+        if let Some(holder) = self.holders_against(waiter).next() {
+            return Some(Obstacle::Holder(holder));
         }
         // An earlier waiter may wait, through others, for a lock of this waiter's owner: if this
         // one waited for it, both would wait for ever.
         let holds = self.holders.contains_key(&waiter.owner);
-        !self
-            .ahead(id, waiter)
-            .any(|earlier| !(holds && self.waits_for(earlier, waiter.owner)))
+        self.ahead(id, waiter)
+            .find(|&earlier| !(holds && self.waits_for(earlier, waiter.owner)))
+            .map(Obstacle::Waiter)
+    }
+
+    /// Looks for an obstacle of a waiter, and lists the waiter under it. True if there is none.
+    fn look(&mut self, id: WaiterId) -> bool {
+        let Some(mut waiter) = self.waiters.get(&id).copied() else {
+            return false;
+        };
+        let found = self.obstacle(id, &waiter);
+        if found != waiter.behind {
+            self.unlist(id, &waiter);
+            waiter.behind = found;
+            self.waiters.insert(id, waiter);
+            if let Some(found) = found {
+                let behind = self.behind.entry((waiter.file, found)).or_default();
+                behind.insert(id);
+            }
+        }
+        found.is_none()
+    }
+
+    fn unlist(&mut self, id: WaiterId, waiter: &Waiter) {
+        if let Some(obstacle) = waiter.behind
+            && let Entry::Occupied(mut behind) = self.behind.entry((waiter.file, obstacle))
+        {
+            behind.get_mut().remove(&id);
+            if behind.get().is_empty() {
+                behind.remove();
+            }
+        }
+    }
+
+    /// Looks again at the waiters behind an obstacle, which is gone or smaller. Returns those whose
+    /// turn has come.
+    fn look_behind(&mut self, file: FileId, obstacle: Obstacle) -> Vec<WaiterId> {
+        let listed = self.behind.get(&(file, obstacle));
+        let mut ids: Vec<WaiterId> = listed.into_iter().flatten().copied().collect();
+        ids.retain(|&id| self.look(id));
+        ids
+    }
+
+    /// Adds to `due` those of the overtaking waiters whose turn has come.
+    fn with_overtaking(&mut self, mut due: Vec<WaiterId>) -> Vec<WaiterId> {
+        let waits = |id: &&WaiterId| self.waiters[*id].behind.is_some();
+        let mut ids: Vec<WaiterId> = self.overtaking.iter().filter(waits).copied().collect();
+        ids.retain(|&id| self.look(id));
+        due.extend(ids);
+        due.sort_unstable();
+        due
     }
 
     /// Removes a waiter that was granted or gives up. Returns the waiters whose turn has come.
     pub fn end_wait(&mut self, id: WaiterId) -> Vec<WaiterId> {
-        if let Some(waiter) = self.waiters.remove(&id)
-            && let Some(of) = self.files.get_mut(&waiter.file)
-        {
+        let Some(waiter) = self.waiters.get(&id).copied() else {
+            return Vec::new();
+        };
+        self.unlist(id, &waiter);
+        self.waiters.remove(&id);
+        self.overtaking.remove(&id);
+        if let Entry::Occupied(mut of) = self.of_owner.entry(waiter.owner) {
+            of.get_mut().remove(&id);
+            if of.get().is_empty() {
+                of.remove();
+            }
+        }
+        if let Some(of) = self.files.get_mut(&waiter.file) {
             of.waiters.remove(&id);
+            of.exclusive.remove(&id);
             self.drop_if_unused(waiter.file);
         }
-        self.due()
+        self.look_behind(waiter.file, Obstacle::Waiter(id))
     }
 
     fn drop_if_unused(&mut self, file: FileId) {
@@ -257,45 +401,37 @@ impl LockTable {
         }
     }
 
-    /// Waiters whose turn has come and that were not returned yet.
-    fn due(&mut self) -> Vec<WaiterId> {
-        let ids: Vec<_> = self.waiters.keys().copied().collect();
-        let mut due = Vec::new();
-        for id in ids {
-            let may = self.may_ask(id);
-            let waiter = self.waiters.get_mut(&id).expect("listed just now");
-            if may && !waiter.told {
-                due.push(id);
-            }
-            waiter.told = may;
-        }
-        due
-    }
-
-    /// The earlier waiters of the file that conflict with a waiter.
+    /// The earlier waiters of the file that conflict with a waiter, the nearest first.
     fn ahead<'a>(
         &'a self,
         id: WaiterId,
         waiter: &'a Waiter,
     ) -> impl Iterator<Item = WaiterId> + 'a {
         let of = self.files.get(&waiter.file);
-        let earlier = of.into_iter().flat_map(move |of| of.waiters.range(..id));
+        let earlier = of.into_iter().flat_map(move |of| {
+            let among = match waiter.mode {
+                Mode::Read => &of.exclusive,
+                Mode::Write => &of.waiters,
+            };
+            among.range(..id).rev()
+        });
         earlier.copied().filter(move |earlier| {
+            #[cfg(test)]
+            model::count_step();
             let earlier = &self.waiters[earlier];
-            earlier.owner != waiter.owner
-                && earlier.range.overlaps(&waiter.range)
-                && earlier.mode.conflicts(waiter.mode)
+            earlier.owner != waiter.owner && earlier.range.overlaps(&waiter.range)
         })
     }
 
     /// The owners of this mount that hold locks which conflict with a waiter.
     fn holders_against<'a>(&'a self, waiter: &'a Waiter) -> impl Iterator<Item = Owner> + 'a {
         let of = self.files.get(&waiter.file);
-        let held = of.into_iter().flat_map(|of| of.held.iter());
-        held.filter(move |(owner, set)| {
-            **owner != waiter.owner && set.conflict(waiter.range, waiter.mode).is_some()
-        })
-        .map(|(owner, _)| *owner)
+        let holders = of.into_iter().flat_map(move |of| of.holders(waiter.mode));
+        holders
+            .filter(move |(owner, set)| {
+                *owner != waiter.owner && set.conflict(waiter.range, waiter.mode).is_some()
+            })
+            .map(|(owner, _)| owner)
     }
 
     /// Whether the owner of `new` would wait for itself. Only locks that are held count, and only
@@ -311,9 +447,8 @@ impl LockTable {
             if !owner.is_posix() || !seen.insert(owner) {
                 continue;
             }
-            let waits = self.waiters.values().filter(|waiter| waiter.owner == owner);
-            for waiter in waits {
-                open.extend(self.holders_against(waiter));
+            for id in self.of_owner.get(&owner).into_iter().flatten() {
+                open.extend(self.holders_against(&self.waiters[id]));
             }
         }
         false
@@ -325,14 +460,14 @@ impl LockTable {
         let mut open = vec![from];
         while let Some(id) = open.pop() {
             let waiter = &self.waiters[&id];
-            open.extend(self.ahead(id, waiter).filter(|&ahead| seen.insert(ahead)));
             for holder in self.holders_against(waiter) {
                 if holder == owner {
                     return true;
                 }
-                let waits = self.waiters.iter().filter(|(_, of)| of.owner == holder);
-                open.extend(waits.map(|(&id, _)| id).filter(|&id| seen.insert(id)));
+                let waits = self.of_owner.get(&holder).into_iter().flatten();
+                open.extend(waits.copied().filter(|&id| seen.insert(id)));
             }
+            open.extend(self.ahead(id, waiter).filter(|&ahead| seen.insert(ahead)));
         }
         false
     }

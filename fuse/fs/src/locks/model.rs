@@ -2,6 +2,16 @@
 
 use super::*;
 use proptest::prelude::*;
+use std::cell::Cell;
+
+thread_local! {
+    static STEPS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Another owner or waiter is looked at.
+pub(super) fn count_step() {
+    STEPS.set(STEPS.get() + 1);
+}
 
 const BYTES: usize = 12;
 const FILES: u64 = 2;
@@ -180,6 +190,9 @@ impl Run {
                     self.set(p.file, p.owner, p.range, Some(p.mode));
                     let at = self.pending.iter().position(|of| of.id == p.id).unwrap();
                     self.end(at);
+                } else {
+                    // It is told again.
+                    self.told.remove(&p.id);
                 }
             }
             Step::Interrupt(_) | Step::Grant(_) => {}
@@ -206,6 +219,12 @@ impl Run {
             }
         }
         false
+    }
+
+    /// Whether the turn of a waiter has come, without asking the table for it.
+    fn may(&self, of: &Pending) -> bool {
+        let waiter = &self.table.waiters[&of.id];
+        self.table.obstacle(of.id, waiter).is_none()
     }
 
     fn check(&self) {
@@ -236,7 +255,9 @@ impl Run {
                     && other.mode.conflicts(p.mode)
             });
             let holds = self.bytes.0.keys().any(|(_, _, owner)| *owner == p.owner);
-            let may = self.table.may_ask(p.id);
+            let may = self.may(p);
+            let listed = self.table.waiters[&p.id].behind;
+            assert!(!may || listed.is_none(), "behind what is not there");
             assert!(!may || against.is_empty());
             assert!(!may || !ahead || holds, "out of turn");
             assert!(may || !against.is_empty() || ahead, "waits for nothing");
@@ -245,7 +266,7 @@ impl Run {
         // queue has created a deadlock. (A deadlock through flock(2) is made by the programs.)
         let waits = |owner: Owner| self.pending.iter().any(|p| p.owner == owner);
         let stuck = !self.pending.is_empty()
-            && !self.pending.iter().any(|p| self.table.may_ask(p.id))
+            && !self.pending.iter().any(|p| self.may(p))
             && !self.bytes.0.keys().any(|(_, _, owner)| !waits(*owner));
         assert!(!stuck || waits(Owner::Flock(0)), "nobody can go on");
     }
@@ -324,4 +345,44 @@ fn waiters_are_served_in_order() {
         due = table.apply(1, Owner::Posix(n), range(0, 9), None);
     }
     assert!(table.is_empty() && table.waiting() == 0);
+}
+
+/// Steps for each waiter of `count`, from the first request to the last unlock.
+fn steps_per_waiter(count: u64, mode: Mode) -> u64 {
+    STEPS.set(0);
+    let mut table = LockTable::default();
+    let last = Owner::Posix(0);
+    table.apply(1, last, ByteRange::ALL, Some(Mode::Write));
+    let mut waiting = HashMap::new();
+    for n in 1..=count {
+        let owner = Owner::Posix(n);
+        let (id, _) = table.wait(1, owner, ByteRange::ALL, mode).unwrap();
+        assert!(!table.may_ask(id));
+        waiting.insert(id, owner);
+    }
+    let mut due = table.apply(1, last, ByteRange::ALL, None);
+    let mut held = Vec::new();
+    while !waiting.is_empty() || !held.is_empty() {
+        for id in std::mem::take(&mut due) {
+            let owner = waiting[&id];
+            if table.may_ask(id) {
+                waiting.remove(&id);
+                held.push(owner);
+                due.extend(table.apply(1, owner, ByteRange::ALL, Some(mode)));
+                due.extend(table.end_wait(id));
+            }
+        }
+        let owner = held.pop().expect("one of them has the lock");
+        due.extend(table.apply(1, owner, ByteRange::ALL, None));
+    }
+    STEPS.get() / count
+}
+
+#[test]
+fn what_a_lock_costs_does_not_grow_with_those_that_wait() {
+    for mode in [Mode::Read, Mode::Write] {
+        let few = steps_per_waiter(10, mode);
+        let many = steps_per_waiter(1000, mode);
+        assert!(many <= few + 10, "{mode:?}: {many} steps instead of {few}");
+    }
 }

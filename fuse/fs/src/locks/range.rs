@@ -73,53 +73,78 @@ impl Mode {
 /// The locks of one owner on a file: ranges that do not overlap, in order. Adjacent ranges of the
 /// same mode are one range, as at a server (fcntl(2)).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RangeSet(Vec<(ByteRange, Mode)>);
+pub struct RangeSet {
+    ranges: Vec<(ByteRange, Mode)>,
+    /// How many of them are exclusive.
+    exclusive: usize,
+}
+
+fn count_exclusive(ranges: &[(ByteRange, Mode)]) -> usize {
+    ranges.iter().filter(|(_, of)| *of == Mode::Write).count()
+}
 
 impl RangeSet {
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.ranges.is_empty()
+    }
+
+    /// Whether any of the locks is exclusive.
+    pub fn has_exclusive(&self) -> bool {
+        self.exclusive > 0
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (ByteRange, Mode)> + '_ {
-        self.0.iter().copied()
+        self.ranges.iter().copied()
     }
 
-    /// Locks `range` in `mode`, or unlocks it: splits, cuts and merges the ranges.
+    /// Locks `range` in `mode`, or unlocks it: splits, cuts and merges the ranges. It looks only at
+    /// those that `range` overlaps or touches.
     pub fn set(&mut self, range: ByteRange, mode: Option<Mode>) {
-        let mut next: Vec<(ByteRange, Mode)> = Vec::with_capacity(self.0.len() + 2);
-        for &(held, of) in &self.0 {
-            if !held.overlaps(&range) {
-                next.push((held, of));
-                continue;
-            }
-            if held.start < range.start {
-                let end = range.start - 1;
-                next.push((ByteRange { end, ..held }, of));
-            }
-            if held.end > range.end {
-                let start = range.end + 1;
-                next.push((ByteRange { start, ..held }, of));
-            }
+        let from = self
+            .ranges
+            .partition_point(|(held, _)| held.end + 1 < range.start);
+        let to = self
+            .ranges
+            .partition_point(|(held, _)| held.start <= range.end + 1);
+        let mut next: Vec<(ByteRange, Mode)> = Vec::with_capacity(3);
+        let mut put = |range: ByteRange, mode: Mode| match next.last_mut() {
+            Some((last, of)) if *of == mode && last.end + 1 == range.start => last.end = range.end,
+            _ => next.push((range, mode)),
+        };
+        if let Some(&(first, of)) = self.ranges[from..to].first()
+            && first.start < range.start
+        {
+            let end = first.end.min(range.start - 1);
+            put(ByteRange { end, ..first }, of);
         }
         if let Some(mode) = mode {
-            next.push((range, mode));
+            put(range, mode);
         }
-        next.sort_unstable();
-        next.dedup_by(|later, earlier| {
-            let joined = earlier.1 == later.1 && earlier.0.end + 1 == later.0.start;
-            if joined {
-                earlier.0.end = later.0.end;
-            }
-            joined
-        });
-        self.0 = next;
+        if let Some(&(last, of)) = self.ranges[from..to].last()
+            && last.end > range.end
+        {
+            let start = last.start.max(range.end + 1);
+            put(ByteRange { start, ..last }, of);
+        }
+        self.exclusive -= count_exclusive(&self.ranges[from..to]);
+        self.exclusive += count_exclusive(&next);
+        self.ranges.splice(from..to, next);
+    }
+
+    /// The ranges that overlap `range`.
+    fn overlapping(&self, range: ByteRange) -> impl Iterator<Item = (ByteRange, Mode)> + '_ {
+        let from = self
+            .ranges
+            .partition_point(|(held, _)| held.end < range.start);
+        let rest = self.ranges[from..].iter().copied();
+        rest.take_while(move |(held, _)| held.start <= range.end)
     }
 
     /// `range` divided into pieces by how each is locked.
     pub fn pieces(&self, range: ByteRange) -> Vec<(ByteRange, Option<Mode>)> {
         let mut pieces = Vec::new();
         let mut at = range.start;
-        for (held, mode) in self.iter() {
+        for (held, mode) in self.overlapping(range) {
             let Some(part) = held.intersection(&range) else {
                 continue;
             };
@@ -139,14 +164,61 @@ impl RangeSet {
 
     /// The first lock that keeps another owner from locking `range` in `mode`.
     pub fn conflict(&self, range: ByteRange, mode: Mode) -> Option<(ByteRange, Mode)> {
-        self.iter()
-            .find(|(held, of)| held.overlaps(&range) && of.conflicts(mode))
+        self.overlapping(range).find(|(_, of)| of.conflicts(mode))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    const BYTES: u64 = 40;
+
+    proptest! {
+        #[test]
+        fn a_set_is_a_map_of_bytes(
+            steps in prop::collection::vec((0..BYTES, 0..BYTES, 0..3usize), 0..60),
+            probe in (0..BYTES, 0..BYTES),
+        ) {
+            let mode = |number| [None, Some(Mode::Read), Some(Mode::Write)][number];
+            let range_of = |a: u64, b: u64| range(a.min(b), a.max(b));
+            let mut set = RangeSet::default();
+            let mut bytes = [None; BYTES as usize];
+            for (a, b, number) in steps {
+                let of = range_of(a, b);
+                set.set(of, mode(number));
+                bytes[of.start as usize..=of.end as usize].fill(mode(number));
+                let mut last: Option<(ByteRange, Mode)> = None;
+                for (held, mode) in set.iter() {
+                    prop_assert!(held.start <= held.end);
+                    if let Some((before, of)) = last {
+                        let apart = held.start > before.end + 1;
+                        prop_assert!(apart || held.start == before.end + 1 && of != mode);
+                    }
+                    last = Some((held, mode));
+                }
+                let held: u64 = set.iter().map(|(of, _)| of.end - of.start + 1).sum();
+                let has = bytes.contains(&Some(Mode::Write));
+                prop_assert_eq!(set.has_exclusive(), has);
+                prop_assert_eq!(held, bytes.iter().flatten().count() as u64);
+            }
+            let probe = range_of(probe.0, probe.1);
+            let mut at = probe.start;
+            for (piece, mode) in set.pieces(probe) {
+                prop_assert_eq!(piece.start, at);
+                at = piece.end + 1;
+                let part = &bytes[piece.start as usize..=piece.end as usize];
+                prop_assert!(part.iter().all(|of| *of == mode));
+            }
+            prop_assert_eq!(at, probe.end + 1);
+            for wanted in [Mode::Read, Mode::Write] {
+                let part = &bytes[probe.start as usize..=probe.end as usize];
+                let there = part.iter().flatten().any(|of| of.conflicts(wanted));
+                prop_assert_eq!(set.conflict(probe, wanted).is_some(), there);
+            }
+        }
+    }
 
     fn range(start: u64, end: u64) -> ByteRange {
         ByteRange::new(start, end).unwrap()
