@@ -111,8 +111,11 @@ impl Locks {
         let mut retry = Retry::default();
         let mut poll = FIRST_POLL;
         loop {
-            if let Some(turn) = &turn {
-                self.wait_for_turn(turn, attempt, interrupt).await?;
+            if let Some(turn) = &turn
+                && self.wait_for_turn(turn, attempt, interrupt).await?
+            {
+                // The server has kept nobody waiting meanwhile.
+                retry = Retry::default();
             }
             self.wait_for_recovery(interrupt).await?;
             attempt.gate = Some(self.gate(holding, interrupt).await.map_err(stopped)?);
@@ -136,6 +139,7 @@ impl Locks {
                     self.refused(request, holding).await;
                     let pause = poll;
                     poll = (poll * 2).min(LAST_POLL);
+                    retry = Retry::default();
                     pause
                 }
                 Ok(Status::DeniedGracePeriod) => {
@@ -276,19 +280,22 @@ impl Locks {
         Ok(Some(turn))
     }
 
+    /// Waits until no lock of this mount is in the way. Returns whether it had to.
     async fn wait_for_turn(
         &self,
         turn: &Notify,
         attempt: &Attempt,
         interrupt: &Interrupt,
-    ) -> Result<(), LockError> {
+    ) -> Result<bool, LockError> {
         let Some(id) = attempt.waiter else {
-            return Ok(());
+            return Ok(false);
         };
+        let mut waited = false;
         loop {
             if self.state.lock().table.may_ask(id) {
-                return Ok(());
+                return Ok(waited);
             }
+            waited = true;
             tokio::select! {
                 () = turn.notified() => {}
                 stop = self.stop(interrupt) => return Err(stopped(stop)),

@@ -545,14 +545,14 @@ impl CallbackSink for Locks {
 #[derive(Debug)]
 pub(super) struct Retry {
     pause: Duration,
-    since: Instant,
+    since: tokio::time::Instant,
 }
 
 impl Default for Retry {
     fn default() -> Self {
         Retry {
             pause: FIRST_RETRY,
-            since: Instant::now(),
+            since: tokio::time::Instant::now(),
         }
     }
 }
