@@ -8,6 +8,7 @@
 
 pub mod budget;
 pub mod engine;
+pub mod line;
 pub mod pool;
 pub mod two_clients;
 pub mod waiting;

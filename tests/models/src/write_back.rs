@@ -361,3 +361,46 @@ pub fn what_is_written_is_kept() {
 pub fn what_is_lost_is_told() {
     run(2, 1);
 }
+
+/// The writers of several files take more than the limit of dirty data. Nothing but the ends of
+/// WRITEs wakes those that wait.
+pub fn writers_of_many_files_get_room() {
+    const NAMES: [&str; 3] = ["f", "g", "h"];
+    const LENGTH: usize = 3000;
+    const WRITES: u64 = 3;
+    let server = server();
+    for name in NAMES {
+        server.plant(name, b"");
+    }
+    let (clock, cred) = (Clock::manual(), superuser());
+    let (fs, pool, _) = mount(&server, &clock, &cred);
+    let writers: Vec<_> = (1u8..)
+        .zip(NAMES)
+        .map(|(with, name)| {
+            let (fs, cred) = (fs.clone(), cred.clone());
+            let Ok(Found::Is(entry)) = block_on(fs.lookup(&cred, ROOT, name.as_bytes())) else {
+                panic!("the file is not found");
+            };
+            thread::spawn(move || {
+                let Ok(opened) = block_on(fs.open(&cred, entry.nodeid, RW)) else {
+                    panic!("the file is not opened");
+                };
+                for turn in 0..WRITES {
+                    let offset = turn * LENGTH as u64;
+                    write(&fs, opened.handle, offset, &[with; LENGTH]);
+                }
+                assert!(close(&fs, opened.handle).is_ok());
+            })
+        })
+        .collect();
+    for writer in writers {
+        assert!(writer.join().is_ok());
+    }
+    for (with, name) in (1u8..).zip(NAMES) {
+        let all = vec![with; LENGTH * WRITES as usize];
+        assert_eq!(server.durable(name), Some(all));
+    }
+    assert!(block_on(fs.shutdown()).is_empty());
+    drop(fs);
+    all_comes_back(&pool);
+}

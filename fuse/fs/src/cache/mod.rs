@@ -3,13 +3,14 @@
 //! A [`Pages`] holds the cached contents of one file in blocks whose buffers are registered memory.
 //! [`Budget`] limits the memory of the blocks of all files and decides which to drop. [`WriteBack`]
 //! decides which data of one file is written and committed next, and which open files get errors.
-//! [`ReadAhead`] decides what to read ahead.
+//! [`ReadAhead`] decides what to read ahead. In a [`Line`] callers wait for room.
 
 mod block;
 mod budget;
 mod dirty;
 mod gaps;
 mod lent;
+mod line;
 #[cfg(test)]
 mod model;
 mod pages;
@@ -23,6 +24,7 @@ mod write_data;
 pub use budget::{Budget, Evict};
 pub use dirty::{Gaps, Verdict, WriteJob};
 pub use lent::Lent;
+pub use line::{Line, Turn};
 pub use pages::{MAX_PIECE, PAGE, Pages, Piece};
 pub use ranges::RangeSet;
 pub use readahead::ReadAhead;

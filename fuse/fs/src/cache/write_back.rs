@@ -93,8 +93,10 @@ pub enum Action<C> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Accepted {
     All,
-    /// Not now: too much is dirty, or the file is being flushed. Try again.
+    /// Not now: too much of the file is dirty, or the file is being flushed. Try again.
     Wait,
+    /// Not now: too much of all files is dirty. Try again.
+    Full,
     /// Not completely, because memory is short. Try again.
     Short,
     /// Not now: another user's data must be on stable storage first.

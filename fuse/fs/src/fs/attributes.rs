@@ -288,6 +288,8 @@ impl<N: Nfs3> Fs<N> {
             result?;
             if let Some(data) = data {
                 data.with(|inner| inner.truncate(size));
+                // Dirty data may be gone.
+                self.shared.writers.call();
             }
             let mut state = inode.state.lock();
             if state.attributes().is_some_and(|a| a.size != size) {

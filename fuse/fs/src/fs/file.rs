@@ -13,7 +13,7 @@ use super::clock::Nanos;
 use super::stale_pages::{Dropped, StalePages};
 use super::stats::Stats;
 use super::writer::Writer;
-use crate::cache::{Budget, Evict, Lent, Pages, WriteBack};
+use crate::cache::{Budget, Evict, Lent, Line, Pages, WriteBack};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use nfsrdma_nfs3::Cred;
@@ -38,8 +38,10 @@ pub struct Shared {
     pub calls: AtomicUsize,
     /// READs and WRITEs under way, which will give back their buffers.
     pub busy: AtomicUsize,
-    /// Notified when buffers were given back or dirty data became clean.
+    /// Notified when buffers were given back.
     pub freed: Notify,
+    /// The writers that wait because too much data of all files is dirty.
+    pub writers: Line,
     pub stats: Stats,
 }
 
@@ -58,6 +60,8 @@ impl Drop for Busy {
     fn drop(&mut self) {
         self.0.busy.fetch_sub(1, Ordering::Relaxed);
         self.0.freed.notify_waiters();
+        // Even after a READ: the first writer starts WRITEs of the next files.
+        self.0.writers.call();
     }
 }
 

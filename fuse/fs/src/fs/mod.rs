@@ -71,7 +71,7 @@ pub use unsafe_files::Hold;
 pub use unwritten::Unwritten;
 pub use writer::WaitingCaller;
 
-use crate::cache::{Budget, Lent};
+use crate::cache::{Budget, Lent, Line};
 use crate::locks::Locks;
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::sync::{Mutex, RwLock};
@@ -200,6 +200,7 @@ impl<N: Nfs3> Fs<N> {
                 calls: AtomicUsize::new(nfs.calls_at_a_time()),
                 busy: AtomicUsize::new(0),
                 freed: Notify::new(),
+                writers: Line::default(),
                 stats: stats::Stats::default(),
             }),
             files: RwLock::default(),

@@ -253,6 +253,7 @@ impl<N: Nfs3> Fs<N> {
         drop(end);
         self.shared.budget.make_room(0);
         self.shared.freed.notify_waiters();
+        self.shared.writers.call();
     }
 
     /// Starts the write-back of files that have been dirty for longer than the configuration

@@ -21,7 +21,8 @@ use super::open_file::OpenFile;
 use super::unwritten::Unwritten;
 use super::writer::WaitingCaller;
 use crate::cache::{
-    Accepted, Action, Gaps, Goal, MAX_PIECE, Verdict, WriteCall, WriteData, WriteJob, WriteLimits,
+    Accepted, Action, Gaps, Goal, MAX_PIECE, Turn, Verdict, WriteCall, WriteData, WriteJob,
+    WriteLimits,
 };
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
 use nfsrdma_rdma::BufMut;
@@ -80,7 +81,7 @@ impl<N: Nfs3> Fs<N> {
         };
         match self.put(&file, &[], (offset, ended), data) {
             Ok(Accepted::All) => Some(Ok(data.len() as u32)),
-            Ok(Accepted::Wait | Accepted::Short | Accepted::OtherUser) => None,
+            Ok(Accepted::Wait | Accepted::Full | Accepted::Short | Accepted::OtherUser) => None,
             Err(error) => Some(Err(error)),
         }
     }
@@ -134,6 +135,7 @@ impl<N: Nfs3> Fs<N> {
         }
         let data = self.data(inode);
         let mut waited = MemoryWait::default();
+        let mut turn: Option<Turn<'_>> = None;
         let written = loop {
             let mut changed = std::pin::pin!(data.changed.notified());
             let mut freed = std::pin::pin!(self.shared.freed.notified());
@@ -142,16 +144,27 @@ impl<N: Nfs3> Fs<N> {
             // The end may have moved while this waited.
             let place = match appends {
                 true => {
-                    let (end, ended) = self.end_of(&file.cred, inode).await?;
+                    let (end, ended) = match self.known_end(inode) {
+                        (Some(end), ended) => (end, ended),
+                        (None, _) => {
+                            turn = None;
+                            self.end_of(&file.cred, inode).await?
+                        }
+                    };
                     (end, Some(ended))
                 }
                 false => (offset, None),
             };
             let fits = self.below_the_limit(place.0, given)?;
-            match self.put(file, others, place, fits)? {
+            let accepted = self.put(file, others, place, fits)?;
+            if accepted != Accepted::Full {
+                // The next writer may find room, whatever this one waits for.
+                turn = None;
+            }
+            match accepted {
                 Accepted::All => break fits.len(),
                 Accepted::OtherUser => self.write_back(inode, true).await,
-                waits @ (Accepted::Wait | Accepted::Short) => {
+                waits @ (Accepted::Wait | Accepted::Full | Accepted::Short) => {
                     self.shared.stats.write_waits.add(1);
                     self.start_writes(inode, data, Goal::Started);
                     self.relieve();
@@ -169,9 +182,14 @@ impl<N: Nfs3> Fs<N> {
                         continue;
                     }
                     waited.tries = 0;
-                    tokio::select! {
-                        () = changed => {}
-                        () = freed => {}
+                    match (waits, &mut turn) {
+                        (Accepted::Full, Some(turn)) => turn.called().await,
+                        (Accepted::Full, None) => turn = Some(self.shared.writers.join()),
+                        (Accepted::Wait, _) => changed.await,
+                        _ => tokio::select! {
+                            () = changed => {}
+                            () = freed => {}
+                        },
                     }
                 }
             }
@@ -248,7 +266,7 @@ impl<N: Nfs3> Fs<N> {
         self.shared.budget.make_room(len + 2 * 4096);
         let dirty = self.shared.dirty.load(Ordering::Relaxed);
         if dirty > 0 && dirty + len > self.config.dirty_bytes {
-            return Ok(Accepted::Wait);
+            return Ok(Accepted::Full);
         }
         let result = data.with(|inner| -> FsResult<Accepted> {
             self.not_ended()?;
@@ -279,7 +297,7 @@ impl<N: Nfs3> Fs<N> {
             }
             Ok(accepted)
         })?;
-        if !matches!(result, Accepted::OtherUser) {
+        if matches!(result, Accepted::All | Accepted::Short) {
             // Inserted after the data: `write_back` removes the file if it finds it safe before.
             let mut files = self.unsafe_files.lock();
             files.insert(data.id, inode, file.flushed.load(Ordering::Relaxed));
@@ -293,7 +311,7 @@ impl<N: Nfs3> Fs<N> {
             Accepted::Short => {
                 self.shared.budget.reclaim(len * 4);
             }
-            Accepted::Wait | Accepted::OtherUser => {}
+            Accepted::Wait | Accepted::Full | Accepted::OtherUser => {}
         }
         Ok(result)
     }

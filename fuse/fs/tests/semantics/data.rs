@@ -564,3 +564,53 @@ fn what_the_kernel_has_too_takes_a_part_of_the_cache_until_the_file_is_written()
     assert_eq!(m.count("cache_bytes"), PAGES * 4096);
     m.close(f).unwrap();
 }
+
+/// 63 writers wait at the limit of dirty data. What a WRITE costs that ends then must not grow with
+/// their number.
+#[test]
+fn the_end_of_a_write_does_not_wake_every_writer() {
+    const FILES: usize = 64;
+    const LIMIT: usize = 1 << 20;
+    const PART: usize = LIMIT / 16;
+    let limits = Limits {
+        rtmax: PART as u32,
+        wtmax: PART as u32,
+        dtpref: 8192,
+        max_file_size: 1 << 40,
+    };
+    let server = MemoryServer::with(limits, 2);
+    let config = FsConfig {
+        dirty_bytes: LIMIT,
+        dirty_file_bytes: LIMIT,
+        ..small()
+    };
+    let m = Mount::of(&server, config);
+    let files: Vec<u64> = (0..FILES).map(|n| m.create(&format!("f{n}")).1).collect();
+    server.hold(true);
+    m.write(files[0], 0, &vec![1; LIMIT]).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    for &file in &files[1..] {
+        let (fs, tell) = (m.fs.clone(), tell.clone());
+        exec::spawn(async move {
+            let result = fs.write(file, 0, &vec![2; PART], RW).await;
+            tell.send(result).unwrap();
+        });
+    }
+    let before = m.count("write_waits");
+    assert!(before >= FILES as u64 - 1, "they wait");
+    server.hold(false);
+    for _ in &files[1..] {
+        let result = told.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert_eq!(result.unwrap() as usize, PART);
+    }
+    let (waits, writes) = (m.count("write_waits") - before, server.calls(Op::Write));
+    assert!(
+        waits <= 4 * (writes + FILES as u64),
+        "{waits} looks for room, {writes} WRITEs"
+    );
+    assert!(block_on(m.fs.shutdown()).is_empty());
+    assert_eq!(server.contents("f0").unwrap(), vec![1; LIMIT]);
+    for n in 1..FILES {
+        assert_eq!(server.contents(&format!("f{n}")).unwrap(), vec![2; PART]);
+    }
+}
