@@ -199,6 +199,11 @@ impl<N: Nfs3> Fs<N> {
                 Action::Done => break,
             }
         }
+        self.note_safe(data);
+    }
+
+    /// Removes a file from the unsafe ones if all of its data is on stable storage.
+    fn note_safe(&self, data: &FileData) {
         if data.with(|inner| inner.is_safe()) {
             // `put` adds the file to this set after it has added the data.
             let mut files = self.unsafe_files.lock();
@@ -273,8 +278,13 @@ impl<N: Nfs3> Fs<N> {
         let before = now.saturating_sub(nanos(self.config.dirty_age));
         let mut files: Vec<_> = self.unsafe_files.lock().values().cloned().collect();
         files.retain(|inode| {
-            let data = inode.data();
-            data.is_some_and(|data| data.with(|inner| inner.write_back().is_due(before)))
+            let Some(data) = inode.data() else {
+                return false;
+            };
+            // WRITEs that the server answered with FILE_SYNC, and COMMITs for lack of memory, leave
+            // nothing to do that would remove the file. It must not keep the mount busy.
+            self.note_safe(data);
+            data.with(|inner| inner.write_back().is_due(before))
         });
         // Few files at a time: other calls must not wait for those of thousands of files.
         let due = files.iter().map(|inode| inode.nodeid);

@@ -34,6 +34,8 @@ use std::sync::atomic::Ordering;
 
 /// How many files [`Fs::relieve`] writes back at a time.
 const RELIEVED: usize = 16;
+/// The most files among which it looks for them.
+const LOOKED_AT: usize = 1024;
 /// The number of dirty ranges of a file from which on clean bytes between them are written along.
 const LEAST_JOINED: usize = 64;
 
@@ -298,7 +300,7 @@ impl<N: Nfs3> Fs<N> {
             Ok(accepted)
         })?;
         if matches!(result, Accepted::All | Accepted::Short) {
-            // Inserted after the data: `write_back` removes the file if it finds it safe before.
+            // Inserted after the data. If all of it is safe by now, `tick` removes the file.
             let mut files = self.unsafe_files.lock();
             files.insert(data.id, inode, file.flushed.load(Ordering::Relaxed));
         }
@@ -399,16 +401,22 @@ impl<N: Nfs3> Fs<N> {
         let files: Vec<_> = {
             let files = self.unsafe_files.lock();
             let from = self.relieved.load(Ordering::Relaxed);
-            let next = files.in_turn(from);
-            let next: Vec<_> = next
-                .take(RELIEVED)
-                .map(|(&id, f)| (id, f.clone()))
-                .collect();
-            let last = next.last().map_or(0, |(id, _)| id + 1);
+            let (mut next, mut last) = (Vec::new(), 0);
+            for (&id, inode) in files.in_turn(from).take(LOOKED_AT) {
+                last = id + 1;
+                // Where the server answers FILE_SYNC, most of the files may have nothing to do.
+                let busy = |data: &Arc<FileData>| data.with(|inner| !inner.is_safe());
+                if inode.data().is_some_and(busy) {
+                    next.push(inode.clone());
+                }
+                if next.len() == RELIEVED {
+                    break;
+                }
+            }
             self.relieved.store(last, Ordering::Relaxed);
             next
         };
-        for (_, inode) in files {
+        for inode in files {
             if let Some(data) = inode.data() {
                 self.start_writes(&inode, data, Goal::Started);
                 self.start_commit(&inode, data, 1);

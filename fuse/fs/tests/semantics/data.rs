@@ -614,3 +614,23 @@ fn the_end_of_a_write_does_not_wake_every_writer() {
         assert_eq!(server.contents(&format!("f{n}")).unwrap(), vec![2; PART]);
     }
 }
+
+/// The server answers each WRITE with FILE_SYNC, so that no COMMIT follows.
+#[test]
+fn data_that_is_safe_without_a_commit_does_not_keep_the_mount_busy() {
+    let m = Mount::new();
+    m.server.set_always_stable();
+    let held = Arc::new(AtomicUsize::new(0));
+    let told = held.clone();
+    m.fs.set_hold(Box::new(move |on| {
+        told.store(usize::from(on), Ordering::Relaxed);
+    }));
+    let (_, f) = m.create("f");
+    // A descriptor was closed, so the data may outlive the others.
+    m.flush(f).unwrap();
+    m.write(f, 0, &vec![1; 1 << 20]).unwrap();
+    assert_eq!(m.server.contents("f").unwrap().len(), 1 << 20);
+    m.clock.advance(Duration::from_secs(60));
+    m.fs.tick();
+    assert_eq!(held.load(Ordering::Relaxed), 0);
+}
