@@ -7,6 +7,7 @@
 
 use super::error::LockError;
 use super::interrupt::Interrupt;
+use super::lock_log::LockLog;
 use super::lock_table::{FileId, LockTable, Owner, WaiterId};
 use super::range::{ByteRange, Mode};
 use super::svids::Svids;
@@ -17,7 +18,8 @@ use nfsrdma_nfs3::nlm::{
 use nfsrdma_rpcrdma::rpc::plain::PlainError;
 use nfsrdma_xdr::nfs3::FileHandle;
 use parking_lot::Mutex;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -145,11 +147,19 @@ impl Holding {
 pub(super) struct State {
     pub(super) table: LockTable,
     pub(super) turns: HashMap<WaiterId, Arc<Notify>>,
-    pub(super) holdings: HashMap<(FileId, Owner), Arc<Holding>>,
+    /// In the order of files, so that those of one file are found without a look at all.
+    pub(super) holdings: BTreeMap<(FileId, Owner), Arc<Holding>>,
     pub(super) svids: Svids,
 }
 
 impl State {
+    /// The holdings of a file.
+    fn of_file(&self, file: FileId) -> impl Iterator<Item = (Owner, &Holding)> {
+        let all = (file, Owner::FIRST)..=(file, Owner::LAST);
+        let of_file = self.holdings.range(all);
+        of_file.map(|((_, owner), holding)| (*owner, &**holding))
+    }
+
     /// Enters an answer of the server: a range of an owner is locked in a mode, or unlocked.
     pub(super) fn apply(&mut self, of: &Holding, range: ByteRange, mode: Option<Mode>) {
         of.state.lock().changes += 1;
@@ -210,6 +220,7 @@ pub struct Locks {
     pub(super) config: LockConfig,
     /// The record from which the next mount unlocks if this process is killed.
     pub(super) journal: Option<Journal>,
+    pub(super) log: LockLog,
     pub(super) runtime: Handle,
     pub(super) state: Mutex<State>,
     /// Whether there are holdings. It can be read without locking `state`.
@@ -253,6 +264,7 @@ impl Locks {
             server,
             config,
             journal,
+            log: LockLog::default(),
             runtime,
             state: Mutex::default(),
             in_use: AtomicBool::new(false),
@@ -304,10 +316,10 @@ impl Locks {
             return Vec::new();
         }
         let state = self.state.lock();
-        let of_file = state.holdings.iter().filter(|((id, _), _)| *id == file);
+        let of_file = state.of_file(file);
         of_file
             .filter(|(_, holding)| holding.state.lock().opens.contains(&open))
-            .map(|((_, owner), _)| *owner)
+            .map(|(owner, _)| owner)
             .collect()
     }
 
@@ -317,8 +329,7 @@ impl Locks {
             return false;
         }
         let state = self.state.lock();
-        let mut of_file = state.holdings.iter().filter(|((id, _), _)| *id == file);
-        of_file.any(|(_, holding)| {
+        state.of_file(file).any(|(_, holding)| {
             let state = holding.state.lock();
             state.lost && state.opens.contains(&open)
         })
@@ -363,10 +374,8 @@ impl Locks {
                     tracing::error!(%error, "no number for a lock owner");
                     LockError::NoLocks
                 })?;
-                if let Some(journal) = &self.journal
-                    && let Err(error) = journal.add(svid, &request.file.handle, &request.cred)
-                {
-                    tracing::warn!(%error, "the journal of locks");
+                if let Some(journal) = &self.journal {
+                    self.journaled(journal.add(svid, &request.file.handle, &request.cred));
                 }
                 let holding = Arc::new(Holding {
                     file: request.file,
@@ -390,6 +399,13 @@ impl Locks {
         Ok(holding)
     }
 
+    /// A line was to be written to the journal.
+    fn journaled(&self, result: io::Result<()>) {
+        if let Err(error) = result {
+            self.log.journal_failed(&error);
+        }
+    }
+
     /// As [`Locks::enter`], only if there is a holding.
     pub(super) fn enter_existing(&self, file: FileId, owner: Owner) -> Option<Arc<Holding>> {
         let state = self.state.lock();
@@ -410,10 +426,8 @@ impl Locks {
             if state.holdings.is_empty() {
                 self.in_use.store(false, Ordering::Release);
             }
-            if let Some(journal) = &self.journal
-                && let Err(error) = journal.remove(holding.svid, &holding.file.handle)
-            {
-                tracing::warn!(%error, "the journal of locks");
+            if let Some(journal) = &self.journal {
+                self.journaled(journal.remove(holding.svid, &holding.file.handle));
             }
             state.svids.give_back(holding.owner);
         }

@@ -36,6 +36,7 @@ mod error;
 #[cfg(test)]
 mod fake_server;
 mod interrupt;
+mod lock_log;
 mod lock_table;
 mod manager;
 mod probe;

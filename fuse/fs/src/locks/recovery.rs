@@ -151,6 +151,7 @@ impl Locks {
         while let Some(result) = looks.join_next().await {
             counts.add(result.unwrap_or_default());
         }
+        self.log.recovered();
         let Counts { reclaimed, lost } = counts;
         self.counters
             .locks_reclaimed
@@ -341,14 +342,7 @@ impl Locks {
             state.pid
         };
         self.state.lock().apply(holding, range, None);
-        let (offset, length) = range.to_wire();
-        tracing::error!(
-            fileid = holding.file.fileid,
-            pid,
-            offset,
-            length,
-            "a lock was lost: the server restarted and did not give it back; its holder gets EIO"
-        );
+        self.log.lost(holding.file.fileid, pid, range);
         // If the server has the lock nevertheless, nobody else would ever unlock it.
         self.insist(holding, range, LockCall::Unlock).await;
     }

@@ -1,0 +1,114 @@
+//! What is logged of locks: few lines, however many locks are concerned.
+//!
+//! A server that restarts and gives nothing back loses all locks of a mount at once, and a disk that
+//! is full fails for each lock. So a recovery logs one line for the first lock that a file has lost
+//! and one with the number of the others, and an unwritable journal one line a minute.
+
+use super::range::ByteRange;
+use nfsrdma_rpcrdma::throttle::Throttle;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Instant;
+
+/// The most files with lines of their own in one recovery.
+const MOST_FILES: usize = 256;
+
+/// The losses of one recovery.
+#[derive(Debug, Default)]
+struct Losses {
+    /// For each file that was logged, how many other ranges it has lost.
+    files: BTreeMap<u64, u64>,
+    /// The ranges that other files have lost.
+    others: u64,
+}
+
+impl Losses {
+    /// A range of a file is lost. True if it is to be logged now.
+    fn note(&mut self, fileid: u64) -> bool {
+        if let Some(more) = self.files.get_mut(&fileid) {
+            *more += 1;
+            return false;
+        }
+        let own = self.files.len() < MOST_FILES;
+        match own {
+            true => drop(self.files.insert(fileid, 0)),
+            false => self.others += 1,
+        }
+        own
+    }
+
+    /// The lines that are left to log.
+    fn lines(&self) -> Vec<String> {
+        let files = self.files.iter().filter(|(_, more)| **more > 0);
+        let of_files = files.map(|(fileid, more)| format!("{more} more locks of file {fileid}"));
+        let others = (self.others > 0).then(|| format!("{} locks of other files", self.others));
+        of_files.chain(others).collect()
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct LockLog {
+    losses: Mutex<Losses>,
+    journal: Mutex<Throttle<Instant>>,
+}
+
+impl LockLog {
+    /// A lock of the process `pid` on a file is lost.
+    pub(super) fn lost(&self, fileid: u64, pid: u32, range: ByteRange) {
+        if self.losses.lock().note(fileid) {
+            let (offset, length) = range.to_wire();
+            tracing::error!(
+                fileid,
+                pid,
+                offset,
+                length,
+                "a lock was lost: the server restarted and did not give it back; its holder gets \
+                 EIO"
+            );
+        }
+    }
+
+    /// A recovery has ended: logs how many locks were lost besides those that were logged.
+    pub(super) fn recovered(&self) {
+        let losses = std::mem::take(&mut *self.losses.lock());
+        for line in losses.lines() {
+            tracing::error!("{line} were lost; their holders get EIO");
+        }
+    }
+
+    /// The journal could not be written.
+    pub(super) fn journal_failed(&self, error: &io::Error) {
+        if let Some(more) = self.journal.lock().event(Instant::now()) {
+            tracing::warn!(
+                %error,
+                more,
+                "the journal of locks could not be written: if this process is killed, the server \
+                 may keep its locks; make room in its directory"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recovery_logs_two_lines_for_a_file() {
+        let mut losses = Losses::default();
+        let logged = (0..10_000).filter(|n| losses.note(n % 2)).count();
+        assert_eq!(logged, 2);
+        let lines = ["4999 more locks of file 0", "4999 more locks of file 1"];
+        assert_eq!(losses.lines(), lines);
+    }
+
+    #[test]
+    fn very_many_files_share_one_line() {
+        let mut losses = Losses::default();
+        let logged = (0..10_000).filter(|&n| losses.note(n)).count();
+        assert_eq!(logged, MOST_FILES);
+        let others = format!("{} locks of other files", 10_000 - MOST_FILES);
+        assert_eq!(losses.lines(), [others]);
+    }
+}
