@@ -7,6 +7,9 @@
 use smallvec::SmallVec;
 use std::ops::Range;
 
+/// With so few ranges, adding or removing one after the other costs less than a pass over both sets.
+const FEW: usize = 4;
+
 /// Byte ranges of one block: sorted, not empty, and not touching each other.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RangeSet {
@@ -77,12 +80,58 @@ impl RangeSet {
         }
     }
 
+    /// Adds all ranges of another set, by one pass over both: each insertion into a long list would
+    /// move what is behind it.
     pub fn insert_all(&mut self, other: &RangeSet) {
-        other.iter().for_each(|r| self.insert(r));
+        if other.ranges.len() <= FEW {
+            return other.iter().for_each(|r| self.insert(r));
+        }
+        let own = std::mem::take(self);
+        let (mut own, mut more) = (own.iter().peekable(), other.iter().peekable());
+        loop {
+            let next = match (own.peek(), more.peek()) {
+                (Some(a), Some(b)) if a.start <= b.start => own.next(),
+                (_, Some(_)) => more.next(),
+                _ => own.next(),
+            };
+            match next {
+                // Always at the end, so that nothing is moved.
+                Some(next) => self.insert(next),
+                None => break,
+            }
+        }
     }
 
+    /// Removes all ranges of another set, by one pass over both.
     pub fn remove_all(&mut self, other: &RangeSet) {
-        other.iter().for_each(|r| self.remove(r));
+        if other.ranges.len() <= FEW {
+            return other.iter().for_each(|r| self.remove(r));
+        }
+        let own = std::mem::take(self);
+        let mut without = other.iter().peekable();
+        for range in own.iter() {
+            let mut at = range.start;
+            while let Some(gone) = without.peek() {
+                if gone.start >= range.end {
+                    break;
+                }
+                self.insert(at..gone.start.max(at));
+                at = at.max(gone.end);
+                // A range that goes on behind this one also takes a part of the next one.
+                if gone.end > range.end {
+                    break;
+                }
+                without.next();
+            }
+            self.insert(at.min(range.end)..range.end);
+        }
+    }
+
+    /// The ranges of the set inside `range`.
+    pub fn part(&self, range: Range<u32>) -> RangeSet {
+        let mut part = RangeSet::default();
+        self.within(range).for_each(|r| part.insert(r));
+        part
     }
 
     /// Whether every byte of `range` is in the set.
@@ -129,6 +178,27 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        #[test]
+        fn sets_are_added_and_removed_as_their_ranges_are(
+            own in prop::collection::vec((0u32..200, 1u32..8), 0..40),
+            other in prop::collection::vec((0u32..200, 1u32..8), 0..40),
+        ) {
+            let of = |ranges: &[(u32, u32)]| {
+                let mut set = RangeSet::default();
+                ranges.iter().for_each(|(start, len)| set.insert(*start..start + len));
+                set
+            };
+            let (own, other) = (of(&own), of(&other));
+            let (mut added, mut expected) = (own.clone(), own.clone());
+            added.insert_all(&other);
+            other.iter().for_each(|r| expected.insert(r));
+            prop_assert_eq!(added, expected);
+            let (mut left, mut expected) = (own.clone(), own);
+            left.remove_all(&other);
+            other.iter().for_each(|r| expected.remove(r));
+            prop_assert_eq!(left, expected);
+        }
+
         #[test]
         fn a_set_is_the_set_of_its_bytes(
             steps in prop::collection::vec((any::<bool>(), 0u32..64, 0u32..64), 0..40),
