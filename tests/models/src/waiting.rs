@@ -53,6 +53,8 @@ pub fn each_request_is_answered_once() {
             period: Duration::ZERO,
             haste: Duration::ZERO,
             alert: Duration::ZERO,
+            most: 2,
+            most_in_haste: 2,
         };
         watched.run(&pace, |look| {
             thread::yield_now();
@@ -122,6 +124,8 @@ pub fn no_interrupt_is_lost() {
             period: Duration::ZERO,
             haste: Duration::from_secs(3600),
             alert: Duration::ZERO,
+            most: 2,
+            most_in_haste: 2,
         };
         watched.run(&pace, |look| {
             thread::yield_now();

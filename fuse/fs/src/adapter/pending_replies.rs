@@ -25,6 +25,12 @@ pub struct Pace {
     pub haste: Duration,
     /// How long `haste` applies.
     pub alert: Duration,
+    /// The most callers without a new signal that one check looks at: to look costs system calls,
+    /// and thousands may wait for a server that does not answer. The next check goes on with the
+    /// others.
+    pub most: usize,
+    /// The same while `haste` applies.
+    pub most_in_haste: usize,
 }
 
 /// How an operation is notified of signals to its caller.
@@ -231,6 +237,8 @@ impl<A: Refuse> Table<A> {
     pub fn run(&self, pace: &Pace, let_go: impl Fn(&Look) -> bool) {
         let mut alert: Option<Instant> = None;
         let mut due: Vec<(usize, u64, Look)> = Vec::new();
+        // Where the next check begins to look at those without a new signal.
+        let mut from = 0;
         let mut state = self.state.lock();
         while !state.stopped {
             if state.waiters.is_empty() && alert.is_none() {
@@ -240,9 +248,9 @@ impl<A: Refuse> Table<A> {
                     break;
                 }
             }
-            let (period, patience) = match alert {
-                Some(_) => (pace.haste, pace.haste),
-                None => (pace.period, pace.patience),
+            let (period, patience, most) = match alert {
+                Some(_) => (pace.haste, pace.haste, pace.most_in_haste),
+                None => (pace.period, pace.patience, pace.most),
             };
             if !state.urgent {
                 self.wake.wait_for(&mut state, period);
@@ -251,24 +259,7 @@ impl<A: Refuse> Table<A> {
             let now = Instant::now();
             alert = alert.filter(|&end| now < end);
             due.clear();
-            for (key, waiter) in &mut state.waiters {
-                let age = now.saturating_duration_since(waiter.since);
-                let signal = waiter.signal;
-                let since = signal.since();
-                let signalled = since.map(|at| now.saturating_duration_since(at));
-                // A caller that is not visible here need not be checked unless it got a signal.
-                let old = age >= patience && (waiter.pid != 0 || signalled.is_some());
-                if waiter.reply.is_none() || !(old || matches!(signal, Signal::New(_))) {
-                    continue;
-                }
-                waiter.signal = since.map_or(Signal::No, Signal::Seen);
-                let look = Look {
-                    pid: waiter.pid,
-                    age,
-                    signalled,
-                };
-                due.push((key, waiter.unique, look));
-            }
+            from = collect(&mut state.waiters, from, (patience, most), now, &mut due);
             if due.is_empty() {
                 continue;
             }
@@ -294,5 +285,104 @@ impl<A: Refuse> Table<A> {
                 alert = Some(now + pace.alert);
             }
         }
+    }
+}
+
+/// Puts those whose callers are to be checked at `now` into `due`: all with a new signal, and in turn
+/// at most `most` of the others that have waited for `patience`, beginning with the key `from`.
+/// Returns the key for the next check.
+fn collect<A>(
+    waiters: &mut Slab<Waiter<A>>,
+    from: usize,
+    (patience, most): (Duration, usize),
+    now: Instant,
+    due: &mut Vec<(usize, u64, Look)>,
+) -> usize {
+    // Those before `from` come last, and are looked at if there is room left.
+    let mut before = Vec::new();
+    let (mut old, mut next) = (0, 0);
+    for (key, waiter) in waiters {
+        let age = now.saturating_duration_since(waiter.since);
+        let signal = waiter.signal;
+        let since = signal.since();
+        let signalled = since.map(|at| now.saturating_duration_since(at));
+        let is_new = matches!(signal, Signal::New(_));
+        // A caller that is not visible here need not be checked unless it got a signal.
+        let is_old = age >= patience && (waiter.pid != 0 || signalled.is_some());
+        if waiter.reply.is_none() || !(is_old || is_new) {
+            continue;
+        }
+        waiter.signal = since.map_or(Signal::No, Signal::Seen);
+        let look = Look {
+            pid: waiter.pid,
+            age,
+            signalled,
+        };
+        let found = (key, waiter.unique, look);
+        if is_new {
+            due.push(found);
+        } else if key < from {
+            before.push(found);
+        } else if old < most {
+            old += 1;
+            next = key + 1;
+            due.push(found);
+        }
+    }
+    for found in before.into_iter().take(most - old) {
+        next = found.0 + 1;
+        due.push(found);
+    }
+    next
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Refuse for () {
+        fn refuse(self) {}
+    }
+
+    const PACE: (Duration, usize) = (Duration::ZERO, 10);
+
+    #[test]
+    fn of_very_many_callers_some_are_checked_at_a_time_and_each_in_its_turn() {
+        let table: Arc<Table<()>> = Arc::default();
+        let held: Vec<_> = (1..=35)
+            .map(|number| table.hold(number, u64::from(number), ()))
+            .collect();
+        let mut state = table.state.lock();
+        let mut checks = Vec::new();
+        let mut from = 0;
+        for _ in 0..7 {
+            let mut due = Vec::new();
+            from = collect(&mut state.waiters, from, PACE, Instant::now(), &mut due);
+            checks.push(due.iter().map(|(_, _, look)| look.pid).collect::<Vec<_>>());
+        }
+        assert!(checks.iter().all(|check| check.len() == 10));
+        let mut pids: Vec<_> = checks.concat();
+        pids.sort_unstable();
+        let twice: Vec<u32> = (1..=35).flat_map(|pid| [pid, pid]).collect();
+        assert_eq!(pids, twice, "each is checked as often as the others");
+        drop(state);
+        drop(held);
+    }
+
+    #[test]
+    fn a_signal_is_looked_at_however_many_wait() {
+        let table: Arc<Table<()>> = Arc::default();
+        let held: Vec<_> = (1..=100)
+            .map(|number| table.hold(number, u64::from(number), ()))
+            .collect();
+        (61..=100).for_each(|unique| table.interrupt(unique));
+        let mut due = Vec::new();
+        let mut state = table.state.lock();
+        collect(&mut state.waiters, 0, PACE, Instant::now(), &mut due);
+        drop(state);
+        let pids: Vec<_> = due.iter().map(|(_, _, look)| look.pid).collect();
+        let expected: Vec<u32> = (1..=10).chain(61..=100).collect();
+        assert_eq!(pids, expected);
+        drop(held);
     }
 }
