@@ -8,15 +8,20 @@
 //! FATTR_KILL_SUIDGID, linux/fuse.h). If not, a SETATTR clears them first.
 
 use super::Fs;
+use super::changing::not_abandoned;
 use super::error::{FsError, FsResult};
-use super::inode::Inode;
+use super::inode::{Inode, Kind};
 use nfsrdma_nfs3::{Cred, Nfs3};
-use nfsrdma_xdr::nfs3::{Attributes, FileType, SetAttributes, Status};
+use nfsrdma_xdr::nfs3::{Attributes, FileType, SetAttributes, Status, Time};
+use std::pin::pin;
 use std::sync::Arc;
 
 const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
 const GROUP_EXECUTES: u32 = 0o010;
+
+/// SETATTRs for one write, the last of which is sent without a guard.
+const GUARDED_TRIES: u32 = 8;
 
 /// Whether a file is known to have set-id bits.
 fn has_set_id(inode: &Inode) -> bool {
@@ -45,22 +50,55 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// Clears the set-id bits that a write by `writer` clears, in the name of who opened the file.
+    ///
+    /// SETATTR sets the whole mode. So that it does not undo a chmod(2) of somebody else, it is
+    /// guarded by the ctime that came with the mode (RFC 1813 section 3.3.2), and the mode is asked
+    /// for again if the server answers NFS3ERR_NOT_SYNC.
     pub async fn clear_set_id(self: &Arc<Self>, handle: u64, writer: &Cred) -> FsResult<()> {
         let file = self.file(handle)?;
-        let known = self.fetch(&file.cred, &file.inode).await?;
-        let mode = written_by(&known, writer);
-        if mode == known.mode & 0o7777 {
-            return Ok(());
+        let inode = &file.inode;
+        let data = inode.data();
+        // A WRITE or COMMIT in between would change the ctime.
+        let _exclusive = self.exclusively(inode, data).await;
+        let _hold = data.map(|data| data.hold_writes());
+        for tries in 1.. {
+            let known = self.fetch(&file.cred, inode).await?;
+            let mode = written_by(&known, writer);
+            if mode == known.mode & 0o7777 {
+                break;
+            }
+            let new = SetAttributes {
+                mode: Some(mode),
+                ..SetAttributes::default()
+            };
+            // A file that changes all the time, or a server whose ctime does, must not keep the
+            // bits.
+            let guard = (tries < GUARDED_TRIES).then_some(known.ctime);
+            match self.set_mode(&file.cred, inode, &new, guard).await {
+                Err(error) if guard.is_some() && error.status() == Some(Status::NotSync) => {}
+                // The server squashes root, so the WRITE itself clears the bits.
+                Err(error) if is_refusal(&error) => break,
+                result => return result,
+            }
         }
-        let new = SetAttributes {
-            mode: Some(mode),
-            ..SetAttributes::default()
-        };
-        match self.set(&file.cred, &file.inode, &new, false).await {
-            // The server squashes root, so the WRITE itself clears the bits.
-            Err(error) if is_refusal(&error) => Ok(()),
-            result => result,
-        }
+        Ok(())
+    }
+
+    async fn set_mode(
+        &self,
+        cred: &Cred,
+        inode: &Arc<Inode>,
+        new: &SetAttributes,
+        guard: Option<Time>,
+    ) -> FsResult<()> {
+        not_abandoned()?;
+        self.not_ended()?;
+        inode.state.lock().forget_told();
+        let call = pin!(self.nfs.setattr(cred, &inode.handle, new, guard));
+        let change = self.change(inode, Kind::Metadata);
+        self.changed(change, inode, call, |wcc| *wcc)
+            .await
+            .map(drop)
     }
 }
 

@@ -182,3 +182,25 @@ fn a_file_that_others_put_into_a_sticky_directory_is_not_opened_by_create() {
     assert_eq!(open(8, 0o777), 0);
     assert_eq!(open(7, 0o1755), 0);
 }
+
+/// Somebody else changes the mode after it was asked for, and before the SETATTR arrives.
+#[test]
+fn set_id_bits_are_cleared_without_undoing_a_change_of_the_mode() {
+    let m = Mount::new();
+    let (node, f) = m.create("f");
+    m.server.change_file("f", 0, b"", Some(0o6755));
+    let (server, before) = (Arc::downgrade(&m.server), m.server.calls(Op::Setattr));
+    m.server.set_hook(move |op, number| {
+        if op == Op::Setattr
+            && number == before
+            && let Some(server) = server.upgrade()
+        {
+            server.change_file("f", 0, b"", Some(0o6711));
+        }
+        Fate::Done
+    });
+    block_on(m.fs.clear_set_id(f, &cred(5))).unwrap();
+    assert_eq!(m.server.calls(Op::Setattr), before + 2);
+    m.clock.advance(Duration::from_secs(3600));
+    assert_eq!(m.stat(node).unwrap().mode & 0o7777, 0o711);
+}
