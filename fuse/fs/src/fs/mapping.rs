@@ -39,16 +39,7 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<u32> {
         let data = data.into();
         let guessed = self.file(handle)?;
-        let writing: Vec<(u64, Arc<OpenFile>)> = {
-            let files = self.files.read();
-            let same = |file: &Arc<OpenFile>| Arc::ptr_eq(&file.inode, &guessed.inode);
-            let of_file = files
-                .iter()
-                .filter(|(_, file)| file.can_write() && same(file));
-            of_file
-                .map(|(number, file)| (number as u64, file.clone()))
-                .collect()
-        };
+        let writing = self.open_for_writing(&guessed.inode);
         let lost =
             |(number, file): &&(u64, Arc<OpenFile>)| self.check_locks(file, *number).is_err();
         let keeps = writing.iter().filter(|file| !lost(file));

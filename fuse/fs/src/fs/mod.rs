@@ -119,6 +119,8 @@ pub struct Fs<N> {
     names: Names,
     shared: Arc<Shared>,
     files: RwLock<Slab<Arc<OpenFile>>>,
+    /// The numbers of the files that are open for writing, by node.
+    writable: Mutex<HashMap<u64, Vec<u64>>>,
     dirs: RwLock<Slab<Arc<DirHandle>>>,
     /// Files with data that is not safe at the server, by [`FileData::id`].
     unsafe_files: Mutex<UnsafeFiles>,
@@ -204,6 +206,7 @@ impl<N: Nfs3> Fs<N> {
                 stats: stats::Stats::default(),
             }),
             files: RwLock::default(),
+            writable: Mutex::default(),
             dirs: RwLock::default(),
             unsafe_files: Mutex::default(),
             lost: Mutex::default(),

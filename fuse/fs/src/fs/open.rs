@@ -16,6 +16,7 @@ use super::inode::{Inode, Stamp};
 use super::open_file::OpenFile;
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_xdr::nfs3::SetAttributes;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -136,7 +137,11 @@ impl<N: Nfs3> Fs<N> {
             self.pages_dropped_of(&inode);
         }
         let file = Arc::new(OpenFile::new(inode, cred.clone(), flags));
-        let handle = self.files.write().insert(file) as u64;
+        let handle = self.files.write().insert(file.clone()) as u64;
+        if file.can_write() {
+            let mut writable = self.writable.lock();
+            writable.entry(file.inode.nodeid).or_default().push(handle);
+        }
         Opened {
             handle,
             keep_cache,
@@ -158,6 +163,27 @@ impl<N: Nfs3> Fs<N> {
             .ok_or(FsError::UnknownHandle)
     }
 
+    /// The open files of `inode` that may be written to, with their numbers.
+    pub(super) fn open_for_writing(&self, inode: &Inode) -> Vec<(u64, Arc<OpenFile>)> {
+        let handles = self.writable.lock().get(&inode.nodeid).cloned();
+        let files = self.files.read();
+        let file = |handle: u64| Some((handle, files.get(handle as usize)?.clone()));
+        let handles = handles.unwrap_or_default();
+        handles.into_iter().filter_map(file).collect()
+    }
+
+    /// An open file that may be written to is closed.
+    fn not_writable(&self, file: &OpenFile, handle: u64) {
+        if file.can_write()
+            && let Entry::Occupied(mut handles) = self.writable.lock().entry(file.inode.nodeid)
+        {
+            handles.get_mut().retain(|of| *of != handle);
+            if handles.get().is_empty() {
+                handles.remove();
+            }
+        }
+    }
+
     /// RELEASE: the last descriptor of an open file is closed. Data that FLUSH has not written,
     /// such as that of a mapping, is written now.
     pub async fn release(self: &Arc<Self>, handle: u64) -> FsResult<()> {
@@ -170,7 +196,11 @@ impl<N: Nfs3> Fs<N> {
         handle: u64,
         flock: Option<u64>,
     ) -> FsResult<()> {
-        let locked = self.owners_by_open(&self.file(handle)?.inode, handle, flock);
+        let open = self.file(handle)?;
+        let locked = self.owners_by_open(&open.inode, handle, flock);
+        // Before the number can be used again.
+        self.not_writable(&open, handle);
+        drop(open);
         let file = self
             .files
             .write()
