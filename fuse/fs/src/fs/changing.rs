@@ -114,6 +114,19 @@ impl<N: Nfs3> Fs<N> {
         self.changed(change, inode, call, wcc).await
     }
 
+    /// As [`Fs::changing`], for a call that makes or removes `name` in `dir`. An error may show that
+    /// somebody else has changed the directory.
+    pub(super) async fn changing_name<T>(
+        &self,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        call: impl Future<Output = NfsResult<T>>,
+        wcc: impl FnOnce(&T) -> WccData,
+    ) -> FsResult<T> {
+        let result = self.changing(dir, call, wcc).await;
+        result.map_err(|error| self.note_name_error(dir, name, error))
+    }
+
     /// As [`Fs::changing`], for a change that was begun by [`Fs::change`].
     pub(super) async fn changed<T>(
         &self,

@@ -65,7 +65,8 @@ impl<N: Nfs3> Fs<N> {
         for _ in 0..TRIES {
             let stamp = Stamp::now();
             let call = pin!(self.nfs.create(cred, &dir.handle, name, how, &attributes));
-            match self.changing(&dir, call, |made| made.dir).await {
+            let made = self.changing_name(&dir, name, call, |made| made.dir);
+            match made.await {
                 Ok(made) => {
                     let (inode, found) = self.made(cred, stamp, &dir, name, &made).await?;
                     if inode.kind != FileType::Regular {
@@ -86,11 +87,8 @@ impl<N: Nfs3> Fs<N> {
                     return Box::pin(self.open_found(cred, &dir, found, flags, since)).await;
                 }
                 Err(error)
-                    if error.status() == Some(Status::Exist) && how == CreateMode::Guarded =>
-                {
-                    self.note_name_error(&dir, name, error);
-                }
-                Err(error) => return Err(self.note_name_error(&dir, name, error)),
+                    if error.status() == Some(Status::Exist) && how == CreateMode::Guarded => {}
+                Err(error) => return Err(error),
             }
             // Somebody else created the file since the kernel looked the name up.
             self.names.remove(dir.nodeid, name);
@@ -172,17 +170,18 @@ impl<N: Nfs3> Fs<N> {
             None => {
                 let how = CreateMode::Guarded;
                 let call = pin!(self.nfs.create(cred, &dir.handle, name, how, &attributes));
-                self.changing(&dir, call, |made| made.dir).await
+                self.changing_name(&dir, name, call, |made| made.dir)
+                    .await?
             }
             Some(special) => {
                 let call = self
                     .nfs
                     .mknod(cred, &dir.handle, name, special, &attributes);
                 let call = pin!(call);
-                self.changing(&dir, call, |made| made.dir).await
+                self.changing_name(&dir, name, call, |made| made.dir)
+                    .await?
             }
         };
-        let made = made.map_err(|error| self.note_name_error(&dir, name, error))?;
         self.made_entry(cred, stamp, &dir, name, &made, Some(new))
             .await
     }
@@ -200,8 +199,9 @@ impl<N: Nfs3> Fs<N> {
         let stamp = Stamp::now();
         let attributes = with_mode(new.mode);
         let call = pin!(self.nfs.mkdir(cred, &dir.handle, name, &attributes));
-        let made = self.changing(&dir, call, |made| made.dir).await;
-        let made = made.map_err(|error| self.note_name_error(&dir, name, error))?;
+        let made = self
+            .changing_name(&dir, name, call, |made| made.dir)
+            .await?;
         self.made_entry(cred, stamp, &dir, name, &made, Some(new))
             .await
     }
@@ -221,8 +221,9 @@ impl<N: Nfs3> Fs<N> {
             .nfs
             .symlink(cred, &dir.handle, name, target, &attributes);
         let call = pin!(call);
-        let made = self.changing(&dir, call, |made| made.dir).await;
-        let made = made.map_err(|error| self.note_name_error(&dir, name, error))?;
+        let made = self
+            .changing_name(&dir, name, call, |made| made.dir)
+            .await?;
         self.made_entry(cred, stamp, &dir, name, &made, None).await
     }
 

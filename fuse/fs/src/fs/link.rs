@@ -18,8 +18,7 @@ impl<N: Nfs3> Fs<N> {
         check_name(name)?;
         let inode = self.inode(nodeid)?;
         let dir = self.inode(parent)?;
-        let linked = self.link_inode(cred, &inode, &dir, name).await;
-        linked.map_err(|error| self.note_name_error(&dir, name, error))?;
+        self.link_inode(cred, &inode, &dir, name).await?;
         self.own_name(&dir, name, Some(&inode));
         let known = inode.state.lock().fresh(self.now()).copied();
         let attributes = match known {
@@ -40,7 +39,7 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<()> {
         let change = self.change(inode, Kind::Metadata);
         let call = self.nfs.link(cred, &inode.handle, &dir.handle, name);
-        let link = self.changing(dir, call, |link| link.dir).await;
+        let link = self.changing_name(dir, name, call, |link| link.dir).await;
         match link {
             Ok(link) => {
                 // The reply has no pre-operation attributes of the file.

@@ -100,14 +100,10 @@ impl<N: Nfs3> Fs<N> {
                     .map(|_| ());
             }
         }
-        // The object has one link less now. It is mostly in memory, since the kernel has looked it up.
-        let known = match self.known_child(&dir, name) {
-            Some(child) => Some(child),
-            None => Box::pin(self.child(cred, &dir, name)).await.ok(),
-        };
+        // The object has one link less after this.
+        let known = self.child_to_unlink(cred, &dir, name).await;
         let call = pin!(self.nfs.remove(cred, &dir.handle, name));
-        let wcc = self.changing(&dir, call, |wcc| *wcc).await;
-        let wcc = wcc.map_err(|error| self.note_name_error(&dir, name, error))?;
+        let wcc = self.changing_name(&dir, name, call, |wcc| *wcc).await?;
         self.searched_to_change(cred, &dir, &wcc);
         self.own_name(&dir, name, None);
         if let Some(child) = known {
@@ -120,20 +116,15 @@ impl<N: Nfs3> Fs<N> {
     pub async fn rmdir(self: &Arc<Self>, cred: &Cred, parent: u64, name: &[u8]) -> FsResult<()> {
         check_name(name)?;
         let dir = self.inode(parent)?;
-        // The directory is marked as removed for those who have it open. It is mostly cached,
-        // because the kernel has just looked it up.
-        let child = match self.known_child(&dir, name) {
-            Some(child) => Some(child),
-            None => Box::pin(self.child(cred, &dir, name)).await.ok(),
-        };
+        // The directory is marked as removed for those who have it open.
+        let child = self.child_to_unlink(cred, &dir, name).await;
         // Hidden files that were just closed may still be in the directory.
         if let Some(child) = &child {
             self.release_hidden_in(child);
             self.removals_done(child.nodeid).await;
         }
         let call = pin!(self.nfs.rmdir(cred, &dir.handle, name));
-        let wcc = self.changing(&dir, call, |wcc| *wcc).await;
-        let wcc = wcc.map_err(|error| self.note_name_error(&dir, name, error))?;
+        let wcc = self.changing_name(&dir, name, call, |wcc| *wcc).await?;
         self.searched_to_change(cred, &dir, &wcc);
         self.own_name(&dir, name, None);
         if let Some(child) = child {
@@ -148,6 +139,23 @@ impl<N: Nfs3> Fs<N> {
         match self.names.get(dir.nodeid, epoch, name)? {
             names::Child::Is(inode) => Some(inode),
             names::Child::Absent => None,
+        }
+    }
+
+    /// The object that loses a name: mostly from memory, since the kernel has looked the name up, or
+    /// by a LOOKUP, since the kernel may know a name that the bounded cache here has dropped. `None`
+    /// if the directory is known not to have the name, or it cannot be looked up.
+    pub(super) async fn child_to_unlink(
+        &self,
+        cred: &Cred,
+        dir: &Arc<Inode>,
+        name: &[u8],
+    ) -> Option<Arc<Inode>> {
+        let epoch = dir.state.lock().epoch;
+        match self.names.get(dir.nodeid, epoch, name) {
+            Some(names::Child::Is(inode)) => Some(inode),
+            Some(names::Child::Absent) => None,
+            None => Box::pin(self.child(cred, dir, name)).await.ok(),
         }
     }
 
@@ -221,8 +229,8 @@ impl<N: Nfs3> Fs<N> {
         let call = self
             .nfs
             .rename(cred, &dir.handle, name, &dir.handle, &hidden);
-        let renamed = self.changing(dir, call, |wcc| wcc.to_dir).await;
-        renamed.map_err(|error| self.note_name_error(dir, name, error))?;
+        self.changing_name(dir, name, call, |wcc| wcc.to_dir)
+            .await?;
         self.own_name(dir, name, None);
         self.hidden(cred, dir, &hidden, inode).await;
         Ok(hidden)

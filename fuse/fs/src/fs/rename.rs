@@ -10,7 +10,6 @@
 
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Kind};
-use super::names::Child;
 use super::remove::{HIDDEN, check_not_hidden, hidden_name_stays, mark_removed};
 use super::{Fs, check_name};
 use nfsrdma_nfs3::{Cred, Nfs3};
@@ -50,15 +49,7 @@ impl<N: Nfs3> Fs<N> {
         // The target loses its name, the source does not.
         let _removing = self.removing(to_dir.nodeid).await;
         let (mut aside, mut _hiding) = (None, None);
-        let epoch = to_dir.state.lock().epoch;
-        let mut target = match self.names.get(to_dir.nodeid, epoch, to.1) {
-            Some(Child::Is(target)) => Some(target),
-            Some(Child::Absent) => None,
-            None if self.any_open() => None,
-            // The kernel may know a name that the bounded cache here has dropped. The object that it
-            // leads to loses a link.
-            None => Box::pin(self.child(cred, &to_dir, to.1)).await.ok(),
-        };
+        let target;
         if self.any_open() {
             target = match self.child(cred, &to_dir, to.1).await {
                 Ok(target) => Some(target),
@@ -82,6 +73,8 @@ impl<N: Nfs3> Fs<N> {
                     aside = Some(self.put_aside(cred, &to_dir, to.1, target).await?);
                 }
             }
+        } else {
+            target = self.child_to_unlink(cred, &to_dir, to.1).await;
         }
         let epoch = from_dir.state.lock().epoch;
         let source = self.known_child(&from_dir, from.1);
