@@ -44,8 +44,8 @@ const MOST_PAUSES_OF_ATTRIBUTES: u32 = 200;
 /// No notification for data is sent while a READ has waited for the server longer than this: the
 /// notification would wait for the READ, and umount(2) for the notification.
 const SILENCE: Duration = Duration::from_millis(500);
-/// The most names of one directory that are notified before the next directory.
-const MOST_NAMES: usize = 1024;
+/// If a directory has more outdated names than this, others may be notified before all of its names.
+const LEAST_NAMES: usize = 1024;
 /// The threads that send notifications for data. Each may wait for a READ of one inode.
 const DATA_THREADS: usize = 4;
 /// The threads that send notifications for pages that lack written data.
@@ -228,7 +228,7 @@ impl Invalidator {
                 let Some(fs) = fs_of_names.upgrade() else {
                     return;
                 };
-                let outdated = fs.names_to_expire(node, MOST_NAMES);
+                let outdated = fs.names_to_expire(node, LEAST_NAMES);
                 drop(fs);
                 // A kernel without this notification would unmount what is mounted below.
                 if notifier.can_expire() {
@@ -237,7 +237,7 @@ impl Invalidator {
                         let _ = notifier.expire_entry(node, name);
                     }
                 }
-                if outdated.len() == MOST_NAMES {
+                if outdated.len() >= LEAST_NAMES {
                     queue.put(node, 0);
                 }
             }

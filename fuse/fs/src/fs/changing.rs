@@ -239,14 +239,14 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// Up to `most` names in a directory that are no longer valid, for notifications to the kernel.
-    /// Each name is returned once.
-    pub fn names_to_expire(&self, nodeid: u64, most: usize) -> Vec<Box<[u8]>> {
+    /// Names in a directory that are no longer valid, for notifications to the kernel. Each is
+    /// returned once. There may be more if there are at least `least`.
+    pub fn names_to_expire(&self, nodeid: u64, least: usize) -> Vec<Box<[u8]>> {
         let Some(dir) = self.table.get(nodeid) else {
             return Vec::new();
         };
         let epoch = dir.state.lock().epoch;
-        self.names.take_outdated(nodeid, epoch, most)
+        self.names.take_outdated(nodeid, epoch, least)
     }
 
     /// Data that a program wrote is lost. The kernel still caches it, because write(2) put it

@@ -96,6 +96,7 @@ use std::time::Duration;
 use sweeps::Sweeps;
 use tokio::sync::Notify;
 use unsafe_files::UnsafeFiles;
+use unwritten::LostData;
 
 /// What the kernel is given for a name or an object.
 #[derive(Debug, Clone)]
@@ -131,7 +132,7 @@ pub struct Fs<N> {
     /// Write-back of files that have been dirty for too long.
     sweeps: Mutex<Sweeps>,
     /// Lost data of which no program got the error; reported at the unmount.
-    lost: Mutex<Vec<Unwritten>>,
+    lost: Mutex<LostData>,
     /// The failed WRITEs that were logged, and those that wait for the next line.
     failures: Mutex<FailureLog>,
     next_file: AtomicU64,

@@ -3,15 +3,20 @@
 //! directory has the same, so that a change by somebody else invalidates all names of a directory
 //! without a search. The cache is bounded and drops the least recently used names first.
 
-use super::inode::Inode;
+use super::inode::{Inode, ROOT};
 use crate::sync::Mutex;
 use lru::LruCache;
 use smallvec::SmallVec;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 const SHARDS: usize = 8;
+/// How often the cache is searched for the outdated names of a directory that has all of them.
+const SEARCHES: usize = 16;
+/// The most names of a path, for the case that the server's directories form a circle.
+const DEEPEST: usize = 64;
 
 /// What a name leads to.
 #[derive(Debug, Clone)]
@@ -20,6 +25,9 @@ pub(super) enum Child {
     /// The directory has no such name.
     Absent,
 }
+
+/// A directory, and a name in it.
+type Place = (u64, Box<[u8]>);
 
 /// From directory and name to the directory's epoch and what the name leads to.
 type Shard = LruCache<Box<[u8]>, (u64, Child)>;
@@ -107,37 +115,53 @@ impl Names {
         }
     }
 
-    /// A path of the file `fileid`, as far as the names above it are cached, valid or not. It
-    /// visits every entry for each name, so it is only for rare use.
-    pub(super) fn find(&self, fileid: u64) -> Option<String> {
-        let mut path = String::new();
-        let mut wanted = fileid;
-        let mut by_node = false;
-        // A bound for the case that the server's directories form a circle.
-        for _ in 0..64 {
-            let found = self.shards.iter().find_map(|shard| {
-                let shard = shard.lock();
-                let mut all = shard.iter();
-                all.find_map(|(key, (_, child))| match child {
-                    Child::Is(inode)
-                        if wanted == if by_node { inode.nodeid } else { inode.fileid } =>
-                    {
-                        Some(key.clone())
-                    }
-                    Child::Is(_) | Child::Absent => None,
-                })
-            });
-            let Some(key) = found else { break };
-            let (dir, name) = key.split_at(size_of::<u64>());
-            let dir = u64::from_ne_bytes(dir.try_into().ok()?);
-            path.insert_str(0, &String::from_utf8_lossy(name));
-            path.insert(0, '/');
-            if dir == super::inode::ROOT {
-                return Some(path);
-            }
-            (wanted, by_node) = (dir, true);
+    /// Paths of files by their fileids, as far as the names above them are cached, valid or not. It
+    /// visits every entry once for each level of directories, however many files there are, so it
+    /// is only for rare use.
+    pub(super) fn paths(&self, fileids: impl Iterator<Item = u64>) -> HashMap<u64, String> {
+        let mut files: HashMap<u64, Option<Place>> = fileids.map(|id| (id, None)).collect();
+        if files.is_empty() {
+            return HashMap::new();
         }
-        (!path.is_empty()).then(|| format!("...{path}"))
+        self.each(|dir, name, inode| {
+            if let Some(place @ None) = files.get_mut(&inode.fileid) {
+                *place = Some((dir, name.into()));
+            }
+        });
+        let mut dirs: HashMap<u64, Place> = HashMap::new();
+        let mut wanted: HashSet<u64> = files.values().flatten().map(|place| place.0).collect();
+        for _ in 0..DEEPEST {
+            wanted.retain(|dir| *dir != ROOT && !dirs.contains_key(dir));
+            if wanted.is_empty() {
+                break;
+            }
+            let mut above = HashSet::new();
+            self.each(|dir, name, inode| {
+                if wanted.remove(&inode.nodeid) {
+                    dirs.insert(inode.nodeid, (dir, name.into()));
+                    above.insert(dir);
+                }
+            });
+            wanted = above;
+        }
+        let path = |place: &Place| {
+            let mut path = String::new();
+            let mut place = Some(place);
+            for _ in 0..DEEPEST {
+                let Some((dir, name)) = place else { break };
+                path.insert_str(0, &String::from_utf8_lossy(name));
+                path.insert(0, '/');
+                if *dir == ROOT {
+                    return path;
+                }
+                place = dirs.get(dir);
+            }
+            format!("...{path}")
+        };
+        let known = files.iter();
+        known
+            .filter_map(|(id, place)| Some((*id, path(place.as_ref()?))))
+            .collect()
     }
 
     /// Whether `name` in `dir` led to `node` when it was cached.
@@ -172,9 +196,12 @@ impl Names {
         found
     }
 
-    /// Removes and returns up to `most` names in `dir` that were cached in other epochs than
-    /// `epoch`.
-    pub(super) fn take_outdated(&self, dir: u64, epoch: u64, most: usize) -> Vec<Box<[u8]>> {
+    /// Removes and returns names in `dir` that were cached in other epochs than `epoch`: up to `least`
+    /// or a part of the cache, whichever is more, so that it is searched only some times for one
+    /// directory, however many names that has. There may be more if it returns at least `least`.
+    pub(super) fn take_outdated(&self, dir: u64, epoch: u64, least: usize) -> Vec<Box<[u8]>> {
+        let all: usize = self.shards.iter().map(|shard| shard.lock().len()).sum();
+        let most = least.max(all / SEARCHES);
         let prefix = dir.to_ne_bytes();
         let mut found = Vec::new();
         for shard in &self.shards {
@@ -193,8 +220,8 @@ impl Names {
         found
     }
 
-    /// Visits every name that leads to an inode: the directory, the name, and the node.
-    pub(super) fn each(&self, mut visit: impl FnMut(u64, &[u8], u64)) {
+    /// Visits every name that leads to an inode: the directory, the name, and the inode.
+    pub(super) fn each(&self, mut visit: impl FnMut(u64, &[u8], &Inode)) {
         for shard in &self.shards {
             let shard = shard.lock();
             for (key, (_, child)) in shard.iter() {
@@ -202,7 +229,7 @@ impl Names {
                 let dir =
                     u64::from_ne_bytes(dir.try_into().expect("a key begins with its directory"));
                 if let Child::Is(inode) = child {
-                    visit(dir, name, inode.nodeid);
+                    visit(dir, name, inode);
                 }
             }
         }
@@ -224,6 +251,7 @@ impl fmt::Debug for Names {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nfsrdma_xdr::nfs3::{FileHandle, FileType};
 
     #[test]
     fn outdated_names_are_taken_out_once_and_others_stay() {
@@ -243,5 +271,58 @@ mod tests {
         assert_eq!(taken.len(), 50);
         assert!(names.get(7, 1, b"name-1").is_some() && names.get(7, 0, b"name-2").is_none());
         assert_eq!(names.all_in(8).len(), 100);
+    }
+
+    #[test]
+    fn a_large_directory_takes_few_searches() {
+        for count in [1000u64, 20_000] {
+            let names = Names::new(1 << 16);
+            for n in 0..count {
+                names.put(7, 0, &n.to_ne_bytes(), Child::Absent);
+            }
+            let (mut searches, mut taken) = (0, 0);
+            while taken < count as usize {
+                taken += names.take_outdated(7, 1, 10).len();
+                searches += 1;
+            }
+            // What is left is less each time.
+            assert!(searches < 100, "{searches} for {count}");
+            assert!(names.take_outdated(7, 1, 10).is_empty());
+        }
+    }
+
+    #[test]
+    fn paths_of_many_files() {
+        let inode = |number: u64| {
+            let handle = FileHandle::new(&number.to_ne_bytes()).unwrap();
+            Child::Is(Arc::new(Inode::new(
+                number,
+                handle,
+                FileType::Regular,
+                10_000 + number,
+            )))
+        };
+        let names = Names::new(1 << 12);
+        names.put(ROOT, 0, b"a", inode(2));
+        names.put(2, 0, b"b", inode(3));
+        // The name of directory 4 is not known, and directories 5 and 6 form a circle.
+        names.put(5, 0, b"six", inode(6));
+        names.put(6, 0, b"five", inode(5));
+        for (dir, first) in [(ROOT, 100), (3, 200), (4, 300), (5, 400)] {
+            for number in first..first + 100 {
+                names.put(dir, 0, format!("f{number}").as_bytes(), inode(number));
+            }
+        }
+        let paths = names.paths((0..1000).map(|number| 10_000 + number));
+        let path = |number: u64| paths.get(&(10_000 + number)).map(|path| &path[..]);
+        assert_eq!(path(150), Some("/f150"));
+        assert_eq!(path(250), Some("/a/b/f250"));
+        assert_eq!(path(350), Some(".../f350"));
+        let circle = path(450).unwrap();
+        assert!(circle.starts_with(".../five/six/") || circle.starts_with(".../six/five/"));
+        assert!(circle.ends_with("/six/f450") || circle.ends_with("/five/f450"));
+        assert_eq!(path(3), Some("/a/b"));
+        assert_eq!(path(700), None);
+        assert!(names.paths(std::iter::empty()).is_empty());
     }
 }

@@ -93,8 +93,8 @@ impl<N: Nfs3> Paths<N> {
         }
         self.index.clear();
         let index = &mut self.index;
-        self.fs.names.each(|dir, name, node| {
-            index.insert(node, (dir, name.into()));
+        self.fs.names.each(|dir, name, inode| {
+            index.insert(inode.nodeid, (dir, name.into()));
         });
         let cost = now.elapsed().max(Duration::from_micros(10));
         self.rest = Some(now + cost * SHARE);

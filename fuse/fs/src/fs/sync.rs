@@ -26,41 +26,10 @@ use nfsrdma_xdr::nfs3::Stable;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The most lost ranges of one file that are listed one by one.
-const MOST_LISTED: usize = 16;
-/// The number of lost ranges at which those of each file are put together.
-const MOST_LOST: usize = 4096;
 /// Pool memory that has been free for this long is given back to the system.
 const REST: Nanos = 10_000_000_000;
 /// The most files that are written back at the same time.
 const FILES_AT_A_TIME: usize = 8;
-
-/// Sorts by file and offset, joins ranges that touch, and makes one entry of many ranges of a file.
-fn put_together(mut lost: Vec<Unwritten>) -> Vec<Unwritten> {
-    lost.sort_by(|a, b| {
-        (a.fileid, &a.reason, a.range.start).cmp(&(b.fileid, &b.reason, b.range.start))
-    });
-    lost.dedup_by(|next, last| {
-        let same = (last.fileid, &last.reason) == (next.fileid, &next.reason);
-        let single = last.ranges == 1 && next.ranges == 1;
-        let touch = same && single && next.range.start <= last.range.end;
-        if touch {
-            last.range.end = last.range.end.max(next.range.end);
-            last.bytes = last.range.end - last.range.start;
-        }
-        touch
-    });
-    let of_one_file = lost.chunk_by(|a, b| (a.fileid, &a.reason) == (b.fileid, &b.reason));
-    let entries = of_one_file.flat_map(|ranges| match ranges {
-        [first, rest @ ..] if ranges.len() > MOST_LISTED => {
-            let mut all = first.clone();
-            rest.iter().for_each(|range| all.add(range));
-            vec![all]
-        }
-        few => few.to_vec(),
-    });
-    entries.collect()
-}
 
 /// While this lives, programs' writes to the file wait.
 struct Flushing<'a>(&'a FileData);
@@ -356,8 +325,8 @@ impl<N: Nfs3> Fs<N> {
 
     /// The lost data of which no program got the error. [`Fs::shutdown`] returns it as well.
     pub fn lost(&self) -> Vec<Unwritten> {
-        let lost = self.lost.lock().clone();
-        self.summed_up(lost)
+        let lost = self.lost.lock().all();
+        self.with_names(lost)
     }
 
     /// Call after the connection to the kernel has ended. Writes back and commits everything,
@@ -384,8 +353,8 @@ impl<N: Nfs3> Fs<N> {
             }
         }
         self.all_removals_done().await;
-        let lost = std::mem::take(&mut *self.lost.lock());
-        self.summed_up(lost)
+        let lost = std::mem::take(&mut *self.lost.lock()).all();
+        self.with_names(lost)
     }
 
     /// The lost data, and all data that is not safe at the server, for when it is given up.
@@ -396,27 +365,20 @@ impl<N: Nfs3> Fs<N> {
             let lost = |range| Unwritten::new(inode.fileid, range, reason.to_owned());
             Some(ranges.into_iter().map(lost).collect::<Vec<_>>())
         });
-        let lost = std::mem::take(&mut *self.lost.lock());
-        self.summed_up(lost.into_iter().chain(unsaved.flatten()).collect())
+        let mut lost = std::mem::take(&mut *self.lost.lock());
+        lost.add(unsaved.flatten());
+        self.with_names(lost.all())
     }
 
     /// Keeps lost data for the report at the unmount.
     pub(super) fn lose(&self, lost: impl IntoIterator<Item = Unwritten>) {
-        let mut all = self.lost.lock();
-        all.extend(lost);
-        if all.len() >= MOST_LOST {
-            *all = put_together(std::mem::take(&mut *all));
-        }
+        self.lost.lock().add(lost);
     }
 
-    /// `lost` by file and offset, with names.
-    fn summed_up(&self, lost: Vec<Unwritten>) -> Vec<Unwritten> {
-        let mut lost = put_together(lost);
-        for at in 0..lost.len() {
-            lost[at].name = match at.checked_sub(1).map(|before| &lost[before]) {
-                Some(before) if before.fileid == lost[at].fileid => before.name.clone(),
-                _ => self.names.find(lost[at].fileid),
-            };
+    fn with_names(&self, mut lost: Vec<Unwritten>) -> Vec<Unwritten> {
+        let names = self.names.paths(lost.iter().map(|of| of.fileid));
+        for of in &mut lost {
+            of.name = names.get(&of.fileid).cloned();
         }
         lost
     }
