@@ -6,6 +6,7 @@ import fcntl
 import mmap
 import os
 import re
+import select
 import socket
 import subprocess
 import sys
@@ -465,3 +466,23 @@ def test_closing_what_another_user_has_opened_flushes_it():
             os.close(file)
         expect(as_nobody(BIN / "nfsrdma", "umount", server.mnt), 0)
         server.ended()
+
+
+def test_a_file_in_an_epoll_set_is_always_ready(mount):
+    """FUSE cannot refuse epoll_ctl(2), as file systems of the kernel do. A program that therefore waits for readiness (Go's
+    library) must be told of it, for each descriptor and at the end of the file, too."""
+    (mount / "f").write_bytes(b"hello")
+    files = [os.open(mount / "f", os.O_RDWR | os.O_NONBLOCK) for _ in range(2)]
+    both = select.EPOLLIN | select.EPOLLOUT
+    with select.epoll() as ready, select.epoll() as edges:
+        for file in files:
+            ready.register(file, both)
+            edges.register(file, both | select.EPOLLET)
+        for expected in (b"hello", b""):
+            # A time-out would make the list empty.
+            assert sorted(ready.poll(60)) == [(file, both) for file in sorted(files)]
+            for file in files:
+                assert os.read(file, 10) == expected
+        assert sorted(edges.poll(60)) == [(file, both) for file in sorted(files)]
+    for file in files:
+        os.close(file)
