@@ -292,6 +292,8 @@ fn create(path: &Path, mount: &Mount) -> Result<Box<dyn Write>, Failure> {
     let file = OpenOptions::new()
         .write(true)
         .create(true)
+        // What somebody else has put there stays as it is.
+        .truncate(false)
         .mode(0o600)
         .open(path)
         .map_err(failed)?;
