@@ -486,3 +486,32 @@ def test_a_file_in_an_epoll_set_is_always_ready(mount):
         assert sorted(edges.poll(60)) == [(file, both) for file in sorted(files)]
     for file in files:
         os.close(file)
+
+
+def test_mapped_pages_do_not_come_back_behind_a_truncation():
+    """The kernel sends pages of a mapping while another program truncates the file by open(2)."""
+    code = "import mmap, os, sys; m = mmap.mmap(os.open(sys.argv[1], os.O_RDWR), 8192); m[4096] = 109;" \
+        " print(flush=True); sys.stdin.readline(); m.flush(); sys.stdin.readline()"
+    with scripted() as (server, command):
+        there, seen = server.export / "f", server.mnt / "f"
+        there.write_bytes(b"o" * 8192)
+        server.mount_well()
+        with subprocess.Popen([sys.executable, "-c", code, seen], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as one:
+            try:
+                assert one.stdout.readline() == b"\n"
+                command("hold SETATTR 1")
+                try:
+                    cut = Call(lambda: os.close(os.open(seen, os.O_WRONLY | os.O_TRUNC)))
+                    command(f"wait-held 1 {LIMIT * 1000}")
+                    before = event(server, "write_waits")
+                    one.stdin.write(b"\n")
+                    one.stdin.flush()
+                    until(lambda: event(server, "write_waits") > before, "pages that wait for the truncation")
+                finally:
+                    command("release")
+                cut.end()
+                one.communicate(b"\n", LIMIT)
+                assert one.returncode == 0
+            finally:
+                one.kill()
+        assert (seen.stat().st_size, there.read_bytes()) == (0, b"")

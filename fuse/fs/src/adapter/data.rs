@@ -97,8 +97,9 @@ impl<N: Nfs3> Adapter<N> {
             flags,
             ..
         } = *to;
-        // For pages of a mapping, the handle is a guess.
-        let guessed = to.cached && !self.fs.is_only_open_file(handle);
+        if to.cached {
+            return self.write_mapped(request, handle, offset, data, reply);
+        }
         let (pid, range) = (
             request.pid(),
             offset..offset.saturating_add(data.len() as u64),
@@ -106,8 +107,7 @@ impl<N: Nfs3> Adapter<N> {
         // The kernel sets `kill_suidgid` if the writer lacks CAP_FSETID.
         let clears = to.kill_suidgid && self.fs.leaves_set_id(handle);
         let writer = clears.then(|| self.cred(request, request.nodeid));
-        let at_once = !guessed && !clears;
-        if at_once && let Some(result) = self.fs.write_cached(handle, offset, data, flags) {
+        if !clears && let Some(result) = self.fs.write_cached(handle, offset, data, flags) {
             self.fs.kernel_wrote(handle, &range, pid);
             reply_with(reply, result, Reply::written);
             return self.send_deferred();
@@ -115,16 +115,6 @@ impl<N: Nfs3> Adapter<N> {
         // A write that waits for memory must not hold one of the last buffers.
         let copy = !OpenFile::is_direct(flags) && self.fs.is_short_of_buffers();
         let (fs, data) = (self.fs.clone(), data.keep(copy));
-        if guessed {
-            // It is not known whose the pages are, so it does not matter that the caller is killed.
-            let reply = self.waiting.hold(request, reply);
-            return self.start(async move {
-                let mut answer = Answer::new(reply, pid);
-                let result = fs.write_mapped(handle, offset, &data, flags, &mut answer);
-                let result = result.await;
-                answer.give(result, Reply::written);
-            });
-        }
         let append = match OpenFile::is_direct_append(flags) {
             true => fs.append_arrived(handle, offset, pid),
             false => None,
@@ -150,6 +140,32 @@ impl<N: Nfs3> Adapter<N> {
             if !OpenFile::is_direct(flags) {
                 fs.kernel_wrote(handle, &range, pid);
             }
+            answer.give(result, Reply::written);
+        });
+    }
+
+    /// WRITE of pages of a mapping. It is not known whose they are: the handle is a guess, and it does
+    /// not matter that the caller is killed.
+    fn write_mapped(
+        &self,
+        request: &Header,
+        handle: u64,
+        offset: u64,
+        data: WriteData<'_>,
+        reply: Reply,
+    ) {
+        if self.fs.is_only_open_file(handle)
+            && let Some(result) = self.fs.write_mapped_cached(handle, offset, data)
+        {
+            reply_with(reply, result, Reply::written);
+            return self.send_deferred();
+        }
+        let (fs, pid) = (self.fs.clone(), request.pid());
+        let data = data.keep(fs.is_short_of_buffers());
+        let reply = self.waiting.hold(request, reply);
+        self.start(async move {
+            let mut answer = Answer::new(reply, pid);
+            let result = fs.write_mapped(handle, offset, &data, &mut answer).await;
             answer.give(result, Reply::written);
         });
     }

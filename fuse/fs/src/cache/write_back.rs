@@ -242,6 +242,13 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         }
     }
 
+    /// Takes back what [`WriteBack::write`] has just stored of an append at `offset`, where the file
+    /// ended; `end`: [`WriteBack::end`] before.
+    pub fn take_back(&mut self, offset: u64, end: u64) {
+        self.pages.truncate(offset);
+        self.end = end;
+    }
+
     /// Adds an open file that gets errors. Call it under the same lock as [`WriteBack::write`],
     /// because the data may be in a WRITE as soon as the lock is released.
     pub fn add_writer(&mut self, writer: Weak<W>) {

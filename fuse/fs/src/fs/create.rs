@@ -14,7 +14,7 @@
 use super::acl::{NewMode, NewObject};
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Stamp};
-use super::open::Opened;
+use super::open_file::Opened;
 use super::rename::STICKY;
 use super::{Entry, Fs, check_name};
 use nfsrdma_nfs3::{CreateMode, Cred, Made, Nfs3, Special};

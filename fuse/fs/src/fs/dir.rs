@@ -16,7 +16,7 @@ use super::dir_handle::{
 use super::error::{FsError, FsResult};
 use super::inode::{Stamp, State};
 use super::names::Child;
-use super::open::Opened;
+use super::open_file::Opened;
 use super::{Entry, Fs};
 use nfsrdma_nfs3::{Cred, DirEntry, DirPage, Nfs3, NfsError};
 use nfsrdma_rpcrdma::exec;

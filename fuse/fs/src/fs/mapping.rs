@@ -14,6 +14,7 @@ use super::Fs;
 use super::error::FsResult;
 use super::inode::Inode;
 use super::open_file::OpenFile;
+use super::write_place::Origin;
 use super::writer::WaitingCaller;
 use crate::cache::WriteData;
 use nfsrdma_nfs3::{Cred, Nfs3};
@@ -34,7 +35,6 @@ impl<N: Nfs3> Fs<N> {
         handle: u64,
         offset: u64,
         data: impl Into<WriteData<'a>>,
-        flags: i32,
         caller: &mut impl WaitingCaller,
     ) -> FsResult<u32> {
         let data = data.into();
@@ -51,7 +51,7 @@ impl<N: Nfs3> Fs<N> {
         };
         let writer = self.one_who_may_write(guess, &able).await;
         let all: Vec<_> = writing.into_iter().map(|(_, file)| file).collect();
-        self.write_by(&writer, &all, offset, data, flags, caller)
+        self.write_by(&writer, &all, offset, data, Origin::Mapping, caller)
             .await
     }
 

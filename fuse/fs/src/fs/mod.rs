@@ -52,6 +52,7 @@ mod sync;
 mod unsafe_files;
 mod unwritten;
 mod write;
+mod write_place;
 mod writer;
 
 pub use acl::NewMode;
@@ -64,8 +65,7 @@ pub use inode::{Inode, ROOT};
 pub use kernel_read::ReadEnd;
 pub use locking::SetLock;
 pub use lookup::Found;
-pub use open::Opened;
-pub use open_file::OpenFile;
+pub use open_file::{OpenFile, Opened};
 pub use paths::Paths;
 pub use unsafe_files::Hold;
 pub use unwritten::Unwritten;

@@ -13,22 +13,12 @@ use super::access::wanted_to_open;
 use super::error::{FsError, FsResult};
 use super::file::FileData;
 use super::inode::{Inode, Stamp};
-use super::open_file::OpenFile;
+use super::open_file::{OpenFile, Opened};
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_xdr::nfs3::SetAttributes;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// The reply to an OPEN or OPENDIR.
-#[derive(Debug, Clone, Copy)]
-pub struct Opened {
-    pub handle: u64,
-    /// Whether the data or names that the kernel caches are still valid.
-    pub keep_cache: bool,
-    /// Whether the attributes that the kernel has, including the size, are out of date.
-    pub attributes_changed: bool,
-}
 
 impl<N: Nfs3> Fs<N> {
     /// Opens a file: asks the server whether `cred` may, and whether the file has changed, so that

@@ -8,6 +8,16 @@ use crate::sync::atomic::AtomicBool;
 use nfsrdma_nfs3::Cred;
 use std::sync::Arc;
 
+/// The reply to an OPEN or OPENDIR.
+#[derive(Debug, Clone, Copy)]
+pub struct Opened {
+    pub handle: u64,
+    /// Whether the data or names that the kernel caches are still valid.
+    pub keep_cache: bool,
+    /// Whether the attributes that the kernel has, including the size, are out of date.
+    pub attributes_changed: bool,
+}
+
 /// A file that a program opened; several descriptors may share it.
 #[derive(Debug)]
 pub struct OpenFile {

@@ -18,7 +18,9 @@ use super::error::{FsError, FsResult};
 use super::file::{FileData, FileState};
 use super::inode::Inode;
 use super::open_file::OpenFile;
+use super::read::size_with;
 use super::unwritten::Unwritten;
+use super::write_place::{Origin, Place};
 use super::writer::WaitingCaller;
 use crate::cache::{
     Accepted, Action, Gaps, Goal, MAX_PIECE, Turn, Verdict, WriteCall, WriteData, WriteJob,
@@ -70,18 +72,45 @@ impl<N: Nfs3> Fs<N> {
             return None;
         }
         self.check_locks(&file, handle).ok()?;
-        let (offset, ended) = if flags & libc::O_APPEND != 0 {
+        let place = if flags & libc::O_APPEND != 0 {
             let (end, ended) = self.known_end(&file.inode);
-            (end?, Some(ended))
+            Place::End(end?, ended)
         } else {
             file.inode.state.lock().attributes()?;
-            (offset, None)
+            Place::At(offset)
         };
-        let data = match self.below_the_limit(offset, data.into()) {
+        self.put_now(&file, place, data.into())
+    }
+
+    /// As [`Fs::write_cached`], for pages of a mapping of the only open file.
+    pub fn write_mapped_cached<'a>(
+        self: &Arc<Self>,
+        handle: u64,
+        offset: u64,
+        data: impl Into<WriteData<'a>>,
+    ) -> Option<FsResult<u32>> {
+        let file = self.files.read().get(handle as usize).cloned()?;
+        let data = data.into();
+        let end = offset.saturating_add(data.len() as u64);
+        if file.is_sync() || self.config.sync || self.is_beyond(&file.inode, end) {
+            return None;
+        }
+        self.check_locks(&file, handle).ok()?;
+        self.put_now(&file, Place::Mapped(offset), data)
+    }
+
+    /// Puts data into the cache if there is room now.
+    fn put_now(
+        self: &Arc<Self>,
+        file: &Arc<OpenFile>,
+        place: Place,
+        data: WriteData<'_>,
+    ) -> Option<FsResult<u32>> {
+        let data = match self.below_the_limit(place.offset(), data) {
             Ok(data) => data,
             Err(error) => return Some(Err(error)),
         };
-        match self.put(&file, &[], (offset, ended), data) {
+        match self.put(file, &[], place, data) {
             Ok(Accepted::All) => Some(Ok(data.len() as u32)),
             Ok(Accepted::Wait | Accepted::Full | Accepted::Short | Accepted::OtherUser) => None,
             Err(error) => Some(Err(error)),
@@ -112,7 +141,9 @@ impl<N: Nfs3> Fs<N> {
         let data = data.into();
         let file = self.file(handle)?;
         self.check_locks(&file, handle)?;
-        self.write_by(&file, &[], offset, data, flags, caller).await
+        let origin = Origin::Call(flags);
+        self.write_by(&file, &[], offset, data, origin, caller)
+            .await
     }
 
     /// Writes with the credential of whoever opened `file`. If a WRITE fails, the error is reported
@@ -123,15 +154,16 @@ impl<N: Nfs3> Fs<N> {
         others: &[Arc<OpenFile>],
         offset: u64,
         given: WriteData<'_>,
-        flags: i32,
+        origin: Origin,
         caller: &mut impl WaitingCaller,
     ) -> FsResult<u32> {
         let inode = &file.inode;
-        let appends = flags & libc::O_APPEND != 0;
+        let has = |flag| matches!(origin, Origin::Call(flags) if flags & flag != 0);
+        let appends = has(libc::O_APPEND);
         if !appends {
             self.attributes_or_fetch(&file.cred, inode).await?;
         }
-        if OpenFile::is_direct(flags) {
+        if has(libc::O_DIRECT) {
             self.write_direct(file, offset, appends, given).await?;
             return Ok(given.len() as u32);
         }
@@ -144,20 +176,14 @@ impl<N: Nfs3> Fs<N> {
             changed.as_mut().enable();
             freed.as_mut().enable();
             // The end may have moved while this waited.
-            let place = match appends {
-                true => {
-                    let (end, ended) = match self.known_end(inode) {
-                        (Some(end), ended) => (end, ended),
-                        (None, _) => {
-                            turn = None;
-                            self.end_of(&file.cred, inode).await?
-                        }
-                    };
-                    (end, Some(ended))
+            let place = match self.place_now(inode, origin, offset, given.len()) {
+                Some(place) => place,
+                None => {
+                    turn = None;
+                    self.place(&file.cred, inode, origin, offset).await?
                 }
-                false => (offset, None),
             };
-            let fits = self.below_the_limit(place.0, given)?;
+            let fits = self.below_the_limit(place.offset(), given)?;
             let accepted = self.put(file, others, place, fits)?;
             if accepted != Accepted::Full {
                 // The next writer may find room, whatever this one waits for.
@@ -206,44 +232,6 @@ impl<N: Nfs3> Fs<N> {
         Ok(written as u32)
     }
 
-    /// The end of a file, including data that the server does not have yet, if that is known; and
-    /// [`FileState::ended`] at that time.
-    pub(super) fn known_end(&self, inode: &Inode) -> (Option<u64>, u64) {
-        // This must be read before the size, as `unwritten_end` says.
-        let (written, ended) = match inode.data() {
-            Some(data) => data.with(|inner| (inner.end(), inner.ended())),
-            None => (0, 0),
-        };
-        let size = inode.state.lock().fresh(self.now()).map(|of| of.size);
-        (size.map(|size| size.max(written)), ended)
-    }
-
-    /// As [`Fs::known_end`], by a GETATTR if need be.
-    pub(super) async fn end_of(&self, cred: &Cred, inode: &Arc<Inode>) -> FsResult<(u64, u64)> {
-        match self.known_end(inode) {
-            (Some(end), ended) => Ok((end, ended)),
-            (None, ended) => {
-                let written = inode.unwritten_end();
-                let size = self.fetch(cred, inode).await?.size;
-                Ok((size.max(written), ended))
-            }
-        }
-    }
-
-    /// The part of `data` at `offset` that fits into the server's largest file (FSINFO, RFC 1813
-    /// section 3.3.19); an error if that is none (write(2), EFBIG).
-    pub(super) fn below_the_limit<'a>(
-        &self,
-        offset: u64,
-        data: WriteData<'a>,
-    ) -> FsResult<WriteData<'a>> {
-        let room = self.limits().max_file_size.saturating_sub(offset);
-        if room == 0 && !data.is_empty() {
-            return Err(FsError::TooLarge);
-        }
-        Ok(data.first(usize::try_from(room).unwrap_or(usize::MAX)))
-    }
-
     /// Fails at the end of the mount: no more data is accepted, because the locks are released.
     pub(super) fn not_ended(&self) -> FsResult<()> {
         match self.ended.load(Ordering::Relaxed) {
@@ -252,17 +240,19 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// Puts data into the cache, and starts full WRITEs. For an append, `ended` is the
-    /// [`FileState::ended`] at which `offset` was the end of the file.
+    /// Puts data into the cache, and starts full WRITEs.
+    ///
+    /// Of pages of a mapping, what lies behind the end of the file is left out. The kernel sends
+    /// none, but a truncation (O_TRUNC, for which the kernel does not wait for pages that are being
+    /// written) may have been carried out since.
     fn put(
         self: &Arc<Self>,
         file: &Arc<OpenFile>,
         others: &[Arc<OpenFile>],
-        (offset, ended): (u64, Option<u64>),
+        place: Place,
         given: WriteData<'_>,
     ) -> FsResult<Accepted> {
-        let len = given.len();
-        let end = offset + len as u64;
+        let (len, offset) = (given.len(), place.offset());
         let inode = &file.inode;
         let data = self.data(inode);
         self.shared.budget.make_room(len + 2 * 4096);
@@ -270,24 +260,43 @@ impl<N: Nfs3> Fs<N> {
         if dirty > 0 && dirty + len > self.config.dirty_bytes {
             return Ok(Accepted::Full);
         }
-        let result = data.with(|inner| -> FsResult<Accepted> {
+        let result = data.with(|inner| -> FsResult<Option<Accepted>> {
             self.not_ended()?;
             // Checked under the lock, so that a truncation by a later call comes after this data.
             not_abandoned()?;
-            if ended.is_some_and(|ended| ended != inner.ended()) {
-                return Ok(Accepted::Wait);
+            let given = match place {
+                Place::At(_) => given,
+                Place::End(_, ended) if ended != inner.ended() => return Ok(Some(Accepted::Wait)),
+                Place::End(..) => given,
+                Place::Mapped(_) if inner.write_back().is_flushing() => {
+                    return Ok(Some(Accepted::Wait));
+                }
+                Place::Mapped(_) => {
+                    let room = size_with(inner, inode).unwrap_or(0).saturating_sub(offset);
+                    given.first(usize::try_from(room).unwrap_or(usize::MAX))
+                }
+            };
+            if given.is_empty() {
+                return Ok(None);
             }
+            let end = offset + given.len() as u64;
             // This data comes later than that of an O_DIRECT write under way, as of a program that was
             // killed, and must overwrite it.
             if inner.is_written_direct(&(offset..end)) {
-                return Ok(Accepted::Wait);
+                return Ok(Some(Accepted::Wait));
             }
             let now = self.now();
             let most = self.config.dirty_file_bytes;
             let mut alloc = |len| self.pool.alloc(len);
             inner.release_writers();
             let write_back = inner.write_back();
+            let ended_at = write_back.end();
             let accepted = write_back.write(&file.cred, offset, given, now, most, &mut alloc);
+            if let (Place::End(..), Accepted::Short) = (place, accepted) {
+                // The next attempt would begin behind the part that was stored.
+                write_back.take_back(offset, ended_at);
+                return Ok(Some(Accepted::Short));
+            }
             if matches!(accepted, Accepted::All | Accepted::Short) {
                 // Under the lock: a WRITE of this data may fail as soon as it is released.
                 for file in std::iter::once(file).chain(others) {
@@ -297,8 +306,11 @@ impl<N: Nfs3> Fs<N> {
                 }
                 inner.void_reads(offset..end);
             }
-            Ok(accepted)
+            Ok(Some(accepted))
         })?;
+        let Some(result) = result else {
+            return Ok(Accepted::All);
+        };
         if matches!(result, Accepted::All | Accepted::Short) {
             // Inserted after the data. If all of it is safe by now, `tick` removes the file.
             let mut files = self.unsafe_files.lock();

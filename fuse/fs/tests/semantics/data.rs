@@ -634,3 +634,34 @@ fn data_that_is_safe_without_a_commit_does_not_keep_the_mount_busy() {
     m.fs.tick();
     assert_eq!(held.load(Ordering::Relaxed), 0);
 }
+
+/// The first part of an append fits into the last block of the file, and there is no memory for the
+/// rest.
+#[test]
+fn an_append_for_which_memory_is_short_is_written_once() {
+    let m = Mount::new();
+    let (_, f) = m.create("f");
+    let append = |data: &[u8]| {
+        let flags = RW | libc::O_APPEND;
+        let done = match m.fs.write_cached(f, 0, data, flags) {
+            Some(done) => done,
+            None => block_on(m.fs.write(f, 0, data, flags)),
+        };
+        assert_eq!(done.unwrap() as usize, data.len());
+    };
+    append(&[1; 4000]);
+    let mut held = Vec::new();
+    for size in [1 << 20, 4096] {
+        held.extend(std::iter::from_fn(|| m.pool.alloc(size)));
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| append(&[2; 200]));
+        while m.count("write_waits") == 0 {
+            std::thread::yield_now();
+        }
+        drop(held);
+    });
+    m.close(f).unwrap();
+    let expected = [vec![1; 4000], vec![2; 200]].concat();
+    assert!(m.server.contents("f").unwrap() == expected);
+}
