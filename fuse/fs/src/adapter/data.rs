@@ -115,6 +115,7 @@ impl<N: Nfs3> Adapter<N> {
         // A write that waits for memory must not hold one of the last buffers.
         let copy = !OpenFile::is_direct(flags) && self.fs.is_short_of_buffers();
         let (fs, data) = (self.fs.clone(), data.keep(copy));
+        let waits = fs.write_waits(handle);
         let append = match OpenFile::is_direct_append(flags) {
             true => fs.append_arrived(handle, offset, pid),
             false => None,
@@ -140,6 +141,7 @@ impl<N: Nfs3> Adapter<N> {
             if !OpenFile::is_direct(flags) {
                 fs.kernel_wrote(handle, &range, pid);
             }
+            drop(waits);
             answer.give(result, Reply::written);
         });
     }

@@ -33,6 +33,15 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
+    /// A WRITE to a file has arrived and is not answered at once. Keep the result until
+    /// [`Fs::kernel_wrote`] was called.
+    pub fn write_waits(&self, handle: u64) -> Option<WaitingWrite> {
+        let file = self.files.read().get(handle as usize).cloned()?;
+        let data = self.data(&file.inode).clone();
+        data.dropped.begin_wait(self.now());
+        Some(WaitingWrite(data))
+    }
+
     /// A WRITE of the thread `pid` was handled. Makes the kernel drop the pages of `range` if they
     /// may have been read without the data of this WRITE.
     pub fn kernel_wrote(&self, handle: u64, range: &Range<u64>, pid: u32) {
@@ -84,6 +93,16 @@ impl<N: Nfs3> Fs<N> {
         data.until(|inner| (!inner.stale_pages().is_waiting()).then_some(()))
             .await;
         true
+    }
+}
+
+/// A WRITE that has arrived and waits.
+#[derive(Debug)]
+pub struct WaitingWrite(Arc<FileData>);
+
+impl Drop for WaitingWrite {
+    fn drop(&mut self) {
+        self.0.dropped.end_wait();
     }
 }
 

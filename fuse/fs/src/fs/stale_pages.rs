@@ -13,35 +13,63 @@
 //! begins with a GETATTR, since the WRITE has made the kernel's attributes invalid, and that
 //! GETATTR waits for the notification.
 //!
+//! A WRITE may wait here for longer than that, as for a flush of the file. As long as it does, the
+//! time is that of its arrival ([`Dropped::begin_wait`]).
+//!
 //! The kernel ignores attributes if a WRITE or a notification has ended since it asked for them, and
 //! does not drop its pages then. So READs are not forgotten when the kernel is given attributes with
 //! another mtime within [`IGNORED`] of the time before.
 
 use super::clock::{Clock, Nanos, nanos};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Even on a busy machine, a WRITE is handled within this time after the kernel has copied its data
-/// into a page.
+/// Even on a busy machine, a WRITE arrives here within this time after the kernel has copied its
+/// data into a page.
 const WINDOW: Duration = Duration::from_secs(1);
 
 /// The kernel may ignore attributes that it is given within this time after others.
 const IGNORED: Duration = Duration::from_millis(200);
 
-/// When the kernel was last made to drop the pages of a file; 0 if it never was.
+/// When the kernel was last made to drop the pages of a file.
 #[derive(Debug, Default)]
-pub(super) struct Dropped(AtomicU64);
+pub(super) struct Dropped {
+    /// 0 if it never was.
+    at: AtomicU64,
+    /// The WRITEs that wait, and when the first of them arrived.
+    waiting: AtomicUsize,
+    arrived: AtomicU64,
+}
 
 impl Dropped {
     pub(super) fn now(&self, now: Nanos) {
-        self.0.store(now.max(1), Ordering::Relaxed);
+        self.at.store(now.max(1), Ordering::Relaxed);
     }
 
-    /// That moment, if it is less than [`WINDOW`] ago.
+    /// That moment, if it is less than [`WINDOW`] ago, or before the first WRITE arrived that waits.
     pub(super) fn lately(&self, clock: &Clock) -> Option<Nanos> {
-        let at = self.0.load(Ordering::Relaxed);
-        (at != 0 && clock.now().saturating_sub(at) < nanos(WINDOW)).then_some(at)
+        let at = self.at.load(Ordering::Relaxed);
+        if at == 0 {
+            return None;
+        }
+        let now = match self.waiting.load(Ordering::Acquire) {
+            0 => clock.now(),
+            _ => self.arrived.load(Ordering::Relaxed),
+        };
+        (now.saturating_sub(at) < nanos(WINDOW)).then_some(at)
+    }
+
+    /// A WRITE has arrived, and has to wait until [`Dropped::end_wait`].
+    pub(super) fn begin_wait(&self, now: Nanos) {
+        if self.waiting.load(Ordering::Relaxed) == 0 {
+            self.arrived.store(now, Ordering::Relaxed);
+        }
+        self.waiting.fetch_add(1, Ordering::Release);
+    }
+
+    pub(super) fn end_wait(&self) {
+        self.waiting.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -164,5 +192,27 @@ mod tests {
         assert_eq!(dropped.lately(&clock), Some(1));
         clock.advance(WINDOW / 2);
         assert_eq!(dropped.lately(&clock), None);
+    }
+
+    #[test]
+    fn a_write_that_waits_counts_from_when_it_arrived() {
+        let (clock, dropped) = (Clock::manual(), Dropped::default());
+        dropped.now(clock.now());
+        clock.advance(WINDOW / 2);
+        dropped.begin_wait(clock.now());
+        dropped.begin_wait(clock.now());
+        clock.advance(WINDOW * 10);
+        assert_eq!(dropped.lately(&clock), Some(1));
+        dropped.end_wait();
+        assert_eq!(dropped.lately(&clock), Some(1));
+        dropped.end_wait();
+        assert_eq!(dropped.lately(&clock), None);
+        // It arrived long after the pages were dropped.
+        dropped.begin_wait(clock.now());
+        assert_eq!(dropped.lately(&clock), None);
+        let now = clock.now();
+        dropped.now(now);
+        clock.advance(WINDOW * 10);
+        assert_eq!(dropped.lately(&clock), Some(now));
     }
 }

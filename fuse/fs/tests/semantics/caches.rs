@@ -366,3 +366,25 @@ fn pages_that_were_read_while_a_write_was_on_its_way_are_dropped() {
     drop(stale);
     assert!(m.fs.getattr_cached(node, true).is_some());
 }
+
+/// As above, if the WRITE then waits here for longer than any WRITE takes to arrive.
+#[test]
+fn pages_that_were_read_while_a_write_waited_are_dropped() {
+    let (reader, writer) = (7, 8);
+    let m = Mount::new();
+    let (tell, told) = channel();
+    m.fs.set_kernel_cache(Box::new(Kernel(tell)));
+    let (node, f) = m.create("f");
+    m.write(f, 0, &[1; 8192]).unwrap();
+    m.stat(node).unwrap();
+    m.clock.advance(Duration::from_millis(500));
+    let waits = m.fs.write_waits(f);
+    m.clock.advance(Duration::from_secs(10));
+    m.fs.kernel_reads(f, &(0..4096), reader);
+    m.read(f, 0, 4096).unwrap();
+    m.clock.advance(Duration::from_secs(10));
+    m.write(f, 0, &[2; 10]).unwrap();
+    m.fs.kernel_wrote(f, &(0..10), writer);
+    drop(waits);
+    assert_eq!(told.try_recv(), Ok(node));
+}
