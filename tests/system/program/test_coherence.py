@@ -655,3 +655,18 @@ def test_a_rename_that_is_refused_leaves_no_hidden_name():
             assert os.stat(server.mnt / "d/f").st_nlink == 1
         found = sorted(os.listdir(server.export / "d"))
         assert found == ["f", "g"], found
+
+
+def test_what_another_wrote_is_read_once_a_change_of_the_mode_has_shown_it():
+    """The reply to a SETATTR makes the kernel drop no pages, whatever time of modification it shows."""
+    with Server() as server:
+        there, seen = server.export / "f", server.mnt / "f"
+        there.write_bytes(b"o" * PAGE)
+        server.mount_well("actimeo=3600")
+        with Opened(seen) as file:
+            for turn, text in enumerate((b"x", b"y", b"z")):
+                page(file, 0)
+                with Opened(there) as theirs:
+                    os.pwrite(theirs, text * PAGE, 0)
+                os.chmod(seen, 0o600 + turn)
+                until(lambda text=text: page(file, 0) == text * PAGE, "what was written at the server")

@@ -30,6 +30,7 @@ impl<N: Nfs3> Adapter<N> {
                     reply.opened(opened.handle, flags);
                 },
                 |opened| {
+                    fs.opendir_unheard(node, &opened);
                     let _ = fs.releasedir(opened.handle);
                 },
             );

@@ -4,7 +4,8 @@
 //! operation of `Fs` as a future. A LOOKUP that the cache of names can answer is answered at once,
 //! and reads the caller's supplementary groups only if the answer depends on them. If the caller
 //! was killed before the reply, the kernel does not get the entry: its reference to the node is
-//! taken back, and a file that CREATE opened is closed.
+//! taken back, and a file that CREATE opened is closed. If the operation has made or removed a name
+//! nevertheless, the kernel is notified of the name.
 
 use super::credentials::user_of;
 use super::replies::{
@@ -82,7 +83,7 @@ impl<N: Nfs3> Adapter<N> {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
         self.change(request, reply, |reply| async move {
             let result = fs.mknod(&cred, parent, name.as_bytes(), mode, rdev).await;
-            reply_new_entry(reply, result, &fs);
+            reply_new_entry(reply, result, &fs, (parent, &name));
         });
     }
 
@@ -97,29 +98,27 @@ impl<N: Nfs3> Adapter<N> {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
         self.change(request, reply, |reply| async move {
             let result = fs.mkdir(&cred, parent, name.as_bytes(), mode).await;
-            reply_new_entry(reply, result, &fs);
+            reply_new_entry(reply, result, &fs, (parent, &name));
         });
     }
 
     pub(super) fn unlink(&self, request: &Header, parent: u64, name: &OsStr, reply: Reply) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
         self.change(request, reply, |reply| async move {
-            reply_held(
-                reply,
-                fs.unlink(&cred, parent, name.as_bytes()).await,
-                reply_ok,
-            );
+            let result = fs.unlink(&cred, parent, name.as_bytes()).await;
+            reply_or_undo(reply, result, reply_ok, |()| {
+                fs.name_unheard(parent, name.as_bytes());
+            });
         });
     }
 
     pub(super) fn rmdir(&self, request: &Header, parent: u64, name: &OsStr, reply: Reply) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
         self.change(request, reply, |reply| async move {
-            reply_held(
-                reply,
-                fs.rmdir(&cred, parent, name.as_bytes()).await,
-                reply_ok,
-            );
+            let result = fs.rmdir(&cred, parent, name.as_bytes()).await;
+            reply_or_undo(reply, result, reply_ok, |()| {
+                fs.name_unheard(parent, name.as_bytes());
+            });
         });
     }
 
@@ -137,7 +136,7 @@ impl<N: Nfs3> Adapter<N> {
             let result = fs
                 .symlink(&cred, parent, name.as_bytes(), target.as_bytes())
                 .await;
-            reply_new_entry(reply, result, &fs);
+            reply_new_entry(reply, result, &fs, (parent, &name));
         });
     }
 
@@ -155,7 +154,11 @@ impl<N: Nfs3> Adapter<N> {
         self.change(request, reply, |reply| async move {
             let from = (parent, name.as_bytes());
             let to = (new_parent, new_name.as_bytes());
-            reply_held(reply, fs.rename(&cred, from, to, flags).await, reply_ok);
+            let result = fs.rename(&cred, from, to, flags).await;
+            reply_or_undo(reply, result, reply_ok, |()| {
+                fs.name_unheard(from.0, from.1);
+                fs.name_unheard(to.0, to.1);
+            });
         });
     }
 
@@ -170,7 +173,7 @@ impl<N: Nfs3> Adapter<N> {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
         self.change(request, reply, |reply| async move {
             let result = fs.link(&cred, node, parent, name.as_bytes()).await;
-            reply_new_entry(reply, result, &fs);
+            reply_new_entry(reply, result, &fs, (parent, &name));
         });
     }
 
@@ -199,6 +202,7 @@ impl<N: Nfs3> Adapter<N> {
                 },
                 |(entry, opened)| {
                     fs.forget(entry.nodeid, 1);
+                    fs.name_unheard(parent, name.as_bytes());
                     close(&fs, opened);
                 },
             );
@@ -226,9 +230,16 @@ fn sparing_mounts<N: Nfs3>(
     }
 }
 
-/// Answers with an entry, or takes back the kernel's reference if the caller was killed.
-fn reply_new_entry<N: Nfs3>(reply: Held, result: FsResult<Entry>, fs: &Fs<N>) {
+/// Answers with the entry of a name that was made. If the caller was killed, takes back the kernel's
+/// reference, and has the kernel look up the name, which it may believe not to exist.
+fn reply_new_entry<N: Nfs3>(
+    reply: Held,
+    result: FsResult<Entry>,
+    fs: &Fs<N>,
+    (parent, name): (u64, &OsStr),
+) {
     reply_or_undo(reply, result, reply_entry, |entry| {
-        fs.forget(entry.nodeid, 1)
+        fs.forget(entry.nodeid, 1);
+        fs.name_unheard(parent, name.as_bytes());
     });
 }

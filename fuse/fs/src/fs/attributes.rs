@@ -182,6 +182,9 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<(Attributes, Duration)> {
         let inode = self.inode(nodeid)?;
         self.set(cred, &inode, new, by_name).await?;
+        // The reply makes the kernel drop its pages only if the size differs.
+        let behind = inode.state.lock().stays_behind();
+        self.drop_kernel_data(&inode, behind);
         let attributes = {
             let state = inode.state.lock();
             state.fresh(self.now()).copied()

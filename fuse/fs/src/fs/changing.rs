@@ -12,6 +12,7 @@ use super::Fs;
 use super::change_context::{KernelCache, MemoryWait};
 use super::error::FsResult;
 use super::inode::{Inode, Kind, Outcome, Stamp};
+use super::open_file::Opened;
 use crate::sync::thread;
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError, NfsResult, ReadDone, WriteDone};
 use nfsrdma_rdma::contract::Segs;
@@ -256,13 +257,40 @@ impl<N: Nfs3> Fs<N> {
         self.drop_kernel_data(inode, known);
     }
 
-    fn drop_kernel_data(&self, inode: &Inode, known: bool) {
+    pub(super) fn drop_kernel_data(&self, inode: &Inode, known: bool) {
         if known
             && inode.kind == FileType::Regular
             && let Some(kernel) = self.change_context.kernel.get()
         {
             kernel.invalidate_data(inode.nodeid);
         }
+    }
+
+    /// The kernel did not get the reply to an OPEN, because the caller was killed. Unlike the server,
+    /// it has truncated nothing, and it still has what the reply would have made it drop.
+    pub fn open_unheard(&self, opened: &Opened) {
+        let Ok(file) = self.file(opened.handle) else {
+            return;
+        };
+        let truncated = file.flags & libc::O_TRUNC != 0;
+        if truncated || opened.attributes_changed || !opened.keep_cache {
+            self.unheard(&file.inode);
+        }
+    }
+
+    /// As [`Fs::open_unheard`], for an OPENDIR.
+    pub fn opendir_unheard(&self, nodeid: u64, opened: &Opened) {
+        if let Some(dir) = self.table.get(nodeid).filter(|_| !opened.keep_cache) {
+            self.unheard(&dir);
+        }
+    }
+
+    fn unheard(&self, inode: &Inode) {
+        inode.state.lock().unheard();
+        if let Some(kernel) = self.change_context.kernel.get() {
+            kernel.invalidate_attributes(inode.nodeid);
+        }
+        self.drop_kernel_data(inode, true);
     }
 
     /// Whether the kernel has data of a file that somebody else has changed since, and was not

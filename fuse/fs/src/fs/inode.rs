@@ -23,7 +23,7 @@ static EPOCH: AtomicU64 = AtomicU64::new(1);
 
 /// The [`State::told_epoch`] of attributes whose size includes data of this mount that the server
 /// has not shown yet. The file may never get that long: if the data did reach the server, somebody
-/// else may have truncated the file since.
+/// else may have truncated the file since. Also of attributes in a reply that the kernel did not get.
 const BEYOND: u64 = u64::MAX - 1;
 /// The [`State::kernel_epoch`] of pages that are out of date although size and mtime are those that
 /// the kernel knows, so that no attributes will make the kernel drop the pages.
@@ -236,6 +236,21 @@ impl State {
             || (self.kernel_epoch != 0
                 && self.kernel_epoch != self.epoch
                 && self.told_epoch != self.epoch)
+    }
+
+    /// The kernel is given the attributes in a reply that does not make it drop its pages (SETATTR).
+    /// Returns whether these are out of date; they then remain so for the next open, too.
+    pub fn stays_behind(&mut self) -> bool {
+        let behind = self.kernel_is_behind();
+        if behind {
+            self.kernel_epoch = BEHIND;
+        }
+        behind
+    }
+
+    /// The kernel did not get a reply after which it would have dropped its pages and attributes.
+    pub fn unheard(&mut self) {
+        (self.kernel_epoch, self.told_epoch) = (BEHIND, BEYOND);
     }
 
     /// Written data is lost, but the kernel still caches it: the next open makes the kernel drop

@@ -239,6 +239,22 @@ impl<N: Nfs3> Fs<N> {
         error
     }
 
+    /// The kernel may be wrong about `name`: notifies it.
+    pub(super) fn name_unknown(&self, dir: &Inode, name: &[u8]) {
+        // It is notified of names that are cached with an old epoch.
+        let outdated = dir.state.lock().epoch.wrapping_sub(1);
+        self.names.put(dir.nodeid, outdated, name, Child::Absent);
+        self.expire_names_in(dir);
+    }
+
+    /// The kernel did not get the reply to a call that has made or removed `name`, because the
+    /// caller was killed. It may have cached meanwhile, or before, what the name led to before.
+    pub fn name_unheard(&self, parent: u64, name: &[u8]) {
+        if let Some(dir) = self.table.get(parent) {
+            self.name_unknown(&dir, name);
+        }
+    }
+
     /// Caches that a change by this mount made `name` lead to `child`, or to nothing.
     pub(super) fn own_name(&self, dir: &Inode, name: &[u8], child: Option<&Arc<Inode>>) {
         let epoch = dir.state.lock().epoch;

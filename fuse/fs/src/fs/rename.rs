@@ -135,12 +135,7 @@ impl<N: Nfs3> Fs<N> {
                 self.own_name(dir, name, Some(source));
                 source.state.lock().named_otherwise();
             }
-            None => {
-                // The name is cached with an old epoch, so that the kernel is notified of it.
-                let outdated = dir.state.lock().epoch.wrapping_sub(1);
-                self.names.put(dir.nodeid, outdated, name, Child::Absent);
-                self.expire_names_in(dir);
-            }
+            None => self.name_unknown(dir, name),
         }
     }
 

@@ -1,0 +1,93 @@
+"""What the server has changed for a program that was killed meanwhile is seen by the other programs of the mount, whose
+kernel did not get the reply."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from program.support import *  # noqa: F403
+
+# Nothing that the kernel caches expires during a test.
+FOR_EVER = "actimeo=3600"
+
+
+def killed_in(command, procedure, code, *words, meanwhile=lambda: None):
+    """Runs a program, which is killed while the server holds its call of `procedure`. The server then executes the
+    call; `meanwhile` is called before."""
+    command(f"hold {procedure} 1")
+    try:
+        with subprocess.Popen([sys.executable, "-c", f"import os, sys; {code}", *words]) as program:
+            try:
+                command(f"wait-held 1 {LIMIT * 1000}")
+            finally:
+                program.kill()
+        meanwhile()
+    finally:
+        command("release")
+
+
+@pytest.mark.parametrize("flags", ["os.O_TRUNC", "os.O_TRUNC | os.O_CREAT"])
+def test_a_file_that_a_killed_program_has_truncated_is_empty(flags):
+    with scripted() as (server, command):
+        there, seen = server.export / "f", server.mnt / "f"
+        there.write_bytes(b"o" * 8192)
+        server.mount_well(FOR_EVER)
+        # The first of these change the time of access, which later opens see.
+        for _ in range(3):
+            assert (seen.stat().st_size, len(seen.read_bytes())) == (8192, 8192)
+        killed_in(command, "SETATTR", f"os.open(sys.argv[1], os.O_WRONLY | {flags})", seen)
+        until(lambda: there.stat().st_size == 0, "the truncation at the server")
+        until(lambda: (seen.stat().st_size, seen.read_bytes()) == (0, b""), "the truncation on the mount")
+
+
+def test_a_file_that_a_killed_program_was_about_to_open_is_up_to_date():
+    """The open has found that another client has changed the file, with the size and the time that it had before."""
+    with scripted() as (server, command):
+        there, seen = server.export / "f", server.mnt / "f"
+        there.write_bytes(b"o" * 8192)
+        server.mount_well(FOR_EVER)
+        assert seen.read_bytes() == b"o" * 8192
+        before = there.stat()
+        there.write_bytes(b"n" * 8192)
+        os.utime(there, ns=(before.st_atime_ns, before.st_mtime_ns))
+        killed_in(command, "ACCESS", "os.open(sys.argv[1], os.O_RDONLY)", seen)
+        # Each open would be answered by the server, but for what the kernel keeps.
+        until(lambda: event(server, "foreign_changes") > 0, "the change that the killed program's open has found")
+        assert seen.read_bytes() == b"n" * 8192
+
+
+@pytest.mark.parametrize("procedure, code", [
+    ("MKDIR", "os.mkdir(sys.argv[1])"),
+    ("SYMLINK", "os.symlink('/', sys.argv[1])"),
+    ("CREATE", "os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)"),
+    ("MKNOD", "os.mkfifo(sys.argv[1])"),
+    ("LINK", "os.link(sys.argv[2], sys.argv[1])"),
+    ("RENAME", "os.rename(sys.argv[2], sys.argv[1])"),
+])  # fmt: skip
+def test_a_name_that_a_killed_program_has_made_is_there(procedure, code):
+    with scripted() as (server, command):
+        (server.export / "old").touch()
+        there, seen = server.export / "new", server.mnt / "new"
+        server.mount_well(FOR_EVER)
+        assert (server.mnt / "old").exists() and not seen.exists()
+        killed_in(command, procedure, code, seen, server.mnt / "old", meanwhile=seen.exists)
+        until(lambda: os.path.lexists(there), "the name at the server")
+        until(lambda: os.path.lexists(seen), "the name on the mount")
+
+
+@pytest.mark.parametrize("procedure, code", [
+    ("REMOVE", "os.unlink(sys.argv[1])"),
+    ("RMDIR", "os.rmdir(sys.argv[1])"),
+    ("RENAME", "os.rename(sys.argv[1], sys.argv[1] + '2')"),
+])  # fmt: skip
+def test_a_name_that_a_killed_program_has_removed_is_gone(procedure, code):
+    with scripted() as (server, command):
+        there, seen = server.export / "old", server.mnt / "old"
+        there.mkdir() if procedure == "RMDIR" else there.touch()
+        server.mount_well(FOR_EVER)
+        assert seen.exists()
+        killed_in(command, procedure, code, seen, meanwhile=seen.exists)
+        until(lambda: not there.exists(), "the removal at the server")
+        until(lambda: not seen.exists(), "the removal on the mount")
