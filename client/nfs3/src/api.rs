@@ -40,6 +40,9 @@ pub enum NfsError {
     /// The reply violates the protocol, or contradicts the call.
     #[error("server misbehaved: {0}")]
     PeerMisbehaved(String),
+    /// The server ends each connection over this call, instead of answering it.
+    #[error("server misbehaved: {0}")]
+    Disconnects(String),
     /// A failure of this machine, such as a lack of buffers or descriptors.
     #[error("{0}")]
     Local(String),

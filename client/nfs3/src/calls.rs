@@ -21,7 +21,10 @@ use crate::limits::cut;
 use crate::retransmitted::Expected;
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
+use nfsrdma_rpcrdma::Error;
+use nfsrdma_rpcrdma::error::ProtocolError;
 use nfsrdma_rpcrdma::transport::{Driver, Payload};
+use nfsrdma_xdr::codec::DecodeError;
 use nfsrdma_xdr::nfs3::*;
 
 /// Makes a call without payload. `$ok` handles the results; `$failed` may accept a status.
@@ -54,6 +57,20 @@ macro_rules! call {
             }
         }
     }};
+}
+
+/// Whether a reply to READLINK has a path that is longer than the decoder takes.
+fn is_too_long(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::PeerMisbehaved(ProtocolError::Reply {
+            error: DecodeError::TooLong {
+                what: "symbolic link",
+                ..
+            },
+            ..
+        })
+    )
 }
 
 impl Nfs3 for Nfs3Client {
@@ -149,16 +166,25 @@ impl Nfs3 for Nfs3Client {
         // The path is DDP-eligible (RFC 8267 section 4), but a Write chunk for it is optional.
         // NFS-Ganesha leaves that chunk unused and sends the path inline; Linux's client also
         // receives it in a Reply chunk.
-        call!(self, Readlink, cred, args, |ok| {
-            let nfsrdma_xdr::codec::Payload::Inline(path) = ok.path else {
-                return misbehaved("a symbolic link in a chunk that was not offered");
-            };
-            let path = path.to_vec();
-            if path.is_empty() || path.contains(&0) {
-                return misbehaved("a symbolic link that is empty or has a NUL");
-            }
-            Ok((path, ok.attributes))
-        })
+        let reply = self.perform::<Readlink>(cred, &args, Payload::None).await?;
+        let too_long = Err(NfsError::Status(Status::NameTooLong));
+        let ok = match reply.results::<Readlink>() {
+            Ok(Reply::Ok(ok)) => ok,
+            Ok(Reply::Fail(status, _)) => return self.refused::<Readlink, _>(status),
+            Err(error) if is_too_long(&error) => return too_long,
+            Err(error) => return Err(error.into()),
+        };
+        let nfsrdma_xdr::codec::Payload::Inline(path) = ok.path else {
+            return misbehaved("a symbolic link in a chunk that was not offered");
+        };
+        if path.is_empty() || path.contains(&0) {
+            return misbehaved("a symbolic link that is empty or has a NUL");
+        }
+        // PATH_MAX counts the NUL at the end as well, and the kernel takes no longer path.
+        if path.len() >= PATH_MAX {
+            return too_long;
+        }
+        Ok((path.to_vec(), ok.attributes))
     }
 
     async fn read(
@@ -245,13 +271,15 @@ impl Nfs3 for Nfs3Client {
             let results = match reply {
                 // The server may have a smaller limit than this WRITE was planned for. The rest is
                 // then written by another WRITE, as after a short count.
-                Err(NfsError::Refused(why)) => match self.smaller_write(len).await {
-                    Some(most) => {
-                        (data, len) = (cut(data, most), most);
-                        continue;
+                Err(error @ (NfsError::Refused(_) | NfsError::Disconnects(_))) => {
+                    match self.smaller_write(len).await {
+                        Some(most) => {
+                            (data, len) = (cut(data, most), most);
+                            continue;
+                        }
+                        None => return Err(error),
                     }
-                    None => return Err(NfsError::Refused(why)),
-                },
+                }
                 reply => reply?,
             };
             return match results {

@@ -2,6 +2,7 @@
 
 use crate::api::NfsError;
 use nfsrdma_rpcrdma::Error;
+use nfsrdma_rpcrdma::error::ProtocolError;
 
 impl From<Error> for NfsError {
     fn from(error: Error) -> Self {
@@ -10,6 +11,9 @@ impl From<Error> for NfsError {
             Error::Rejected(why) => NfsError::Refused(why.to_string()),
             Error::RdmaError(why) => NfsError::Refused(why.to_string()),
             Error::TimedOut => NfsError::TimedOut,
+            Error::PeerMisbehaved(why @ ProtocolError::Disconnects { .. }) => {
+                NfsError::Disconnects(why.to_string())
+            }
             Error::PeerMisbehaved(why) => NfsError::PeerMisbehaved(why.to_string()),
             Error::Local(why) => NfsError::Local(why.to_string()),
             Error::Cancelled => NfsError::Interrupted,

@@ -5,10 +5,13 @@ use crate::api::{Cred, Limits};
 use crate::options::WriteChunk;
 use nfsrdma_rdma::Buf;
 use nfsrdma_rdma::contract::Segs;
+use nfsrdma_rpcrdma::throttle::{Throttle, and_more};
 use nfsrdma_xdr::nfs3::{FileHandle, FsinfoOk, IO_MAX};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Instant;
 
 /// Default of rsize and wsize, unless the server's limit is smaller.
 const DEFAULT_IO: u32 = 1 << 20;
@@ -82,6 +85,11 @@ pub(crate) struct Known {
     source: OnceLock<Source>,
     /// The number of lost connections when the limits were last asked for.
     asked: AtomicU64,
+    /// Whether they are being asked for. A call that waits for its answer is sent again on the next
+    /// connection, so one is enough, however often the connection is lost meanwhile.
+    asking: AtomicBool,
+    /// Limits the log: a server can return other limits each time.
+    log: Mutex<Throttle<Instant>>,
 }
 
 impl Known {
@@ -96,6 +104,8 @@ impl Known {
             }),
             source: OnceLock::new(),
             asked: AtomicU64::new(0),
+            asking: AtomicBool::new(false),
+            log: Mutex::default(),
         }
     }
 
@@ -121,11 +131,37 @@ impl Known {
         *self.limits.read()
     }
 
-    /// Whether the limits have to be asked for again. True for one caller after each loss.
+    /// Whether the limits have to be asked for again, after `lost` connections were lost. True for
+    /// one caller after each loss, who has to call [`Known::answered`] in the end.
     pub(crate) fn are_old(&self, lost: u64) -> bool {
-        self.asked.load(Relaxed) != lost
-            && self.source.get().is_some()
-            && self.asked.swap(lost, Relaxed) != lost
+        if self.asked.load(Relaxed) == lost
+            || self.source.get().is_none()
+            || self.asking.swap(true, Acquire)
+        {
+            return false;
+        }
+        let old = self.asked.swap(lost, Relaxed) != lost;
+        if !old {
+            self.answered();
+        }
+        old
+    }
+
+    /// The limits are no longer being asked for.
+    pub(crate) fn answered(&self) {
+        self.asking.store(false, Release);
+    }
+
+    /// Logs that the limits have changed, once a minute at most.
+    pub(crate) fn log_change(&self, new: &Limits) {
+        if let Some(more) = self.log.lock().event(Instant::now()) {
+            tracing::warn!(
+                "the server's limits changed: it gives {} bytes to a READ and takes {} of a WRITE{}",
+                new.rtmax,
+                new.wtmax,
+                and_more(more)
+            );
+        }
     }
 }
 

@@ -16,7 +16,10 @@ impl Nfs3Client {
     /// Asks the server again, in a task of its own.
     pub(crate) fn renew_limits_soon(&self) {
         let client = self.clone();
-        exec::spawn(async move { client.renew_limits().await });
+        exec::spawn(async move {
+            client.renew_limits().await;
+            client.known().answered();
+        });
     }
 
     /// Asks the server again. If that fails, the limits remain as they are.
@@ -29,15 +32,12 @@ impl Nfs3Client {
         };
         let (old, new) = self.known().renew(source, &fsinfo);
         if (old.rtmax, old.wtmax) != (new.rtmax, new.wtmax) {
-            tracing::warn!(
-                "the server's limits changed: it gives {} bytes to a READ and takes {} of a WRITE",
-                new.rtmax,
-                new.wtmax
-            );
+            self.known().log_change(&new);
         }
     }
 
-    /// After a WRITE of `len` bytes was refused by RPC or RDMA: the server's limit, if it is less.
+    /// After a WRITE of `len` bytes was refused by RPC or RDMA, or the server ended each connection
+    /// over it: the server's limit, if it is less.
     pub(crate) async fn smaller_write(&self, len: usize) -> Option<usize> {
         let takes = || self.known().get().wtmax.max(1) as usize;
         if takes() >= len {

@@ -282,7 +282,7 @@ async fn a_call_that_ends_every_connection_fails_alone() {
     let (cred, link) = (cred(), mounted.root);
     let (result, calls) = tokio::join!(client.readlink(&cred, &link), bystander);
     match result {
-        Err(NfsError::PeerMisbehaved(why)) => assert!(why.contains("READLINK"), "{why}"),
+        Err(NfsError::Disconnects(why)) => assert!(why.contains("READLINK"), "{why}"),
         other => panic!("{other:?}"),
     }
     assert!(calls > 10, "{calls}");
@@ -355,6 +355,38 @@ async fn results_that_lie_are_errors() {
     // The reply says SYSTEM_ERR.
     let (result, _) = misbehaving(8192, |_| tamper(|_, p| p[23] = 5)).await;
     assert!(matches!(result, Err(NfsError::Refused(_))), "{result:?}");
+}
+
+#[tokio::test]
+async fn a_symbolic_link_that_no_program_could_get_is_too_long() {
+    const PLANTED: usize = 4000;
+    // The kernel gets 4095 bytes at most. Longer ones than 4096 are not decoded.
+    for len in [4095usize, 4096, 4097, 4300] {
+        let server = Server::scripted::<Readlink>(move |_, _| {
+            tamper(move |_, results| {
+                results.truncate(results.len() - PLANTED - 4);
+                results.extend((len as u32).to_be_bytes());
+                results.resize(results.len() + len.next_multiple_of(4), b'x');
+            })
+        });
+        // Its replies are inline.
+        let mut options = options();
+        options.transport.inline = 65_536;
+        let (mounted, pool) = server.mount(&options).await;
+        let client = &mounted.client;
+        let (cred, attributes) = (root(), SetAttributes::default());
+        let made = client
+            .symlink(&cred, &mounted.root, b"l", &[b'x'; PLANTED], &attributes)
+            .await
+            .unwrap();
+        let result = client.readlink(&cred, &made.object.unwrap()).await;
+        match result {
+            Ok((path, _)) => assert_eq!((path.len(), len), (4095, 4095)),
+            Err(NfsError::Status(Status::NameTooLong)) => assert!(len > 4095),
+            other => panic!("{len}: {other:?}"),
+        }
+        leaves_nothing(mounted, pool).await;
+    }
 }
 
 #[tokio::test]

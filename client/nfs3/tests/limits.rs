@@ -11,11 +11,23 @@ use nfsrdma_xdr::codec::Encode;
 use nfsrdma_xdr::nfs3::*;
 use nfsrdma_xdr::rpcrdma::{Body, ErrorBody, Header};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::time::Duration;
 
 /// A server whose limit for WRITE is `takes`. It reports the limit in FSINFO and refuses larger
 /// WRITEs with an RDMA_ERROR. It hangs up instead of answering the first LOOKUP.
 fn strict(takes: Arc<AtomicU32>) -> Server {
+    limited(takes, |seen| {
+        let refusal = Header {
+            body: Body::Error(ErrorBody::ErrChunk),
+            ..seen.header.clone()
+        };
+        Act::Send(vec![refusal.to_xdr()])
+    })
+}
+
+/// The same, which does to larger WRITEs what `refuse` says.
+fn limited(takes: Arc<AtomicU32>, refuse: impl Fn(&Seen) -> Act + Send + Sync + 'static) -> Server {
     let script = move |seen: &Seen| {
         let takes = takes.load(SeqCst);
         if seen.program != Write::PROGRAM {
@@ -24,13 +36,7 @@ fn strict(takes: Arc<AtomicU32>) -> Server {
         match seen.procedure {
             Lookup::NUMBER if seen.connection == 0 => Act::Hangup,
             // Everything except the data takes less than 500 bytes.
-            Write::NUMBER if seen.message.len() > takes as usize + 500 => {
-                let refusal = Header {
-                    body: Body::Error(ErrorBody::ErrChunk),
-                    ..seen.header.clone()
-                };
-                Act::Send(vec![refusal.to_xdr()])
-            }
+            Write::NUMBER if seen.message.len() > takes as usize + 500 => refuse(seen),
             Fsinfo::NUMBER => Act::Tamper(Box::new(move |_, payload| {
                 // The sizes follow RPC header, status and attributes (RFC 1813 section 3.3.19).
                 let at = payload.len() - 48;
@@ -131,6 +137,61 @@ async fn a_write_that_is_too_large_now_is_cut() {
     assert_eq!(mounted.client.limits().wtmax, 12_288);
     // Asked once only: the later WRITEs are cut according to the new limits.
     assert_eq!(server.calls::<Fsinfo>().len(), 2);
+    leaves_nothing(mounted, pool).await;
+}
+
+/// The same with a server that ends the connection over a WRITE that is too large.
+#[tokio::test]
+async fn a_write_over_which_the_server_hangs_up_is_cut_to_its_limit() {
+    let takes = Arc::new(AtomicU32::new(1 << 20));
+    let server = limited(takes.clone(), |_| Act::Hangup);
+    let mut options = options();
+    options.transport.timeo = Duration::from_secs(2);
+    let (mounted, pool) = server.mount(&options).await;
+    let f = server.plant(b"f", b"");
+    let bytes = pattern(20_000, 5);
+    takes.store(16_384, SeqCst);
+    let (client, cred) = (&mounted.client, cred());
+    let mut at = 0;
+    while at < bytes.len() {
+        let data = source(&pool, &bytes[at..], 10_000);
+        let done = client.write(&cred, &f, at as u64, data, Stable::Unstable);
+        let took = done.await.unwrap().count as usize;
+        assert_eq!(took, 12_288.min(bytes.len() - at));
+        at += took;
+    }
+    assert_eq!(server.contents("f"), bytes);
+    leaves_nothing(mounted, pool).await;
+}
+
+/// A server that puts FSINFO off, and ends the connection again and again.
+#[tokio::test]
+async fn limits_are_asked_for_once_at_a_time() {
+    const LOSSES: usize = 20;
+    let hangs_up = Arc::new(AtomicBool::new(false));
+    let puts_off = Arc::new(AtomicBool::new(false));
+    let (hang, off) = (hangs_up.clone(), puts_off.clone());
+    let script = move |seen: &Seen| match (seen.program, seen.procedure) {
+        (PROGRAM, Getattr::NUMBER) if hang.swap(false, SeqCst) => Act::Hangup,
+        (PROGRAM, Fsinfo::NUMBER) if off.load(SeqCst) => Act::JukeBox,
+        _ => Act::Answer,
+    };
+    let server = Server::start(
+        loopback::Options::default(),
+        Manners::default(),
+        Arc::new(script),
+    );
+    let (mounted, pool) = server.mount(&options()).await;
+    puts_off.store(true, SeqCst);
+    for _ in 0..LOSSES {
+        hangs_up.store(true, SeqCst);
+        for _ in 0..3 {
+            let client = &mounted.client;
+            client.getattr(&cred(), &mounted.root).await.unwrap();
+        }
+    }
+    let asked = server.calls::<Fsinfo>().len();
+    assert!((2..LOSSES - 5).contains(&asked), "{asked} times");
     leaves_nothing(mounted, pool).await;
 }
 

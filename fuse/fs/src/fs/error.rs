@@ -112,7 +112,7 @@ fn errno_of_call(error: &NfsError) -> i32 {
         NfsError::Refused(_) => libc::EIO,
         NfsError::TimedOut => libc::ETIMEDOUT,
         NfsError::GivenUp => libc::EIO,
-        NfsError::PeerMisbehaved(_) => libc::EIO,
+        NfsError::PeerMisbehaved(_) | NfsError::Disconnects(_) => libc::EIO,
         NfsError::Local(_) => libc::EIO,
         NfsError::Interrupted => libc::EINTR,
     }
