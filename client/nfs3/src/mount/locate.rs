@@ -96,10 +96,12 @@ async fn ask(at: &Target, service: Service, wanted: Protocol) -> Result<Option<u
         if found.0.is_empty() {
             return Ok(None);
         }
-        let address = netid.parse_address(found.0);
-        address
-            .map(|address| Some(address.port()))
-            .ok_or_else(|| PlainError::Misbehaved("rpcbind's address is none".to_owned()))
+        match netid.parse_address(found.0) {
+            Some(address) => Ok(Some(address.port()).filter(|port| *port != 0)),
+            None => Err(PlainError::Misbehaved(
+                "rpcbind's address is none".to_owned(),
+            )),
+        }
     };
     match plain::call::<rpcb::Getaddr<4>, _>(at, Auth::None, &binding, port).await {
         Err(PlainError::NoProgram) => {}
@@ -145,6 +147,11 @@ mod tests {
 
     /// An rpcbind that has only versions up to `newest`; mountd is at port 0x4e20 over TCP.
     async fn rpcbind(newest: u32) -> SocketAddr {
+        rpcbind_without(newest, b"").await
+    }
+
+    /// The same, which answers `none` for programs that are not registered.
+    async fn rpcbind_without(newest: u32, none: &'static [u8]) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move {
@@ -162,7 +169,7 @@ mod tests {
                     v if v > newest => (Accepted::ProgMismatch { low, high: newest }, vec![]),
                     2 => (Accepted::Success, 0x4e20u32.to_xdr()),
                     _ if tcp => (Accepted::Success, Text::<255>(b"127.0.0.1.78.32").to_xdr()),
-                    _ => (Accepted::Success, Text::<255>(b"").to_xdr()),
+                    _ => (Accepted::Success, Text::<255>(none).to_xdr()),
                 };
                 let reply = [&Reply::accepted(call.xid, status).to_xdr()[..], &results].concat();
                 let mark = record::mark(reply.len(), true);
@@ -184,8 +191,11 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_not_registered_is_not_found() {
-        let at = rpcbind(4).await;
-        let found = port_at(at, MOUNT, Protocol::Udp, Duration::from_secs(20)).await;
-        assert_eq!(found.unwrap(), None);
+        // Some servers answer with an address whose port is 0.
+        for (newest, none) in [(4, &b""[..]), (4, b"0.0.0.0.0.0"), (3, b"127.0.0.1.0.0")] {
+            let at = rpcbind_without(newest, none).await;
+            let found = port_at(at, MOUNT, Protocol::Udp, Duration::from_secs(20)).await;
+            assert_eq!(found.unwrap(), None, "{none:?}");
+        }
     }
 }
