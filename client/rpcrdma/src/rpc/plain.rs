@@ -16,8 +16,12 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::time::timeout;
 
-/// Largest reply accepted, in bytes.
+/// Largest reply accepted, in bytes: of a datagram, and of a call on a connection that stays open.
 pub(super) const MAX_REPLY: usize = 64 * 1024;
+/// Largest reply accepted on a connection of its own, in bytes, and in how many fragments: a server
+/// may list thousands of exports. Only what has arrived takes memory.
+const MAX_LIST: usize = 16 << 20;
+const MAX_FRAGMENTS: usize = 16 << 10;
 /// First pause before a datagram is retransmitted; it doubles each time.
 const FIRST_RESEND: Duration = Duration::from_millis(500);
 /// Privileged ports tried, from a random one on. Those below 665 belong to well-known services.
@@ -228,7 +232,7 @@ async fn exchange(
 ) -> Result<Vec<u8>, PlainError> {
     stream.write_all(&record::mark(message.len(), true)).await?;
     stream.write_all(message).await?;
-    let mut reader = RecordReader::new(MAX_REPLY, 64);
+    let mut reader = RecordReader::new(MAX_LIST, MAX_FRAGMENTS);
     let mut piece = [0; 4096];
     loop {
         let len = stream.read(&mut piece).await?;
@@ -321,7 +325,9 @@ fn bind<T>(target: &Target, open: impl Fn(SocketAddr) -> io::Result<T>) -> io::R
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nfsrdma_xdr::codec::Text;
     use nfsrdma_xdr::mount3;
+    use nfsrdma_xdr::nfs3::Void;
     use nfsrdma_xdr::rpc::{Accepted, Reply};
     use nfsrdma_xdr::rpcbind::{self, portmap};
     use tokio::net::TcpListener;
@@ -381,6 +387,36 @@ mod tests {
         .await;
         let port = getport(&target(address, Protocol::Tcp)).await;
         assert_eq!(port.unwrap(), 2049);
+    }
+
+    #[tokio::test]
+    async fn a_long_list_in_many_fragments_arrives_whole() {
+        const EXPORTS: usize = 10_000;
+        let address = tcp_server(|call| {
+            let path = Text(&b"/a/directory/that/a/server/exports"[..]);
+            let export = mount3::Export {
+                path,
+                groups: Vec::new(),
+            };
+            let list = mount3::Exports(vec![export; EXPORTS]).to_xdr();
+            let reply = answer(call, Accepted::Success, &list);
+            let fragments = reply.chunks(4096);
+            let last = fragments.len() - 1;
+            let marked = fragments.enumerate().map(|(number, fragment)| {
+                [&record::mark(fragment.len(), number == last)[..], fragment].concat()
+            });
+            marked.collect::<Vec<_>>().concat()
+        })
+        .await;
+        let target = target(address, Protocol::Tcp);
+        // As long as the call that the server waits for.
+        let credential = Auth::Other {
+            flavor: 9,
+            body: &[0; 16],
+        };
+        let count = |exports: mount3::Exports<'_>| exports.0.len();
+        let listed = call::<mount3::ListExports, _>(&target, credential, &Void {}, count).await;
+        assert_eq!(listed.unwrap(), EXPORTS);
     }
 
     #[tokio::test]
