@@ -14,6 +14,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
@@ -25,10 +26,44 @@ type Pending = Arc<Mutex<Option<HashMap<u32, oneshot::Sender<Vec<u8>>>>>>;
 #[derive(Debug)]
 struct Connection {
     pending: Pending,
+    losses: watch::Sender<u64>,
     writer: tokio::sync::Mutex<OwnedWriteHalf>,
     reader: AbortHandle,
     local: Option<SocketAddr>,
     peer: SocketAddr,
+}
+
+impl Connection {
+    fn new(stream: TcpStream, peer: SocketAddr, losses: watch::Sender<u64>) -> Self {
+        // Each call is written at once.
+        let _ = stream.set_nodelay(true);
+        let local = stream.local_addr().ok();
+        let (reader, writer) = stream.into_split();
+        let pending: Pending = Arc::new(Mutex::new(Some(HashMap::new())));
+        let (replies, told) = (pending.clone(), losses.clone());
+        let task = tokio::spawn(async move {
+            read_replies(reader, &replies).await;
+            end(&replies, &told);
+        });
+        Connection {
+            pending,
+            losses,
+            writer: tokio::sync::Mutex::new(writer),
+            reader: task.abort_handle(),
+            local,
+            peer,
+        }
+    }
+
+    /// Ends all its pending calls without a reply. Later calls need another connection.
+    fn end(&self) {
+        end(&self.pending, &self.losses);
+        self.reader.abort();
+    }
+
+    fn is_open(&self) -> bool {
+        self.pending.lock().is_some()
+    }
 }
 
 impl Drop for Connection {
@@ -40,7 +75,9 @@ impl Drop for Connection {
 /// A client with at most one open connection.
 #[derive(Debug, Default)]
 pub struct StreamClient {
-    connection: tokio::sync::Mutex<Option<Arc<Connection>>>,
+    connection: Mutex<Option<Arc<Connection>>>,
+    /// Held while a connection is made.
+    connecting: tokio::sync::Mutex<()>,
     losses: watch::Sender<u64>,
 }
 
@@ -58,18 +95,30 @@ impl Drop for Waiting<'_> {
     }
 }
 
+/// Ends the connection if the caller leaves in the middle of a message, also if the future is
+/// dropped: the server would take the next call for the rest of that message.
+struct Unfinished<'a>(Option<&'a Connection>);
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if let Some(connection) = self.0 {
+            connection.end();
+        }
+    }
+}
+
 impl StreamClient {
     /// A client that adds one to `losses` when a connection is lost.
     pub fn telling(losses: watch::Sender<u64>) -> Self {
         StreamClient {
-            connection: tokio::sync::Mutex::default(),
             losses,
+            ..StreamClient::default()
         }
     }
 
     /// This machine's end of the connection, while there is one.
-    pub async fn local_address(&self) -> Option<SocketAddr> {
-        let connection = self.connection.lock().await;
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        let connection = self.connection.lock();
         connection.as_ref().and_then(|connection| connection.local)
     }
 
@@ -83,73 +132,55 @@ impl StreamClient {
         with: impl FnOnce(P::Res<'_>) -> T,
     ) -> Result<T, PlainError> {
         let (xid, message) = plain::encode::<P>(credential, args)?;
+        let mut used = None;
         let exchange = async {
-            let connection = self.connected(target).await?;
-            let result = exchange(&connection, xid, &message).await;
-            Ok::<_, PlainError>((connection, result))
+            let connection = used.insert(self.connected(target).await?);
+            Ok::<_, PlainError>(exchange(connection, xid, &message).await)
         };
-        let reply = match timeout(target.timeout, exchange).await {
-            Ok(Ok((_, Some(reply)))) => reply,
-            Ok(Ok((connection, None))) => {
-                self.close(&connection).await;
-                let closed = "connection closed by the server".to_owned();
-                return Err(PlainError::Unreachable(closed.into()));
-            }
+        let answer = timeout(target.timeout, exchange).await;
+        match answer {
+            Ok(Ok(Some(reply))) => return plain::decode::<P, T>(&reply, with),
             Ok(Err(error)) => return Err(error),
-            Err(_) => {
-                // The peer does not answer: close the connection.
-                if let Some(connection) = self.current() {
-                    self.close(&connection).await;
-                }
-                return Err(PlainError::TimedOut);
-            }
-        };
-        plain::decode::<P, T>(&reply, with)
-    }
-
-    fn current(&self) -> Option<Arc<Connection>> {
-        self.connection.try_lock().ok()?.clone()
-    }
-
-    async fn close(&self, connection: &Arc<Connection>) {
-        end(&connection.pending, &self.losses);
-        let mut current = self.connection.lock().await;
-        if current
-            .as_ref()
-            .is_some_and(|of| Arc::ptr_eq(of, connection))
-        {
-            *current = None;
+            Ok(Ok(None)) | Err(_) => {}
         }
+        // The peer has closed the connection, or does not answer.
+        if let Some(connection) = used {
+            self.close(&connection);
+        }
+        Err(match answer {
+            Err(_) => PlainError::TimedOut,
+            Ok(_) => PlainError::Unreachable("connection closed by the server".to_owned().into()),
+        })
+    }
+
+    fn close(&self, connection: &Arc<Connection>) {
+        connection.end();
+        let mut current = self.connection.lock();
+        let closed = current.take_if(|of| Arc::ptr_eq(of, connection));
+        drop(current);
+        drop(closed);
+    }
+
+    fn current(&self, target: &Target) -> Option<Arc<Connection>> {
+        let current = self.connection.lock().clone();
+        current.filter(|of| of.peer == target.address && of.is_open())
     }
 
     /// Returns the open connection to `target`, or makes one.
     async fn connected(&self, target: &Target) -> Result<Arc<Connection>, PlainError> {
-        let mut current = self.connection.lock().await;
-        if let Some(connection) = current.as_ref()
-            && connection.peer == target.address
-            && connection.pending.lock().is_some()
-        {
-            return Ok(connection.clone());
+        if let Some(connection) = self.current(target) {
+            return Ok(connection);
+        }
+        let _turn = self.connecting.lock().await;
+        // Another call may have made it meanwhile.
+        if let Some(connection) = self.current(target) {
+            return Ok(connection);
         }
         let stream = plain::connect(target).await?;
-        // Each call is written at once.
-        let _ = stream.set_nodelay(true);
-        let local = stream.local_addr().ok();
-        let (reader, writer) = stream.into_split();
-        let pending: Pending = Arc::new(Mutex::new(Some(HashMap::new())));
-        let (replies, losses) = (pending.clone(), self.losses.clone());
-        let task = tokio::spawn(async move {
-            read_replies(reader, &replies).await;
-            end(&replies, &losses);
-        });
-        let connection = Arc::new(Connection {
-            pending,
-            writer: tokio::sync::Mutex::new(writer),
-            reader: task.abort_handle(),
-            local,
-            peer: target.address,
-        });
-        *current = Some(connection.clone());
+        let connection = Connection::new(stream, target.address, self.losses.clone());
+        let connection = Arc::new(connection);
+        let before = self.connection.lock().replace(connection.clone());
+        drop(before);
         Ok(connection)
     }
 }
@@ -170,9 +201,14 @@ async fn exchange(connection: &Connection, xid: u32, message: &[u8]) -> Option<V
         xid,
     };
     let framed = [&record::mark(message.len(), true)[..], message].concat();
-    // A caller that gives up in the middle of a message also closes the connection.
-    let written = connection.writer.lock().await.write_all(&framed).await;
-    written.ok()?;
+    let mut writer = connection.writer.lock().await;
+    if !connection.is_open() {
+        return None;
+    }
+    let mut unfinished = Unfinished(Some(connection));
+    writer.write_all(&framed).await.ok()?;
+    unfinished.0 = None;
+    drop(writer);
     take.await.ok()
 }
 
@@ -281,6 +317,52 @@ mod tests {
             let told = timeout(Duration::from_secs(20), losses.changed()).await;
             told.unwrap().unwrap();
         }
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_dropped_in_the_middle_of_a_message_ends_the_connection() {
+        let (listener, target) = server().await;
+        let losses = watch::Sender::new(0);
+        let stream = plain::connect(&target).await.unwrap();
+        let connection = Connection::new(stream, target.address, losses.clone());
+        let (_silent, _) = listener.accept().await.unwrap();
+        // More than any socket holds.
+        let long = vec![0; 64 << 20];
+        let other = exchange(&connection, 2, b"");
+        tokio::pin!(other);
+        {
+            let call = exchange(&connection, 1, &long);
+            tokio::pin!(call);
+            // `other` waits until the message is written.
+            let turn = Duration::from_millis(1);
+            assert!(timeout(turn, call.as_mut()).await.is_err());
+            assert!(timeout(turn, other.as_mut()).await.is_err());
+            assert!(connection.is_open());
+        }
+        assert!(!connection.is_open());
+        assert_eq!(*losses.borrow(), 1);
+        assert_eq!(other.await, None);
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_not_answered_ends_its_connection_while_another_is_made() {
+        let (listener, target) = server().await;
+        let target = Target {
+            timeout: Duration::from_millis(50),
+            ..target
+        };
+        let client = StreamClient::default();
+        let silent = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            receive(&mut stream).await;
+            // As a call does that connects to another port.
+            let _turn = client.connecting.lock().await;
+            let mut rest = Vec::new();
+            let end = timeout(Duration::from_secs(20), stream.read_to_end(&mut rest));
+            end.await.unwrap().unwrap();
+        };
+        let (result, ()) = tokio::join!(null(&client, &target), silent);
+        assert!(matches!(result, Err(PlainError::TimedOut)), "{result:?}");
     }
 
     #[tokio::test]
