@@ -221,9 +221,7 @@ impl<N: Nfs3> Fs<N> {
         let got = u64::from(answer.count).min(total as u64);
         let ends = answer.eof && got < total as u64;
         if !answer.eof && got == 0 {
-            return Err(
-                NfsError::PeerMisbehaved("READ returned nothing before the end".into()).into(),
-            );
+            return Err(nothing_before_the_end());
         }
         let came = ReadReply {
             sent: stamp,
@@ -327,10 +325,7 @@ impl<N: Nfs3> Fs<N> {
             let count = u64::from(answer.count).min(room);
             ends = answer.eof;
             if count == 0 && !ends {
-                return Err(NfsError::PeerMisbehaved(
-                    "READ returned nothing before the end".into(),
-                )
-                .into());
+                return Err(nothing_before_the_end());
             }
             let mut from = 0;
             for buf in &answer.data {
@@ -402,6 +397,11 @@ impl<N: Nfs3> Fs<N> {
             let answer = self.read_call(&file.cred, inode, at, sink).await?;
             self.apply_post_op_attr(inode, stamp, answer.attributes.as_ref());
             let count = (answer.count as usize).min(n);
+            // read(2) of nothing would tell the program that the file ends here. After some data, the
+            // program's next read gets the error.
+            if count == 0 && !answer.eof && got == 0 {
+                return Err(nothing_before_the_end());
+            }
             if first.is_empty() {
                 first = answer.data;
             } else if let Some(more) = answer.data.first() {
@@ -501,6 +501,11 @@ pub(super) fn size_with(inner: &FileState, inode: &Inode) -> Option<u64> {
     let end = inner.end();
     let size = inode.state.lock().attributes()?.size;
     Some(size.max(end))
+}
+
+/// The error for a reply to READ that has no data, and does not say that the file ends.
+fn nothing_before_the_end() -> FsError {
+    NfsError::PeerMisbehaved("READ returned nothing before the end".into()).into()
 }
 
 fn span(pieces: &[Piece]) -> Range<u64> {

@@ -219,6 +219,26 @@ fn a_server_that_gives_little_at_a_time_takes_no_more_memory() {
 }
 
 #[test]
+fn a_read_of_nothing_before_the_end_is_an_error_and_not_the_end() {
+    let server = MemoryServer::new();
+    server.plant("f", &[7; 10_000]);
+    for flags in [RW, RW | libc::O_DIRECT] {
+        let m = Mount::of(&server, small());
+        let f = m.open(m.node("f"), flags).unwrap();
+        let read = |offset| {
+            let got = block_on(m.fs.read(f, offset, 4096, flags));
+            got.map(|parts| parts.iter().map(|part| part.len()).sum::<usize>())
+        };
+        server.give_little(0);
+        assert_eq!(errno(read(0)), libc::EIO, "{flags:#o}");
+        assert_eq!(read(10_000).unwrap(), 0, "{flags:#o}: that is the end");
+        server.give_little(usize::MAX);
+        assert_eq!(read(8192).unwrap(), 10_000 - 8192, "{flags:#o}");
+        m.release(f);
+    }
+}
+
+#[test]
 fn truncating_cuts_what_is_cached_and_growing_shows_zeros() {
     let m = Mount::new();
     let (node, f) = m.create("f");
