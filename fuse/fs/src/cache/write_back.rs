@@ -34,6 +34,11 @@ const LEAST_WRITES: usize = 2;
 /// The most blocks that one call looks at for a COMMIT.
 const COMMIT_PART: usize = 1024;
 
+/// After the server has restarted so often before all data of a file was safe, the data is sent
+/// FILE_SYNC. UNSTABLE data of a server whose verifier changes each time, as that of several machines
+/// behind one address, would be written again for ever.
+const MOST_RESTARTS: u32 = 4;
+
 /// What a driver wants to reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Goal {
@@ -136,6 +141,8 @@ pub struct WriteBack<C, W> {
     dirtied: u64,
     /// The file has had [`WriteLimits::least_joined`] dirty ranges at once since it became dirty.
     scattered: bool,
+    /// How often the server has restarted since all data was safe.
+    restarts: u32,
 }
 
 impl<C, W> Default for WriteBack<C, W> {
@@ -152,6 +159,7 @@ impl<C, W> Default for WriteBack<C, W> {
             cursor: 0,
             dirtied: 0,
             scattered: false,
+            restarts: 0,
         }
     }
 }
@@ -431,7 +439,10 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         Some(WriteCall {
             job,
             cred,
-            stable: Stable::Unstable,
+            stable: match self.restarts < MOST_RESTARTS {
+                true => Stable::Unstable,
+                false => Stable::FileSync,
+            },
         })
     }
 
@@ -444,7 +455,15 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         committed: Stable,
         verifier: Verifier,
     ) -> Verdict {
-        self.pages.end_write(sent, count, committed, verifier)
+        let verdict = self.pages.end_write(sent, count, committed, verifier);
+        self.count_restart(verdict)
+    }
+
+    fn count_restart(&mut self, verdict: Verdict) -> Verdict {
+        if verdict == Verdict::Restarted {
+            self.restarts = self.restarts.saturating_add(1);
+        }
+        verdict
     }
 
     /// A WRITE of `sent` failed for good: drops its data, except what was written again meanwhile.
@@ -465,7 +484,8 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
 
     /// The reply to the COMMIT. [`WriteBack::end_commit`] has to follow.
     pub fn commit_answered(&mut self, verifier: Verifier) -> Verdict {
-        self.pages.commit_answered(verifier)
+        let verdict = self.pages.commit_answered(verifier);
+        self.count_restart(verdict)
     }
 
     /// After [`WriteBack::commit_answered`]: marks a part of the data that the COMMIT covered as
@@ -506,6 +526,7 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
     fn forget_known_end(&mut self) {
         if self.writes == 0 && self.is_safe() {
             self.end = 0;
+            self.restarts = 0;
         }
     }
 }

@@ -157,7 +157,7 @@ impl<N: Nfs3> Fs<N> {
                 }
             });
             match action.await {
-                // FILE_SYNC: this WRITE is the last one, and there will be no COMMIT.
+                // FILE_SYNC: mostly this WRITE is the last one, and there will be no COMMIT.
                 Action::Write(call) if call.stable == Stable::FileSync => {
                     self.run_write(&call.cred, inode, call.job, call.stable)
                         .await;

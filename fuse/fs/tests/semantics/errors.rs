@@ -75,6 +75,27 @@ fn a_failed_commit_is_told() {
 }
 
 #[test]
+fn a_flush_ends_though_the_write_verifier_changes_with_each_commit() {
+    let m = Mount::new();
+    let (_, f) = m.create("f");
+    let server = std::sync::Arc::downgrade(&m.server);
+    m.server.set_hook(move |op, before| {
+        if op == Op::Commit {
+            assert!(before < 100, "it is written and committed for ever");
+            server.upgrade().unwrap().restart();
+        }
+        Fate::Done
+    });
+    let data = [vec![1; 1 << 20], vec![2; 1 << 20]].concat();
+    m.write(f, 0, &data[..1 << 20]).unwrap();
+    m.write(f, 1 << 20, &data[1 << 20..]).unwrap();
+    assert_eq!(errno(m.fsync(f)), 0);
+    assert!(m.server.durable("f").unwrap() == data);
+    m.server.clear_hook();
+    m.close(f).unwrap();
+}
+
+#[test]
 fn a_soft_mount_s_time_out_reaches_the_program() {
     let m = Mount::new();
     m.server.plant("f", b"text");
