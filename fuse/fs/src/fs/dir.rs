@@ -25,6 +25,10 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// How often a listing starts over without a new name. Otherwise it would never end if the server
+/// refuses each cookie that it has given.
+const MOST_VAIN_RESTARTS: u32 = 16;
+
 impl<N: Nfs3> Fs<N> {
     pub async fn opendir(self: &Arc<Self>, cred: &Cred, nodeid: u64) -> FsResult<Opened> {
         let inode = self.inode(nodeid)?;
@@ -143,7 +147,13 @@ impl<N: Nfs3> Fs<N> {
             });
             let done = part.eof || !part.entries.is_empty();
             at = part.next;
-            dir.place.lock().part = Some(part.clone());
+            {
+                let mut place = dir.place.lock();
+                place.part = Some(part.clone());
+                if done {
+                    place.vain_restarts = 0;
+                }
+            }
             if done {
                 if !part.eof && offset != 0 {
                     self.ask_ahead(&dir, part.next);
@@ -200,9 +210,10 @@ impl<N: Nfs3> Fs<N> {
                 Err(error) if error.status() == Some(Status::BadCookie) && cookie != 0 => {
                     self.shared.stats.directory_restarts.add(1);
                     let mut place = dir.place.lock();
-                    if !place.complete {
+                    if !place.complete || place.vain_restarts == MOST_VAIN_RESTARTS {
                         return Err(error);
                     }
+                    place.vain_restarts += 1;
                     let given = std::mem::take(&mut place.given);
                     place.skip.get_or_insert_default().extend(given);
                     place.starts.clear();

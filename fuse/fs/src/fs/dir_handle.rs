@@ -63,6 +63,8 @@ pub(super) struct Place {
     pub(super) given: Vec<u64>,
     /// After a listing started over (NFS3ERR_BAD_COOKIE): hashes of the names to leave out.
     pub(super) skip: Option<HashSet<u64>>,
+    /// How often the listing has started over since it last had a new name.
+    pub(super) vain_restarts: u32,
     /// Positions at which pages began since the reader last set the position (seekdir(3)).
     pub(super) starts: HashSet<u64>,
 }

@@ -7,6 +7,7 @@ use nfsrdma_nfs3::Limits;
 use nfsrdma_rpcrdma::exec::block_on;
 use nfsrdma_xdr::nfs3::Status;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 fn plant(server: &MemoryServer, count: usize) -> Vec<String> {
     let names: Vec<_> = (0..count).map(|i| format!("entry-{i:06}")).collect();
@@ -62,6 +63,24 @@ fn a_listing_survives_cookies_going_bad() {
     names.sort();
     expected.sort();
     assert_eq!(names, expected);
+}
+
+#[test]
+fn a_directory_whose_cookies_are_never_good_is_an_error() {
+    let m = Mount::new();
+    plant(&m.server, 2000);
+    let server = Arc::downgrade(&m.server);
+    m.server.set_hook(move |op, before| {
+        if op == Op::Readdirplus {
+            assert!(before < 1000, "the listing starts over for ever");
+            server.upgrade().unwrap().renumber_cookies();
+        }
+        Fate::Done
+    });
+    let listed = m.try_list(ROOT, usize::MAX, |_| {});
+    assert_eq!(errno(listed), libc::EINVAL);
+    m.server.clear_hook();
+    assert_eq!(m.list(ROOT, 1000, |_| {}).len(), 2000);
 }
 
 #[test]
