@@ -38,6 +38,12 @@ const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// such a notice in the name of the server.
 const TOLD: Duration = Duration::from_secs(10);
 
+/// The greatest pause between two recoveries that ends of connections start. The pauses grow while
+/// the connection ends again soon after a recovery: a server that closes it after each answer would
+/// otherwise be called without end. A grace period is longer than this.
+const LOST: Duration = Duration::from_secs(5);
+const FIRST_LOST: Duration = Duration::from_millis(50);
+
 /// The most owners whose locks are claimed at the same time.
 const AT_A_TIME: usize = 32;
 
@@ -78,12 +84,46 @@ impl Locks {
     }
 }
 
+/// When recoveries that ends of connections start may begin.
+#[derive(Debug)]
+struct Paced {
+    /// When the last recovery ended.
+    last: Option<Instant>,
+    pause: Duration,
+    next: Instant,
+}
+
+impl Default for Paced {
+    fn default() -> Self {
+        Paced {
+            last: None,
+            pause: Duration::ZERO,
+            next: Instant::now(),
+        }
+    }
+}
+
+impl Paced {
+    /// The connection has ended. Returns whether a recovery may begin at once; otherwise it may at
+    /// `next`.
+    fn due(&mut self, now: Instant) -> bool {
+        let soon = |last: Instant| now.saturating_duration_since(last) < LOST;
+        self.pause = match self.last.is_some_and(soon) {
+            true => (self.pause * 2).clamp(FIRST_LOST, LOST),
+            false => Duration::ZERO,
+        };
+        self.next = self.last.map_or(now, |last| last + self.pause);
+        now >= self.next
+    }
+}
+
 /// Starts the task that watches for restarts of the server.
 fn watch(locks: &Arc<Locks>) {
     let mut losses = locks.server.suspicions();
     let weak: Weak<Locks> = Arc::downgrade(locks);
     locks.runtime.spawn(async move {
         let (mut told, mut next_told) = (false, Instant::now());
+        let (mut ended, mut losses_paced) = (false, Paced::default());
         let mut pause = KEEP_ALIVE;
         loop {
             let Some(locks) = weak.upgrade() else { return };
@@ -95,10 +135,16 @@ fn watch(locks: &Arc<Locks>) {
                     (told, lost) = (false, true);
                     next_told = Instant::now() + TOLD;
                 }
-                changed = losses.changed() => match changed {
-                    Ok(()) => lost = true,
+                changed = losses.changed(), if !ended => match changed {
+                    Ok(()) => match losses_paced.due(Instant::now()) {
+                        true => lost = true,
+                        false => ended = true,
+                    },
                     Err(_) => tokio::time::sleep(KEEP_ALIVE).await,
                 },
+                () = tokio::time::sleep_until(losses_paced.next.into()), if ended => {
+                    (ended, lost) = (false, true);
+                }
                 () = locks.suspected.notified() => lost = true,
                 () = tokio::time::sleep(pause), if held => {
                     let there = locks.server.null().await.is_ok();
@@ -113,6 +159,7 @@ fn watch(locks: &Arc<Locks>) {
             }
             if lost && locks.suspicion() {
                 locks.recover().await;
+                losses_paced.last = Some(Instant::now());
             }
         }
     });

@@ -115,6 +115,29 @@ async fn a_lock_that_is_granted_when_the_connection_ends_is_claimed() {
 }
 
 #[tokio::test]
+async fn a_server_that_ends_each_connection_is_not_called_without_end() {
+    const TURNS: usize = 100_000;
+    let server = Arc::new(FakeServer::default());
+    let locks = Locks::start(server.clone(), CONFIG, None, Handle::current());
+    lock(&locks, &request(1, range(0, 9), Mode::Write)).await;
+    let told = Arc::downgrade(&server);
+    server.after(move |_, _| {
+        if let Some(told) = told.upgrade() {
+            told.disconnect();
+        }
+    });
+    server.disconnect();
+    for _ in 0..TURNS {
+        tokio::task::yield_now().await;
+    }
+    // A recovery makes a few calls, each of which takes a few turns.
+    let calls = server.known.lock().callers.len();
+    assert!((2..TURNS / 200).contains(&calls), "{calls} calls");
+    assert_eq!(counter(&locks, "locks_lost"), 0);
+    assert_eq!(counter(&locks, "locks_held"), 1);
+}
+
+#[tokio::test]
 async fn each_lock_is_asked_for_by_who_opened_the_file() {
     let by = |uid, mut request: super::super::manager::Request| {
         request.cred = Arc::new(Credential {
