@@ -7,6 +7,7 @@
 //! Linux has no call that unmounts by ID (umount2(2) of `/proc/self/fd/N` unmounts what is on top),
 //! so the comparison is made immediately before the call.
 
+use super::mount_table::{TABLE, TableFact};
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
@@ -26,6 +27,8 @@ pub struct OwnMount {
     /// The mount ID; 0 if it could not be determined.
     id: u64,
     hold: Mutex<Hold>,
+    /// Whether others are mounted on it or below it.
+    covered: TableFact,
 }
 
 /// A reference to the mount, which makes umount(2) fail with EBUSY.
@@ -52,9 +55,6 @@ pub fn mount_id(descriptor: &OwnedFd) -> io::Result<u64> {
     let id = id.and_then(|id| id.trim().parse().ok());
     id.ok_or_else(|| io::Error::other("no mount ID in /proc/self/fdinfo"))
 }
-
-/// The mounts of this mount namespace, one in each line.
-const TABLE: &str = "/proc/self/mountinfo";
 
 /// Parses a line of /proc/self/mountinfo: ID, ID of the parent, mount point (escaped).
 fn parse_line(line: &[u8]) -> Option<(u64, u64, &[u8])> {
@@ -99,6 +99,7 @@ impl OwnMount {
             dir: dir.to_owned(),
             id: open_root(dir).and_then(|root| mount_id(&root)).unwrap_or(0),
             hold: Mutex::default(),
+            covered: TableFact::default(),
         }
     }
 
@@ -157,6 +158,13 @@ impl OwnMount {
 
     /// The paths, relative to the root of this mount, on which others are mounted in this namespace.
     pub(super) fn mounts_below(&self) -> Vec<Vec<u8>> {
+        let is_covered = |table: &[u8]| {
+            let mut lines = table.split(|&byte| byte == b'\n').filter_map(parse_line);
+            lines.any(|(_, parent, _)| parent == self.id)
+        };
+        if self.covered.get(is_covered) == Some(false) {
+            return Vec::new();
+        }
         let Ok(table) = fs::read(TABLE) else {
             return Vec::new();
         };
