@@ -12,6 +12,7 @@ use crate::options::IwarpOptions;
 use crate::proto::handshake::{self, Terms};
 use crate::wire::mpa::{Frame, FrameKind};
 use nfsrdma_rdma::{ConnectParams, Connection, Error, EventFd, Incoming, Listener, Result};
+use parking_lot::Mutex;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -27,6 +28,8 @@ const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 const REJECT_LIMIT: Duration = Duration::from_secs(1);
 /// Pause before accepting again when descriptors or memory are short.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(50);
+/// Time between two log lines of that: anybody can open connections.
+const LOG_PAUSE: Duration = Duration::from_secs(60);
 
 pub(crate) fn listen(options: &IwarpOptions, local: SocketAddr) -> Result<Box<dyn Listener>> {
     let open = || -> io::Result<IwarpListener> {
@@ -48,6 +51,7 @@ pub(crate) fn listen(options: &IwarpOptions, local: SocketAddr) -> Result<Box<dy
             socket,
             event: EventFd::new()?,
             closed: AtomicBool::new(false),
+            logged: Mutex::new(None),
         })
     };
     match open() {
@@ -62,6 +66,18 @@ struct IwarpListener {
     socket: TcpListener,
     event: EventFd,
     closed: AtomicBool,
+    /// When a shortage of descriptors or memory was last logged.
+    logged: Mutex<Option<Instant>>,
+}
+
+impl IwarpListener {
+    fn log_shortage(&self, error: &io::Error) {
+        let mut logged = self.logged.lock();
+        if logged.is_none_or(|at| at.elapsed() >= LOG_PAUSE) {
+            *logged = Some(Instant::now());
+            tracing::warn!(%error, "cannot accept connections now");
+        }
+    }
 }
 
 impl Listener for IwarpListener {
@@ -89,7 +105,7 @@ impl Listener for IwarpListener {
                 Err(e) => match e.raw_os_error() {
                     Some(libc::EAGAIN | libc::EINTR | libc::ECONNABORTED | libc::EPROTO) => {}
                     Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
-                        tracing::warn!(error = %e, "cannot accept a connection now");
+                        self.log_shortage(&e);
                         pause = Some(Instant::now() + EXHAUSTED_PAUSE);
                     }
                     _ => return Err(Error::local("cannot accept connections", e)),
