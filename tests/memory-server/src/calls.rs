@@ -69,7 +69,7 @@ fn page(
     }
     let mut bytes = 200;
     let mut eof = true;
-    for (&cookie, (name, child)) in dir.by_cookie.range(cookie + 1..) {
+    for (&cookie, (name, child)) in dir.by_cookie.range(cookie.saturating_add(1)..) {
         bytes += 28 + name.len() as u32 + if plus { 160 } else { 0 };
         if bytes > most {
             eof = false;
