@@ -406,7 +406,7 @@ mod tests {
         notifier.report_end(&["é".repeat(LOST_MAX)]);
         drop(notifier);
         let end = watch.wait(Duration::from_secs(60), |_| ());
-        let said = "é".repeat(LOST_MAX / 2) + "\n";
+        let said = "é".repeat(LOST_MAX / 2);
         assert_eq!(end, ExitOutcome::Exited(said));
     }
 }
