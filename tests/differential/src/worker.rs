@@ -342,11 +342,14 @@ impl Worker {
                 offset,
                 whence,
             } => {
-                let n = sys::lseek(self.fd(slot), offset, whence)?;
                 let stat = sys::statx(self.fd(slot), c"", libc::AT_EMPTY_PATH, libc::STATX_TYPE);
                 let directory =
                     stat.is_ok_and(|s| u32::from(s.stx_mode) & libc::S_IFMT == libc::S_IFDIR);
-                // An offset in a directory is a cookie.
+                // An offset in a directory is a cookie, with which nobody calculates.
+                if directory && whence == libc::SEEK_CUR && offset != 0 {
+                    return Err(libc::ECANCELED);
+                }
+                let n = sys::lseek(self.fd(slot), offset, whence)?;
                 Ok((if directory { 0 } else { n }, String::new()))
             }
             Call::SeekSparse {
