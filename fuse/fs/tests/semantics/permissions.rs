@@ -204,3 +204,20 @@ fn set_id_bits_are_cleared_without_undoing_a_change_of_the_mode() {
     m.clock.advance(Duration::from_secs(3600));
     assert_eq!(m.stat(node).unwrap().mode & 0o7777, 0o711);
 }
+
+/// The set-gid bit of a file that its group may not execute stays for members. Nothing is to be
+/// cleared then, so the write(2) does not wait for the data before it.
+#[test]
+fn a_write_that_clears_no_set_id_bits_flushes_nothing() {
+    let m = Mount::new();
+    let (_, f) = m.create("f");
+    m.server.change_file("f", 0, b"", Some(0o2644));
+    m.write(f, 0, b"data").unwrap();
+    let member = Arc::new(nfsrdma_nfs3::Credential {
+        gid: 0,
+        ..(*cred(5)).clone()
+    });
+    block_on(m.fs.clear_set_id(f, &member)).unwrap();
+    let sent = [Op::Write, Op::Setattr].map(|op| m.server.calls(op));
+    assert_eq!(sent, [0, 0]);
+}
