@@ -239,9 +239,10 @@ impl State {
     }
 
     /// The kernel is given the attributes in a reply that does not make it drop its pages (SETATTR).
-    /// Returns whether these are out of date; they then remain so for the next open, too.
+    /// Returns whether these are out of date and the kernel has to be notified of it; they then remain
+    /// so for the next open, too. Of pages that were [`BEHIND`] before it was notified at that time.
     pub fn stays_behind(&mut self) -> bool {
-        let behind = self.kernel_is_behind();
+        let behind = self.kernel_epoch != BEHIND && self.kernel_is_behind();
         if behind {
             self.kernel_epoch = BEHIND;
         }

@@ -5,6 +5,8 @@ use nfsrdma_fs::fs::{FsConfig, KernelCache, LookupCache, ROOT};
 use nfsrdma_memory_server::{MemoryServer, Op};
 use nfsrdma_rpcrdma::exec::block_on;
 use nfsrdma_xdr::nfs3::SetAttributes;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
@@ -387,4 +389,41 @@ fn pages_that_were_read_while_a_write_waited_are_dropped() {
     m.fs.kernel_wrote(f, &(0..10), writer);
     drop(waits);
     assert_eq!(told.try_recv(), Ok(node));
+}
+
+/// Counts the notifications of files whose data is out of date.
+struct Invalidated(Arc<AtomicUsize>);
+
+impl KernelCache for Invalidated {
+    fn invalidate_attributes(&self, _: u64) {}
+    fn invalidate_data(&self, _: u64) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+    fn expire_names(&self, _: u64) {}
+    fn drop_pages(&self, _: u64) {}
+}
+
+/// The pages that a program reads after the notification are of the new contents.
+#[test]
+fn the_kernel_is_told_once_that_its_pages_are_out_of_date_however_many_setattrs_follow() {
+    let m = Mount::new();
+    let count = Arc::new(AtomicUsize::new(0));
+    m.fs.set_kernel_cache(Box::new(Invalidated(count.clone())));
+    let (node, f) = m.create("f");
+    m.write(f, 0, b"mine").unwrap();
+    m.close(f).unwrap();
+    let f = m.open(node, RW).unwrap();
+    m.read(f, 0, 4).unwrap();
+    m.server.change_file("f", 0, b"more", None);
+    let set_mode = |mode| {
+        let new = SetAttributes {
+            mode: Some(mode),
+            ..SetAttributes::default()
+        };
+        block_on(m.fs.setattr(&m.cred, node, &new, false)).unwrap();
+        count.load(Ordering::Relaxed)
+    };
+    let first = set_mode(0o600);
+    assert!(first > 0);
+    assert_eq!((set_mode(0o640), set_mode(0o644)), (first, first));
 }
