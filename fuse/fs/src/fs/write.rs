@@ -180,7 +180,8 @@ impl<N: Nfs3> Fs<N> {
                 Some(place) => place,
                 None => {
                     turn = None;
-                    self.place(&file.cred, inode, origin, offset).await?
+                    self.place(&file.cred, inode, origin, offset, given.len())
+                        .await?
                 }
             };
             let fits = self.below_the_limit(place.offset(), given)?;

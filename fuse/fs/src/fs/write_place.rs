@@ -8,6 +8,9 @@ use crate::cache::WriteData;
 use nfsrdma_nfs3::{Cred, Nfs3};
 use std::sync::Arc;
 
+/// GETATTRs for pages behind the known end of the file, until one shows where the end is.
+const SIZE_TRIES: u32 = 4;
+
 /// Where the kernel has data from that it wants written.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Origin {
@@ -21,7 +24,8 @@ pub(super) enum Origin {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Place {
     At(u64),
-    /// At the end of the file, which was there when [`FileState::ended`](super::file::FileState::ended) was the second number.
+    /// At the end of the file, which was there when
+    /// [`FileState::ended`](super::file::FileState::ended) was the second number.
     End(u64, u64),
     /// Pages of a mapping, which never make the file longer.
     Mapped(u64),
@@ -65,6 +69,7 @@ impl<N: Nfs3> Fs<N> {
         inode: &Arc<Inode>,
         origin: Origin,
         offset: u64,
+        len: usize,
     ) -> FsResult<Place> {
         Ok(match origin {
             Origin::Call(_) => {
@@ -72,7 +77,16 @@ impl<N: Nfs3> Fs<N> {
                 Place::End(end, ended)
             }
             Origin::Mapping => {
-                self.fetch(cred, inode).await?;
+                let end = offset.saturating_add(len as u64);
+                for _ in 0..SIZE_TRIES {
+                    self.fetch(cred, inode).await?;
+                    // A reply that overlaps another one may leave the size as it was. The
+                    // attributes then count as out of date.
+                    let known = inode.state.lock().fresh(self.now()).is_some();
+                    if known || !self.is_beyond(inode, end) {
+                        break;
+                    }
+                }
                 Place::Mapped(offset)
             }
         })

@@ -685,3 +685,27 @@ fn an_append_for_which_memory_is_short_is_written_once() {
     let expected = [vec![1; 4000], vec![2; 200]].concat();
     assert!(m.server.contents("f").unwrap() == expected);
 }
+
+/// Another client makes a file longer, and a reply from before overtakes the one that shows it.
+#[test]
+fn no_mapped_page_is_cut_off_by_a_size_that_may_be_out_of_date() {
+    const LEN: usize = 8192;
+    let m = Mount::new();
+    let (node, f) = m.create("f");
+    let (fs, cred) = (Arc::downgrade(&m.fs), m.cred.clone());
+    let (server, before) = (Arc::downgrade(&m.server), m.server.calls(Op::Getattr));
+    m.server.set_hook(move |op, number| {
+        if op == Op::Getattr
+            && number == before
+            && let (Some(fs), Some(server)) = (fs.upgrade(), server.upgrade())
+        {
+            block_on(fs.access(&cred, node, libc::R_OK)).unwrap();
+            server.change_file("f", 0, &[0; LEN], None);
+        }
+        Fate::Done
+    });
+    let pages = vec![1; LEN];
+    block_on(m.fs.write_mapped(f, 0, &pages[..], &mut ())).unwrap();
+    m.fsync(f).unwrap();
+    assert!(m.server.contents("f").unwrap() == pages);
+}
