@@ -11,8 +11,8 @@
 //! Thousands may wait for one lock, so a change does not look at all of them. Each waiter whose turn
 //! has not come is listed under one obstacle: an owner whose lock conflicts, or the nearest
 //! conflicting waiter before it. Only when this obstacle goes, or becomes smaller, is the waiter
-//! looked at again. A waiter that may overtake others, because its owner holds locks, is looked at
-//! after each change.
+//! looked at again. A waiter that may overtake others, because others wait for locks that its owner
+//! holds, is looked at after each change.
 
 use super::range::{ByteRange, Mode, RangeSet};
 use std::collections::hash_map::Entry;
@@ -111,8 +111,8 @@ pub struct LockTable {
     behind: HashMap<(FileId, Obstacle), BTreeSet<WaiterId>>,
     /// The waiters whose owners hold locks.
     overtaking: BTreeSet<WaiterId>,
-    /// On how many files each owner holds locks.
-    holders: HashMap<Owner, usize>,
+    /// The files on which each owner holds locks.
+    holders: HashMap<Owner, BTreeSet<FileId>>,
     next: WaiterId,
 }
 
@@ -226,8 +226,8 @@ impl LockTable {
             of.held.remove(&owner);
         }
         match (had, has) {
-            (false, true) => self.holds_more(owner),
-            (true, false) => self.holds_less(owner),
+            (false, true) => self.holds_more(file, owner),
+            (true, false) => self.holds_less(file, owner),
             _ => {}
         }
         self.drop_if_unused(file);
@@ -240,21 +240,21 @@ impl LockTable {
     }
 
     /// `owner` holds locks on one more file.
-    fn holds_more(&mut self, owner: Owner) {
-        let count = self.holders.entry(owner).or_default();
-        *count += 1;
-        if *count == 1 {
+    fn holds_more(&mut self, file: FileId, owner: Owner) {
+        let files = self.holders.entry(owner).or_default();
+        files.insert(file);
+        if files.len() == 1 {
             self.overtaking
                 .extend(self.of_owner.get(&owner).into_iter().flatten());
         }
     }
 
-    /// `owner` holds locks on one file less.
-    fn holds_less(&mut self, owner: Owner) {
-        let count = self.holders.get_mut(&owner);
-        let count = count.expect("every owner that holds a lock is counted");
-        *count -= 1;
-        if *count == 0 {
+    /// `owner` holds no lock on a file any more.
+    fn holds_less(&mut self, file: FileId, owner: Owner) {
+        let files = self.holders.get_mut(&owner);
+        let files = files.expect("every owner that holds a lock is listed");
+        files.remove(&file);
+        if files.is_empty() {
             self.holders.remove(&owner);
             for id in self.of_owner.get(&owner).into_iter().flatten() {
                 self.overtaking.remove(id);
@@ -318,10 +318,12 @@ impl LockTable {
         }
         // An earlier waiter may wait, through others, for a lock of this waiter's owner: if this
         // one waited for it, both would wait for ever.
-        let holds = self.holders.contains_key(&waiter.owner);
-        self.ahead(id, waiter)
-            .find(|&earlier| !(holds && self.waits_for(earlier, waiter.owner)))
-            .map(Obstacle::Waiter)
+        let mut ahead = self.ahead(id, waiter);
+        let obstacle = match self.is_waited_for(waiter.owner) {
+            true => ahead.find(|&earlier| !self.waits_for(earlier, waiter.owner)),
+            false => ahead.next(),
+        };
+        obstacle.map(Obstacle::Waiter)
     }
 
     /// Looks for an obstacle of a waiter, and lists the waiter under it. True if there is none.
@@ -364,7 +366,10 @@ impl LockTable {
 
     /// Adds to `due` those of the overtaking waiters whose turn has come.
     fn with_overtaking(&mut self, mut due: Vec<WaiterId>) -> Vec<WaiterId> {
-        let waits = |id: &&WaiterId| self.waiters[*id].behind.is_some();
+        let waits = |id: &&WaiterId| {
+            let waiter = &self.waiters[*id];
+            waiter.behind.is_some() && self.is_waited_for(waiter.owner)
+        };
         let mut ids: Vec<WaiterId> = self.overtaking.iter().filter(waits).copied().collect();
         ids.retain(|&id| self.look(id));
         due.extend(ids);
@@ -452,6 +457,21 @@ impl LockTable {
             }
         }
         false
+    }
+
+    /// Whether anybody waits for a lock that `owner` holds.
+    fn is_waited_for(&self, owner: Owner) -> bool {
+        let mut files = self.holders.get(&owner).into_iter().flatten();
+        files.any(|file| {
+            let of = &self.files[file];
+            let held = &of.held[&owner];
+            of.waiters.iter().any(|id| {
+                #[cfg(test)]
+                model::count_step();
+                let waiter = &self.waiters[id];
+                waiter.owner != owner && held.conflict(waiter.range, waiter.mode).is_some()
+            })
+        })
     }
 
     /// Whether a waiter waits for `owner`: for a lock that it holds, or for others that do.
