@@ -2,7 +2,7 @@
 
 use super::convert::set_time;
 use super::credentials::{self};
-use super::replies::{reply_attributes, reply_held, reply_ok, reply_with};
+use super::replies::{reply_attributes, reply_held, reply_ok, reply_or_undo, reply_with};
 use super::state::Adapter;
 use nfsrdma_channel::{Header, Reply, SetAttr, Statfs};
 use nfsrdma_nfs3::Nfs3;
@@ -53,7 +53,9 @@ impl<N: Nfs3> Adapter<N> {
                 Ok(()) => fs.setattr(&cred, node, &new, by_name).await,
                 Err(error) => Err(error),
             };
-            reply_held(reply, result, reply_attributes);
+            reply_or_undo(reply, result, reply_attributes, |_| {
+                fs.setattr_unheard(node);
+            });
         });
     }
 

@@ -285,6 +285,13 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
+    /// As [`Fs::open_unheard`], for a SETATTR, which may have truncated the file.
+    pub fn setattr_unheard(&self, nodeid: u64) {
+        if let Some(inode) = self.table.get(nodeid) {
+            self.unheard(&inode);
+        }
+    }
+
     fn unheard(&self, inode: &Inode) {
         inode.state.lock().unheard();
         if let Some(kernel) = self.change_context.kernel.get() {

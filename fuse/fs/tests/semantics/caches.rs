@@ -427,3 +427,23 @@ fn the_kernel_is_told_once_that_its_pages_are_out_of_date_however_many_setattrs_
     assert!(first > 0);
     assert_eq!((set_mode(0o640), set_mode(0o644)), (first, first));
 }
+
+/// The kernel has not truncated its pages, since it did not get the reply.
+#[test]
+fn the_kernel_drops_the_pages_of_a_file_that_a_killed_program_has_truncated() {
+    let m = Mount::new();
+    let count = Arc::new(AtomicUsize::new(0));
+    m.fs.set_kernel_cache(Box::new(Invalidated(count.clone())));
+    let (node, f) = m.create("f");
+    m.write(f, 0, b"long").unwrap();
+    m.close(f).unwrap();
+    let f = m.open(node, RW).unwrap();
+    m.read(f, 0, 4).unwrap();
+    m.truncate(node, 1).unwrap();
+    assert_eq!(count.load(Ordering::Relaxed), 0);
+    m.fs.setattr_unheard(node);
+    assert_eq!(count.load(Ordering::Relaxed), 1);
+    assert!(m.fs.kernel_is_behind(node), "so the notification is sent");
+    let opened = block_on(m.fs.open(&m.cred, node, RW)).unwrap();
+    assert!(!opened.keep_cache && opened.attributes_changed);
+}
