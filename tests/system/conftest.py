@@ -4,6 +4,7 @@ import signal
 import sys
 
 import pytest
+from _pytest.assertion import util
 
 # Leave no files in the source tree.
 sys.dont_write_bytecode = True
@@ -59,6 +60,34 @@ def pytest_runtest_makereport(item, call):
     report = (yield).get_result()
     if report.when == "call":
         item.stash[FAILED] = report.failed
+
+
+LONG = 10_000
+"""From this length on, texts and files' contents that differ are not compared line by line."""
+
+
+def in_brief(left, right):
+    same = next((at for at, pair in enumerate(zip(left, right)) if pair[0] != pair[1]), min(len(left), len(right)))
+    return f"{len(left)} == {len(right)} of {type(left).__name__}: they differ at {same}, {left[same:][:40]!r} and {right[same:][:40]!r}"
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol():
+    """Explains in brief how files' contents differ.
+
+    pytest searches them for differing lines with difflib, which does not end within hours for some megabytes. It asks all
+    plugins for an explanation, and so can be kept from that only here.
+    """
+    explain = util._reprcompare
+
+    def briefly(op, left, right):
+        if op == "==" and type(left) is type(right) in (bytes, str) and max(len(left), len(right)) >= LONG:
+            return in_brief(left, right)
+        return explain(op, left, right)
+
+    util._reprcompare = explain and briefly
+    yield
+    util._reprcompare = explain
 
 
 def pytest_report_teststatus(report):
