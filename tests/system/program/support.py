@@ -103,7 +103,7 @@ class Place:
 
     def __exit__(self, *_):
         for point in mounts_below(self.base):
-            subprocess.run(["umount", "-l", point], check=True)
+            subprocess.run(["umount", "-l", point], check=True, timeout=LIMIT)
         for pid in servers_of(self.base, below=True):
             os.kill(pid, signal.SIGKILL)
         shutil.rmtree(self.base)
@@ -150,6 +150,9 @@ class Server(Place):
             self.child = None
 
     def __exit__(self, *_):
+        if self.child:
+            # A test that failed while it was stopped must not wait for it here.
+            self.child.send_signal(signal.SIGCONT)
         try:
             super().__exit__()
         finally:
