@@ -508,6 +508,27 @@ def test_strangers_cannot_hold_up_an_unmount_by_sockets_of_attempts_to_mount(pla
     expect(result, 1, "is not an nfsrdma mount")
 
 
+def test_strangers_cannot_hide_an_attempt_to_mount_behind_many_names(place):
+    """The names that root looks at are limited in number."""
+    root()
+    options = f"port={free_port()},mountport={free_port()},mountproto=tcp,bg"
+    expect(nfsrdma("mount", "127.0.0.1:/x", place.mnt, "-o", options), 0, "background")
+    script = (
+        "mkdir -p /run/user && mount -t tmpfs none /run/user && install -d -m 700 -o 65534 /run/user/65534/nfsrdma || exit 77\n"
+        "for number in $(seq 10000 12000); do : >/run/user/65534/nfsrdma/pending-0$number.control; done\n"
+        "exec \"$@\"\n"
+    )
+    try:
+        until(
+            lambda: run(*alone("sh", "-c", script, "sh", BIN / "nfsrdma", "umount", place.mnt)).returncode == 0,
+            "the attempt to mount to be cancelled",
+        )
+        assert not servers_of(place.mnt)
+    finally:
+        for pid in servers_of(place.mnt):
+            os.kill(pid, signal.SIGKILL)
+
+
 def test_strangers_cannot_hold_up_a_mount_by_the_lock_of_the_table():
     """Everybody may lock /run/mount/utab.lock, which everybody may read."""
     root()

@@ -28,7 +28,7 @@ fn last_name(device: &str) -> String {
     format!("{device}.last")
 }
 
-/// The names of processes up to version 0.2.0, which do not send [`COMPLETE`].
+/// The names of older processes, which do not send [`COMPLETE`].
 fn old_name(device: &str) -> String {
     format!("{device}.watch")
 }

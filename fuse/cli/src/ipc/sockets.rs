@@ -162,8 +162,8 @@ pub(crate) fn listen(name: &str) -> io::Result<(UnixListener, Name)> {
 }
 
 /// The sockets whose names begin with `prefix` and end with `suffix`, at most `most`: those of this
-/// user, or of all users for root. Each has its name without the suffix, and its owner as
-/// [`connect`] takes it.
+/// user, or of all users for root, its own first: of another user's it may not see all. Each has its
+/// name without the suffix, and its owner as [`connect`] takes it.
 pub(crate) fn names(prefix: &str, suffix: &str, most: usize) -> Vec<(String, Option<u32>)> {
     let own = geteuid().as_raw();
     let mut owners = vec![own];
@@ -171,7 +171,7 @@ pub(crate) fn names(prefix: &str, suffix: &str, most: usize) -> Vec<(String, Opt
         let users = fs::read_dir("/run/user").into_iter().flatten();
         let users = users.take(MOST_ENTRIES).filter_map(Result::ok);
         owners.extend(users.filter_map(|user| user.file_name().to_str()?.parse::<u32>().ok()));
-        // Sorted by number, because root may have a directory in /run/user, too.
+        // Sorted by number, because root may have a directory in /run/user, too. Root comes first.
         owners.sort_unstable();
         owners.dedup();
     }
@@ -183,13 +183,14 @@ pub(crate) fn names(prefix: &str, suffix: &str, most: usize) -> Vec<(String, Opt
             let entries = entries.take(MOST_ENTRIES).filter_map(Result::ok);
             let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
             let names = names.filter(|name| name.starts_with(prefix));
-            found.extend(names.filter_map(|name| {
-                let name = name.strip_suffix(suffix)?.to_owned();
-                Some((name, (owner != 0).then_some(owner)))
-            }));
+            let mut names: Vec<_> = names
+                .filter_map(|name| Some(name.strip_suffix(suffix)?.to_owned()))
+                .collect();
+            names.sort();
+            let owner = (owner != 0).then_some(owner);
+            found.extend(names.into_iter().map(|name| (name, owner)));
         }
     }
-    found.sort();
     found.truncate(most);
     found
 }
