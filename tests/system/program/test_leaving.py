@@ -346,6 +346,43 @@ def test_a_second_sigterm_ends_the_wait_for_a_silent_server():
         assert " of /a (file " in log.read_text(), log.read_text()
 
 
+@contextlib.contextmanager
+def limited_threads(pid):
+    """No more threads and processes can be made by this process, as in a container with a limit (pids.max)."""
+    folder = next(filter(Path.is_dir, map(Path, ("/sys/fs/cgroup/pids", "/sys/fs/cgroup")))) / f"nfsrdma-{pid}"
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made: {error}")
+    try:
+        if not (folder / "pids.max").exists():
+            pytest.skip("no control group with pids.max can be made")
+        (folder / "cgroup.procs").write_text(f"{pid}\n")
+        (folder / "pids.max").write_text("1\n")
+        yield
+    finally:
+        until(lambda: not (folder / "cgroup.procs").read_text(), "the end of the serving process")
+        folder.rmdir()
+
+
+def test_sigterm_unmounts_where_no_thread_can_be_made():
+    root()
+    with Server() as server:
+        server.mount_well()
+        (pid,) = servers_of(server.mnt)
+        names = lambda: [(thread / "comm").read_text() for thread in Path(f"/proc/{pid}/task").iterdir()]
+        # Those of tokio that have nothing to do end after ten seconds.
+        until(lambda: names().count("nfsrdma-rt\n") <= 3, "the idle threads to end")
+        with limited_threads(pid):
+            try:
+                os.kill(pid, signal.SIGTERM)
+                until(lambda: not mounted(server.mnt), "the mount to be gone")
+                server.ended()
+            finally:
+                for left in servers_of(server.mnt):
+                    os.kill(left, signal.SIGKILL)
+
+
 def test_names_forge_no_lines_in_the_log():
     """A user chooses the name of a file whose data are lost."""
     root()

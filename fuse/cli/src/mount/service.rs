@@ -11,11 +11,13 @@ use nfsrdma_fs::fs::{Fs, Unwritten};
 use nfsrdma_nfs3::Nfs3Client;
 use nfsrdma_nfs3::mount::Mounted;
 use parking_lot::Mutex;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 use tracing::{debug, error, info, warn};
 
 /// How long to wait for the server's answers to UNLOCK and UMNT at the end, which do not matter.
@@ -37,7 +39,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    pub(crate) fn new(foreground: bool, log: &Log) -> std::io::Result<Self> {
+    pub(crate) fn new(foreground: bool, log: &Log) -> io::Result<Self> {
         Ok(Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -96,26 +98,43 @@ fn unsaved(fs: &Fs<Nfs3Client>, name: &str) -> Vec<Unwritten> {
     fs.unsaved(&format!("{name} came before the server's answer"))
 }
 
+/// Waits for the end of the session in a thread of its own, and gives the names up that commands know.
+/// It is not a task of tokio: if that cannot make a thread, a task waits until another thread is free.
+fn end_of(
+    session: &Arc<Session>,
+    control: &Arc<Mutex<Option<control::Control>>>,
+    notifier: &Arc<Mutex<Option<exit_watch::ExitNotifier>>>,
+) -> oneshot::Receiver<(io::Result<()>, Option<control::Feeds>)> {
+    let (tell, ended) = oneshot::channel();
+    let (joined, control, notifier) = (session.clone(), control.clone(), notifier.clone());
+    let runtime = tokio::runtime::Handle::current();
+    let waiter = std::thread::Builder::new().name("end".into());
+    let started = waiter.spawn(move || {
+        let outcome = joined.join();
+        // The name must be free before a new mount can get the device number.
+        let control = control.lock().take();
+        let feeds = control.map(|control| runtime.block_on(control.stop()));
+        if let Some(notifier) = notifier.lock().as_mut() {
+            notifier.end_session();
+        }
+        let _ = tell.send((outcome, feeds));
+    });
+    if let Err(error) = started {
+        error!(
+            "unmounting, because no thread can be made to wait for the end of the mount: {error}"
+        );
+        let _ = session.unmount(true);
+    }
+    ended
+}
+
 impl Service {
     /// Serves until umount(8) or a signal ends the mount, then flushes and sends UMNT.
     pub(crate) async fn run(mut self) -> Result<(), Failure> {
-        let session = self.session.clone();
         let notifier = Arc::new(Mutex::new(self.notifier.take()));
-        let watched = notifier.clone();
         let control = Arc::new(Mutex::new(self.control.take()));
-        let asked = control.clone();
         let mut feeds = None;
-        let runtime = tokio::runtime::Handle::current();
-        let mut ended = tokio::task::spawn_blocking(move || {
-            let outcome = session.join();
-            // The name must be free before a new mount can get the device number.
-            let control = asked.lock().take();
-            let feeds = control.map(|control| runtime.block_on(control.stop()));
-            if let Some(notifier) = watched.lock().as_mut() {
-                notifier.end_session();
-            }
-            (outcome, feeds)
-        });
+        let mut ended = end_of(&self.session, &control, &notifier);
         let (mut signalled, mut covered) = (0, false);
         let mut renewal = tokio::time::interval(RENEWAL);
         let outcome = loop {
@@ -140,7 +159,7 @@ impl Service {
                     }
                 }
                 () = tokio::time::sleep(COVERED), if covered => {
-                    covered = self.unmount_by(true).await.is_err();
+                    covered = self.session.unmount(true).is_err();
                 }
                 _ = renewal.tick() => {
                     if let Some(notifier) = notifier.lock().as_mut() {
@@ -224,16 +243,18 @@ impl Service {
     }
 
     /// Unmounts. A mount in use is flushed, detached, and served on. Returns false if that is
-    /// impossible now, for example under another mount; then it is served on, too.
+    /// impossible now, for example under another mount; then it is served on, too. The calls that
+    /// unmount block this thread, which no other task needs: another thread may not be to be had
+    /// (pids.max of a container).
     async fn leave(&mut self) -> bool {
-        match self.unmount_by(false).await {
+        match self.session.unmount(false) {
             Ok(()) => return true,
             Err(error) => {
                 info!("{error}: flushing and detaching; ends with its last user");
             }
         }
         self.flush_in_use().await;
-        match self.unmount_by(true).await {
+        match self.session.unmount(true) {
             Ok(()) => true,
             Err(error) => {
                 error!(
@@ -242,13 +263,6 @@ impl Service {
                 false
             }
         }
-    }
-
-    async fn unmount_by(&self, lazy: bool) -> std::io::Result<()> {
-        let session = self.session.clone();
-        tokio::task::spawn_blocking(move || session.unmount(lazy))
-            .await
-            .map_err(std::io::Error::other)?
     }
 
     /// Writes back the data of a mount that goes on. A signal ends the wait, and the mount.
