@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use rustix::process::geteuid;
 use std::ffi::OsStr;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -54,8 +54,9 @@ pub(crate) fn run(args: &UnmountArgs) -> Result<(), Failure> {
     let (watch, limit) = match ExitWatch::connect(&mount.device, mount.owner) {
         Ok(watch) if args.force => (Ok(watch), FORCED_FLUSH),
         Ok(watch) => (Ok(watch), LAST_FLUSH),
-        Err(_) => (
-            ExitWatch::connect_last(&mount.device, mount.owner),
+        Err(first) => (
+            ExitWatch::connect_last(&mount.device, mount.owner)
+                .map_err(|last| if serves(&first) { first } else { last }),
             FORCED_FLUSH,
         ),
     };
@@ -73,6 +74,7 @@ pub(crate) fn run(args: &UnmountArgs) -> Result<(), Failure> {
             verbose("detached; ends with its last user");
             return Ok(());
         }
+        (false, Err(error)) if serves(&error) => return Err(unreachable(&args.dir, &error)),
         (false, Err(_)) => {
             verbose("unmounted; no process served it any longer");
             return Ok(());
@@ -138,6 +140,23 @@ fn killed(dir: &Path, lines: &str) -> Failure {
     Failure::failed(format!(
         "{} is unmounted, but its process was killed before all data were known to be at the server: see its log, and \
          'journalctl -k' for who killed it{told}",
+        dir.display()
+    ))
+}
+
+/// Whether there may be a process, although it cannot be asked because of this error. Who is not
+/// permitted to ask (another user, with the option `users`) is told nothing of the owner's data.
+fn serves(error: &io::Error) -> bool {
+    !matches!(
+        error.kind(),
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused | ErrorKind::PermissionDenied
+    )
+}
+
+/// The error for a process that cannot be asked.
+fn unreachable(dir: &Path, error: &io::Error) -> Failure {
+    Failure::failed(format!(
+        "{} is unmounted, but its process cannot be asked whether all data are at the server ({error}): see its log",
         dir.display()
     ))
 }
