@@ -518,8 +518,8 @@ def test_mapped_pages_do_not_come_back_behind_a_truncation():
 
 
 def test_a_write_that_waits_for_long_is_not_hidden_by_what_is_read_meanwhile():
-    """write(2) has copied its data into a page of the kernel, which drops the page, and reads it back without the
-    data, as the WRITE waits for a flush."""
+    """write(2) has copied its data into a page of the kernel, which drops the page, and wants to read it back while the
+    WRITE waits for a flush."""
     with scripted() as (server, command):
         there, seen = server.export / "f", server.mnt / "f"
         there.write_bytes(b"o" * 3 * 4096)
@@ -536,13 +536,15 @@ def test_a_write_that_waits_for_long_is_not_hidden_by_what_is_read_meanwhile():
                 command(f"wait-held 1 {LIMIT * 1000}")
                 written = Call(os.pwrite, other, b"n" * 10, 2 * 4096 + 5)
                 until(lambda: blocked(written.native_id), "a WRITE that waits for the flush")
-                assert os.pread(reader, 10, 2 * 4096 + 5) == b"o" * 10
+                read = Call(os.pread, reader, 10, 2 * 4096 + 5)
+                until(lambda: blocked(read.native_id), "a READ that waits for the WRITE")
                 # Longer than any WRITE takes to get to this program.
                 time.sleep(1.5)
             finally:
                 command("release")
             flushed.end()
             assert written.end() == 10
+            assert read.end() == b"n" * 10
             assert os.pread(reader, 10, 2 * 4096 + 5) == b"n" * 10
         finally:
             for file in (one, other, reader):

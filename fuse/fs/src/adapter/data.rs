@@ -64,18 +64,31 @@ impl<N: Nfs3> Adapter<N> {
         reply: Reply,
     ) {
         let buffered = !OpenFile::is_direct(flags);
-        if buffered {
-            let range = offset..offset.saturating_add(u64::from(size));
-            self.fs.kernel_reads(handle, &range, request.pid());
-        }
-        if let Some(data) = self.fs.read_cached(handle, offset, size, flags) {
-            reply_data(reply, data);
-            return self.send_deferred();
+        let (range, pid) = (
+            offset..offset.saturating_add(u64::from(size)),
+            request.pid(),
+        );
+        let writes = match buffered {
+            true => self.fs.writes_before_read(handle, &range),
+            false => None,
+        };
+        if writes.is_none() {
+            if buffered {
+                self.fs.kernel_reads(handle, &range, pid);
+            }
+            if let Some(data) = self.fs.read_cached(handle, offset, size, flags) {
+                reply_data(reply, data);
+                return self.send_deferred();
+            }
         }
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
         let (under_way, queued) = (self.fs.kernel_read(handle, offset), self.queued.clone());
         self.start(async move {
+            if let Some(writes) = writes {
+                writes.await;
+                fs.kernel_reads(handle, &range, pid);
+            }
             let found = fs.read(handle, offset, size, flags).await;
             if let Some(under_way) = &under_way
                 && buffered
@@ -115,7 +128,7 @@ impl<N: Nfs3> Adapter<N> {
         // A write that waits for memory must not hold one of the last buffers.
         let copy = !OpenFile::is_direct(flags) && self.fs.is_short_of_buffers();
         let (fs, data) = (self.fs.clone(), data.keep(copy));
-        let waits = fs.write_waits(handle);
+        let waits = fs.write_waits(handle, range.clone());
         let append = match OpenFile::is_direct_append(flags) {
             true => fs.append_arrived(handle, offset, pid),
             false => None,

@@ -3,7 +3,7 @@
 
 use super::Fs;
 use super::clock::Nanos;
-use super::file::FileData;
+use super::file::{FileData, FileState};
 use super::inode::Inode;
 use super::open_file::OpenFile;
 use nfsrdma_nfs3::Nfs3;
@@ -35,11 +35,35 @@ impl<N: Nfs3> Fs<N> {
 
     /// A WRITE to a file has arrived and is not answered at once. Keep the result until
     /// [`Fs::kernel_wrote`] was called.
-    pub fn write_waits(&self, handle: u64) -> Option<WaitingWrite> {
+    pub fn write_waits(&self, handle: u64, range: Range<u64>) -> Option<WaitingWrite> {
         let file = self.files.read().get(handle as usize).cloned()?;
         let data = self.data(&file.inode).clone();
         data.dropped.begin_wait(self.now());
-        Some(WaitingWrite(data))
+        let number = data.with(|inner| inner.stale_pages().write_arrived(range));
+        Some(WaitingWrite { data, number })
+    }
+
+    /// If WRITEs wait that have data for `range`, which the kernel is about to read: waits until they
+    /// are carried out.
+    pub fn writes_before_read(
+        &self,
+        handle: u64,
+        range: &Range<u64>,
+    ) -> Option<impl Future<Output = ()> + Send + use<N>> {
+        let file = self.files.read().get(handle as usize).cloned()?;
+        let data = file
+            .inode
+            .data()
+            .filter(|data| data.dropped.has_waiting())?;
+        let last = data.with(|inner| inner.stale_pages().last_write(range))?;
+        let (data, range) = (data.clone(), range.clone());
+        Some(async move {
+            let handled = |inner: &mut FileState| {
+                let write = inner.stale_pages().write_until(&range, last);
+                write.is_none().then_some(())
+            };
+            data.until(handled).await;
+        })
     }
 
     /// A WRITE of the thread `pid` was handled. Makes the kernel drop the pages of `range` if they
@@ -98,11 +122,18 @@ impl<N: Nfs3> Fs<N> {
 
 /// A WRITE that has arrived and waits.
 #[derive(Debug)]
-pub struct WaitingWrite(Arc<FileData>);
+pub struct WaitingWrite {
+    data: Arc<FileData>,
+    number: u64,
+}
 
 impl Drop for WaitingWrite {
     fn drop(&mut self) {
-        self.0.dropped.end_wait();
+        let number = self.number;
+        self.data
+            .with(|inner| inner.stale_pages().write_handled(number));
+        self.data.dropped.end_wait();
+        self.data.changed.notify_waiters();
     }
 }
 

@@ -16,11 +16,17 @@
 //! A WRITE may wait here for longer than that, as for a flush of the file. As long as it does, the
 //! time is that of its arrival ([`Dropped::begin_wait`]).
 //!
+//! A READ that comes after a WRITE and before it is carried out waits for it
+//! ([`StalePages::last_write`]). Its page would lack the data, and if a program stored into that page
+//! by a mapping before the page is dropped, the kernel would send all of it, and the data of the WRITE
+//! would be lost. A WRITE waits for nothing that the kernel does, so this ends.
+//!
 //! The kernel ignores attributes if a WRITE or a notification has ended since it asked for them, and
 //! does not drop its pages then. So READs are not forgotten when the kernel is given attributes with
 //! another mtime within [`IGNORED`] of the time before.
 
 use super::clock::{Clock, Nanos, nanos};
+use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -68,6 +74,11 @@ impl Dropped {
         self.waiting.fetch_add(1, Ordering::Release);
     }
 
+    /// Whether WRITEs wait.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) > 0
+    }
+
     pub(super) fn end_wait(&self) {
         self.waiting.fetch_sub(1, Ordering::Release);
     }
@@ -90,6 +101,9 @@ pub(super) struct StalePages {
     stale: Option<Range<u64>>,
     /// Notifications that are under way.
     dropping: usize,
+    /// The WRITEs that have arrived and wait: a number for each, in the order of arrival, and its range.
+    arrived: SmallVec<[(u64, Range<u64>); 1]>,
+    next: u64,
 }
 
 fn span(known: Option<&Range<u64>>, new: &Range<u64>) -> Range<u64> {
@@ -144,6 +158,34 @@ impl StalePages {
 
     pub(super) fn dropped(&mut self) {
         self.dropping -= 1;
+    }
+
+    /// A WRITE has arrived and waits. Returns its number, for [`StalePages::write_handled`].
+    pub(super) fn write_arrived(&mut self, range: Range<u64>) -> u64 {
+        self.next += 1;
+        self.arrived.push((self.next, range));
+        self.next
+    }
+
+    pub(super) fn write_handled(&mut self, number: u64) {
+        self.arrived.retain(|(of, _)| *of != number);
+    }
+
+    /// The number of the last WRITE that waits and has data for `range`.
+    pub(super) fn last_write(&self, range: &Range<u64>) -> Option<u64> {
+        self.write_until(range, u64::MAX)
+    }
+
+    /// The same, of those up to the number `last`: others came after the READ that waits.
+    pub(super) fn write_until(&self, range: &Range<u64>, last: u64) -> Option<u64> {
+        let of_range = |(number, of): &&(u64, Range<u64>)| {
+            *number <= last && of.start < range.end && range.start < of.end
+        };
+        self.arrived
+            .iter()
+            .rev()
+            .find(of_range)
+            .map(|(number, _)| *number)
     }
 
     /// Whether the kernel still has to drop pages.
@@ -214,5 +256,22 @@ mod tests {
         dropped.now(now);
         clock.advance(WINDOW * 10);
         assert_eq!(dropped.lately(&clock), Some(now));
+    }
+
+    #[test]
+    fn a_read_waits_for_the_writes_that_came_before_it() {
+        let mut pages = StalePages::default();
+        assert_eq!(pages.last_write(&(0..100)), None);
+        let first = pages.write_arrived(0..10);
+        let second = pages.write_arrived(5..15);
+        assert_eq!(pages.last_write(&(15..20)), None);
+        let last = pages.last_write(&(9..20)).unwrap();
+        assert_eq!(last, second);
+        let third = pages.write_arrived(0..100);
+        pages.write_handled(second);
+        assert_eq!(pages.write_until(&(9..20), last), Some(first));
+        pages.write_handled(first);
+        assert_eq!(pages.write_until(&(9..20), last), None);
+        assert_eq!(pages.last_write(&(9..20)), Some(third));
     }
 }

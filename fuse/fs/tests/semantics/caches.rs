@@ -380,7 +380,7 @@ fn pages_that_were_read_while_a_write_waited_are_dropped() {
     m.write(f, 0, &[1; 8192]).unwrap();
     m.stat(node).unwrap();
     m.clock.advance(Duration::from_millis(500));
-    let waits = m.fs.write_waits(f);
+    let waits = m.fs.write_waits(f, 0..10);
     m.clock.advance(Duration::from_secs(10));
     m.fs.kernel_reads(f, &(0..4096), reader);
     m.read(f, 0, 4096).unwrap();
@@ -389,6 +389,28 @@ fn pages_that_were_read_while_a_write_waited_are_dropped() {
     m.fs.kernel_wrote(f, &(0..10), writer);
     drop(waits);
     assert_eq!(told.try_recv(), Ok(node));
+}
+
+/// A READ that came after a WRITE is not answered before it: its page would lack the data.
+#[test]
+fn a_read_waits_for_the_writes_that_came_before_it() {
+    let m = Mount::new();
+    let (_, f) = m.create("f");
+    m.write(f, 0, &[1; 8192]).unwrap();
+    let waits = m.fs.write_waits(f, 0..10);
+    assert!(m.fs.writes_before_read(f, &(10..4096)).is_none());
+    let writes = m.fs.writes_before_read(f, &(0..4096)).unwrap();
+    let later = m.fs.write_waits(f, 0..10);
+    let (tell, told) = channel();
+    nfsrdma_rpcrdma::exec::spawn(async move {
+        writes.await;
+        tell.send(()).unwrap();
+    });
+    assert!(told.try_recv().is_err());
+    drop(waits);
+    assert_eq!(told.try_recv(), Ok(()));
+    drop(later);
+    assert!(m.fs.writes_before_read(f, &(0..4096)).is_none());
 }
 
 /// Counts the notifications of files whose data is out of date.
