@@ -549,3 +549,52 @@ def test_a_write_that_waits_for_long_is_not_hidden_by_what_is_read_meanwhile():
         finally:
             for file in (one, other, reader):
                 os.close(file)
+
+
+# Writes its own parts of a file in turns by write(2) and by a mapping, and reads them in both ways: FILE, NUMBER, OPERATIONS.
+OWNER = """
+import mmap, os, random, sys
+name, number, operations = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+LEN, PARTS, OWNERS = 1000, 60, 6
+chosen = random.Random(number)
+file = os.open(name, os.O_RDWR)
+mapped = mmap.mmap(file, LEN * PARTS)
+known = {part: bytearray(LEN) for part in range(number, PARTS, OWNERS)}
+for _ in range(operations):
+    turn = chosen.random()
+    if turn < .05:
+        os.close(os.open(name, os.O_RDWR))  # Others' data is flushed.
+    elif turn < .1:
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    part, start = chosen.choice(list(known)), chosen.randrange(LEN)
+    at, end = part * LEN + start, min(LEN, start + chosen.choice((1, 10, 100, LEN)))
+    by_mapping = chosen.random() < .5
+    if chosen.random() < .5:
+        data = bytes([chosen.randrange(1, 256)]) * (end - start)
+        if by_mapping:
+            mapped[at:at + len(data)] = data
+        else:
+            assert os.pwrite(file, data, at) == len(data)
+        known[part][start:end] = data
+    else:
+        seen = mapped[at:at + end - start] if by_mapping else os.pread(file, end - start, at)
+        if seen != known[part][start:end]:
+            sys.exit(f"process {number}, bytes {at} to {at + end - start}, by mapping {by_mapping}: not what it wrote")
+"""
+
+
+def test_processes_that_share_pages_lose_nothing_of_write_and_of_mappings():
+    """Each process owns bytes of pages in which others have theirs."""
+    with Server() as server:
+        there, seen = server.export / "f", server.mnt / "f"
+        there.write_bytes(bytes(60 * 1000))
+        server.mount_well("cache=16M,dirty=1M,rsize=4096")
+        owners = [subprocess.Popen([sys.executable, "-c", OWNER, seen, str(number), "8000"], stderr=subprocess.PIPE, text=True)
+                  for number in range(6)]
+        try:
+            said = [owner.communicate(timeout=LIMIT)[1] for owner in owners]
+        finally:
+            for owner in owners:
+                owner.kill()
+                owner.wait()
+        assert said == [""] * 6
