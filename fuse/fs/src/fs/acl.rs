@@ -22,7 +22,6 @@ use super::search::is_current;
 use nfsrdma_nfs3::{Acls, Cred, Nfs3, SetLists};
 use nfsrdma_xdr::nfs3::{FileType, SetAttributes, Status, WccData};
 use nfsrdma_xdr::posix_acl::{ACCESS_NAME, AclError, DEFAULT_NAME, PosixAcl};
-use std::pin::pin;
 use std::sync::Arc;
 
 /// Which of the two lists.
@@ -401,11 +400,8 @@ impl<N: Nfs3> Fs<N> {
             mode: Some(mode),
             ..SetAttributes::default()
         };
-        inode.state.lock().forget_told();
-        let change = self.change(inode, Kind::Metadata);
-        let call = pin!(self.nfs.setattr(cred, &inode.handle, &new, None));
-        self.changed(change, inode, call, |wcc| *wcc).await?;
-        Ok(())
+        self.send_setattr(cred, inode, &new, Kind::Metadata, None)
+            .await
     }
 
     /// Whether `has`, which GETACL has just returned, is the access ACL `wanted`. GETACL returns

@@ -14,7 +14,9 @@ use super::error::{FsError, FsResult};
 use super::file::{FileData, FileState};
 use super::inode::{Inode, Kind, Stamp};
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
-use nfsrdma_xdr::nfs3::{Attributes, FileType, FsstatOk, SetAttributes, SetTime, Status, access};
+use nfsrdma_xdr::nfs3::{
+    Attributes, FileType, FsstatOk, SetAttributes, SetTime, Status, Time, access,
+};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -267,12 +269,8 @@ impl<N: Nfs3> Fs<N> {
         let _hold = data.map(|data| data.hold_writes());
         not_abandoned()?;
         self.not_ended()?;
-        inode.state.lock().forget_told();
-        let send = async |new: &SetAttributes| {
-            let change = self.change(inode, kind);
-            let call = pin!(self.nfs.setattr(cred, &inode.handle, new, None));
-            self.changed(change, inode, call, |wcc| *wcc).await
-        };
+        let send =
+            async |new: &SetAttributes| self.send_setattr(cred, inode, new, kind, None).await;
         let result = match touch {
             false => send(&new).await,
             // ftruncate(2) and O_TRUNC change the mtime even if the size stays; a server may not.
@@ -300,7 +298,24 @@ impl<N: Nfs3> Fs<N> {
             }
             return Ok(());
         }
-        result.map(drop)
+        result
+    }
+
+    /// Sends SETATTR and applies the attributes of its reply. With `guard`, the server refuses
+    /// (NFS3ERR_NOT_SYNC) if the object has another ctime.
+    pub(super) async fn send_setattr(
+        &self,
+        cred: &Cred,
+        inode: &Arc<Inode>,
+        new: &SetAttributes,
+        kind: Kind,
+        guard: Option<Time>,
+    ) -> FsResult<()> {
+        inode.state.lock().forget_told();
+        let change = self.change(inode, kind);
+        let call = pin!(self.nfs.setattr(cred, &inode.handle, new, guard));
+        self.changed(change, inode, call, |wcc| *wcc).await?;
+        Ok(())
     }
 
     /// Prepares for a call that changes attributes: waits until everything written before is on

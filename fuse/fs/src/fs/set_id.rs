@@ -12,8 +12,7 @@ use super::changing::not_abandoned;
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Kind};
 use nfsrdma_nfs3::{Cred, Nfs3};
-use nfsrdma_xdr::nfs3::{Attributes, FileType, SetAttributes, Status, Time};
-use std::pin::pin;
+use nfsrdma_xdr::nfs3::{Attributes, FileType, SetAttributes, Status};
 use std::sync::Arc;
 
 const SET_UID: u32 = 0o4000;
@@ -86,7 +85,10 @@ impl<N: Nfs3> Fs<N> {
             // A file that changes all the time, or a server whose ctime does, must not keep the
             // bits.
             let guard = (tries < GUARDED_TRIES).then_some(known.ctime);
-            match self.set_mode(&file.cred, inode, &new, guard).await {
+            not_abandoned()?;
+            self.not_ended()?;
+            let set = self.send_setattr(&file.cred, inode, &new, Kind::Metadata, guard);
+            match set.await {
                 Err(error) if guard.is_some() && error.status() == Some(Status::NotSync) => {}
                 // The server squashes root, so the WRITE itself clears the bits.
                 Err(error) if is_refusal(&error) => break,
@@ -94,23 +96,6 @@ impl<N: Nfs3> Fs<N> {
             }
         }
         Ok(())
-    }
-
-    async fn set_mode(
-        &self,
-        cred: &Cred,
-        inode: &Arc<Inode>,
-        new: &SetAttributes,
-        guard: Option<Time>,
-    ) -> FsResult<()> {
-        not_abandoned()?;
-        self.not_ended()?;
-        inode.state.lock().forget_told();
-        let call = pin!(self.nfs.setattr(cred, &inode.handle, new, guard));
-        let change = self.change(inode, Kind::Metadata);
-        self.changed(change, inode, call, |wcc| *wcc)
-            .await
-            .map(drop)
     }
 }
 
