@@ -314,6 +314,31 @@ def test_a_process_that_is_killed_while_umount_waits_has_not_written_everything(
         assert not mounted(server.mnt)
 
 
+def test_a_killed_process_may_release_its_mount_after_its_sockets():
+    """umount does not say that a mount is in use which only the rest of a killed process holds."""
+    with Server() as server:
+        server.mount_well()
+        (pid,), device = servers_of(server.mnt), device_of(server.mnt)
+        unwritten(server)
+        # In place of the descriptor that the kernel has not closed yet.
+        held = os.open(server.mnt, os.O_PATH)
+        with unmounting(server) as child:
+            try:
+                until(lambda: asks(device), "umount to wait for the data")
+                os.kill(pid, signal.SIGKILL)
+                asleep = Path(f"/proc/{child.pid}/wchan")
+                until(lambda: child.poll() is not None or "nanosleep" in asleep.read_text(), "umount to wait for the mount")
+                os.close(held)
+                held = None
+                said = child.communicate(timeout=LIMIT)[1]
+            finally:
+                child.kill()
+                if held is not None:
+                    os.close(held)
+        assert child.returncode == 32 and KILLED in said, f"status {child.returncode}: {said}"
+        assert not mounted(server.mnt)
+
+
 def test_what_is_given_up_by_signals_is_told_to_umount_that_waits():
     with Server() as server:
         server.mount_well("", "--log", server.base / "log")

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 const LAST_FLUSH: Duration = Duration::from_secs(600);
 /// The same after a forced unmount, which is meant for servers that do not answer.
 const FORCED_FLUSH: Duration = Duration::from_secs(5);
-/// How long a process whose connection was aborted may take to release its mount.
+/// How long a process whose connection was aborted, or that was killed, may take to release its mount.
 const RELEASED: Duration = Duration::from_secs(2);
 
 /// Runs `umount`. Returns when the mount is gone and its process has ended.
@@ -197,27 +197,30 @@ fn take_away(
     if attempt()?.is_ok() {
         return Ok(());
     }
-    if args.force {
-        // Its connection was aborted. The process releases the mount as soon as it notices.
+    let within = |limit: Duration| {
         let begin = Instant::now();
-        while begin.elapsed() < RELEASED {
-            std::thread::sleep(Duration::from_millis(20));
-            if attempt()?.is_ok() {
-                return Ok(());
+        loop {
+            match attempt() {
+                Ok(Ok(())) => return Ok(()),
+                _ if is_gone(mount) => return Ok(()),
+                Err(failure) => return Err(failure),
+                Ok(Err(_)) if begin.elapsed() >= limit => return Err(explain(dir, Errno::BUSY)),
+                Ok(Err(_)) => std::thread::sleep(Duration::from_millis(20)),
             }
         }
-        return Err(explain(dir, Errno::BUSY));
+    };
+    if args.force {
+        // Its connection was aborted. The process releases the mount as soon as it notices.
+        return within(RELEASED);
     }
     match ask_for_sync(mount, pid, LAST_FLUSH) {
         Outcome::Answered(answer) if answer.in_use => Err(explain(dir, Errno::BUSY)),
         Outcome::TimedOut => Err(not_taken(dir)),
-        // Where nobody answers any more, the process has ended, and has perhaps unmounted before.
-        Outcome::Answered(_) | Outcome::NoAnswer => match attempt() {
-            Ok(Ok(())) => Ok(()),
-            _ if is_gone(mount) => Ok(()),
-            Ok(Err(_)) => Err(explain(dir, Errno::BUSY)),
-            Err(failure) => Err(failure),
-        },
+        Outcome::Answered(_) => within(Duration::ZERO),
+        // The process has ended, and has perhaps unmounted before. If it was killed, the kernel closes its
+        // descriptors one after the other: the one that keeps the mount busy may come after the socket.
+        Outcome::NoAnswer if pid.is_some() => within(RELEASED),
+        Outcome::NoAnswer => within(Duration::ZERO),
     }
 }
 
