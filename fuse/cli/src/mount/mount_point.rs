@@ -32,12 +32,8 @@ impl MountPoint {
     /// Refuses a log in the directory. When it is opened again it would be a file of this mount, whose
     /// process would wait for itself, and keep the mount busy.
     pub(crate) fn has_outside(&self, log: &Path) -> Result<(), Failure> {
-        let parent = std::path::absolute(log).and_then(|log| match log.parent() {
-            Some(parent) => parent.canonicalize(),
-            None => Ok(log),
-        });
         // Opening the log reports what is wrong with its path.
-        match parent.is_ok_and(|parent| parent.starts_with(&self.path)) {
+        match place_of(log).is_some_and(|place| place.starts_with(&self.path)) {
             true => Err(Failure::usage(format!(
                 "the log {} would be in the mount itself: choose a file outside {} for --log",
                 log.display(),
@@ -70,6 +66,26 @@ impl MountPoint {
             "mount point {shown} is not the directory any longer that it was: somebody replaced it; mount again"
         )))
     }
+}
+
+/// The most symbolic links that Linux follows (path_resolution(7)).
+const MOST_LINKS: usize = 40;
+
+/// Where a file that may not exist yet would be created: the last part of its path may be a symbolic
+/// link to another place.
+fn place_of(file: &Path) -> Option<PathBuf> {
+    let mut file = std::path::absolute(file).ok()?;
+    for _ in 0..MOST_LINKS {
+        let Some(parent) = file.parent() else {
+            return Some(file);
+        };
+        let parent = parent.canonicalize().ok()?;
+        match std::fs::read_link(&file) {
+            Ok(target) => file = parent.join(target),
+            Err(_) => return Some(parent),
+        }
+    }
+    None
 }
 
 /// Directories that programs, including this one, need.
@@ -150,5 +166,37 @@ mod tests {
         here.open().unwrap();
         let other = MountPoint { inode: 0, ..here };
         assert!(other.open().unwrap_err().message.contains("replaced"));
+    }
+
+    #[test]
+    fn a_log_that_a_symbolic_link_leads_into_the_mount_is_refused() {
+        let top = std::env::temp_dir().join(format!("nfsrdma-log-link-{}", std::process::id()));
+        let inside = top.join("mnt");
+        std::fs::create_dir_all(&inside).unwrap();
+        let top = top.canonicalize().unwrap();
+        let link = |name: &str, target: &Path| {
+            let path = top.join(name);
+            std::os::unix::fs::symlink(target, &path).unwrap();
+            path
+        };
+        let point = MountPoint {
+            path: top.join("mnt"),
+            device: 0,
+            inode: 0,
+        };
+        let absolute = link("absolute", &point.path.join("log"));
+        let relative = link("relative", Path::new("mnt/log"));
+        let twice = link("twice", Path::new("relative"));
+        let outside = link("outside", Path::new("log"));
+        let circle = link("circle", Path::new("circle"));
+        let refused: Vec<_> = [&absolute, &relative, &twice, &outside, &circle]
+            .into_iter()
+            .map(|log| point.has_outside(log).is_err())
+            .collect();
+        let plain = point.has_outside(&top.join("log")).is_ok();
+        std::fs::remove_dir_all(&top).unwrap();
+        // Opening the log reports the circle.
+        assert_eq!(refused, [true, true, true, false, false]);
+        assert!(plain);
     }
 }

@@ -15,13 +15,13 @@ use pcap_file::pcapng::blocks::interface_description::{
 };
 use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeaderOption};
 use pcap_file::{DataLink, Endianness, PcapError};
-use rustix::fs::{major, minor};
+use rustix::fs::{FsWord, fstatfs, major, minor, statfs};
 use rustix::process::geteuid;
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fs::{OpenOptions, Permissions};
+use std::fs::{Metadata, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 use tokio::io::AsyncReadExt;
@@ -30,6 +30,9 @@ use tokio::time::Instant;
 
 /// The unit of time stamps: ten to the power of minus nine seconds.
 const RESOLUTION: u8 = 9;
+
+/// The file system of pipes without a name (`PIPEFS_MAGIC` of linux/magic.h).
+const PIPEFS: FsWord = 0x5049_5045;
 
 /// A writer that counts the bytes written.
 struct Counting<W> {
@@ -289,6 +292,10 @@ fn create(path: &Path, mount: &Mount) -> Result<Box<dyn Write>, Failure> {
             path.display()
         )));
     }
+    // Also before it is opened, because the open of a FIFO waits for a reader.
+    if let (Ok(there), Ok(place)) = (path.metadata(), statfs(path)) {
+        is_ours(path, &there, place.f_type)?;
+    }
     let file = OpenOptions::new()
         .write(true)
         .create(true)
@@ -298,18 +305,29 @@ fn create(path: &Path, mount: &Mount) -> Result<Box<dyn Write>, Failure> {
         .open(path)
         .map_err(failed)?;
     let there = file.metadata().map_err(failed)?;
+    let place = fstatfs(&file).map_err(|error| failed(error.into()))?;
+    is_ours(path, &there, place.f_type)?;
     if there.is_file() {
-        if there.uid() != geteuid().as_raw() {
-            return Err(Failure::usage(format!(
-                "{} belongs to another user, who could read what is recorded: choose another place",
-                path.display()
-            )));
-        }
         file.set_permissions(Permissions::from_mode(0o600))
             .and_then(|()| file.set_len(0))
             .map_err(failed)?;
     }
     Ok(Box::new(file))
+}
+
+/// Refuses a file or FIFO of another user, who could read what is recorded. `place` is the type of its
+/// file system. A pipe without a name, such as /dev/stdout may be, was handed over by whoever started
+/// this program.
+fn is_ours(path: &Path, there: &Metadata, place: FsWord) -> Result<(), Failure> {
+    let kind = there.file_type();
+    let keeps = kind.is_file() || (kind.is_fifo() && place != PIPEFS);
+    if !keeps || there.uid() == geteuid().as_raw() {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "{} belongs to another user, who could read what is recorded: choose another place",
+        path.display()
+    )))
 }
 
 async fn record(args: &CaptureArgs, mut input: Input, to: Box<dyn Write>) -> Result<(), Failure> {
@@ -395,4 +413,46 @@ fn take<W: Write>(
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::fd::OwnedFd;
+
+    #[test]
+    fn a_fifo_of_another_user_is_refused_and_a_pipe_that_was_handed_over_is_not() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let path = std::env::temp_dir().join(format!("nfsrdma-fifo-{}", std::process::id()));
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &path,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::from_raw_mode(0o666),
+            0,
+        )
+        .unwrap();
+        let asked = || {
+            is_ours(
+                &path,
+                &path.metadata().unwrap(),
+                statfs(&path).unwrap().f_type,
+            )
+        };
+        let own = asked();
+        std::os::unix::fs::chown(&path, Some(65534), None).unwrap();
+        let other = asked();
+        std::fs::remove_file(&path).unwrap();
+        assert!(own.is_ok());
+        assert!(other.is_err());
+
+        let pipe = File::from(OwnedFd::from(io::pipe().unwrap().1));
+        std::os::unix::fs::fchown(&pipe, Some(65534), None).unwrap();
+        let there = pipe.metadata().unwrap();
+        let place = fstatfs(&pipe).unwrap().f_type;
+        assert!(is_ours(Path::new("/dev/stdout"), &there, place).is_ok());
+    }
 }
