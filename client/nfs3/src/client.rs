@@ -179,8 +179,9 @@ impl Nfs3Client {
             drop(reply);
             self.inner.engine.sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
-            // Other callers may meanwhile have changed what this call was to change.
-            if changes_metadata(procedure) && is_abandoned() {
+            // Nobody waits for the results any more, a READ would keep its memory, and others may
+            // meanwhile have changed what this call was to change.
+            if !sends_data(procedure) && is_abandoned() {
                 return Err(NfsError::Status(Status::JukeBox));
             }
         }
@@ -228,8 +229,9 @@ impl Nfs3Client {
     }
 }
 
-/// Whether a procedure, given by its number, changes names or attributes.
-fn changes_metadata(procedure: usize) -> bool {
-    let procedure = procedure as u32;
-    procedure == Setattr::NUMBER || (Create::NUMBER..=Link::NUMBER).contains(&procedure)
+/// Whether a procedure, given by its counter, brings data of a program to the server. Such a call is
+/// made until it is answered, because a part of that data may have been written, and other programs
+/// that write or read the same range wait for it.
+fn sends_data(procedure: usize) -> bool {
+    [Write::NUMBER, Commit::NUMBER].contains(&(procedure as u32))
 }

@@ -5,13 +5,16 @@ mod common;
 
 use common::data::*;
 use common::*;
+use nfsrdma_nfs3::{Acls, Nfs3, NfsError, SetLists};
 use nfsrdma_nfs3::{ClientOptions, Recovery, TransportOptions, WriteChunk};
-use nfsrdma_nfs3::{Nfs3, NfsError};
 use nfsrdma_rdma::Pool;
 use nfsrdma_rdma_testing::loopback::Options;
+use nfsrdma_rpcrdma::abandon::Caller;
 use nfsrdma_rpcrdma::exec;
+use nfsrdma_xdr::nfs_acl;
 use nfsrdma_xdr::nfs3::*;
 use nfsrdma_xdr::private_data::PrivateData;
+use nfsrdma_xdr::procedure::Procedure as _;
 use nfsrdma_xdr::rpcrdma::Body;
 use std::sync::Arc;
 use std::time::Duration;
@@ -521,6 +524,63 @@ async fn jukebox_is_asked_again_with_another_xid() {
     assert!(
         calls[0].header.xid != calls[1].header.xid && calls[1].header.xid != calls[2].header.xid
     );
+    leaves_nothing(mounted, pool).await;
+}
+
+/// A call whose caller was killed is not made again after JUKEBOX: a SETATTR or SETACL would undo
+/// what others have set since, and a READ would keep its memory as long as the server puts it off.
+#[tokio::test]
+async fn a_call_that_is_put_off_ends_with_its_caller() {
+    let server = Server::start(
+        Options::default(),
+        Manners::default(),
+        Arc::new(|seen: &Seen| match (seen.program, seen.procedure) {
+            (PROGRAM, Read::NUMBER | Access::NUMBER | Setattr::NUMBER) => Act::JukeBox,
+            (nfs_acl::PROGRAM, nfs_acl::Setacl::NUMBER) => Act::JukeBox,
+            _ => Act::Answer,
+        }),
+    );
+    let (mounted, pool) = server.mount(&options()).await;
+    let f = server.plant(b"f", &pattern(5000, 1));
+    let free = pool.free_bytes();
+    let into = sink(&pool, 1 << 20, 1 << 20);
+    let (client, who, new) = (&mounted.client, root(), SetAttributes::default());
+    let caller = Caller::default();
+    let calls = caller.clone().run(async {
+        let (acls, lists) = (
+            Acls::default(),
+            SetLists {
+                access: true,
+                default: false,
+            },
+        );
+        tokio::join!(
+            async { client.read(&who, &f, 0, into).await.map(drop) },
+            async { client.access(&who, &f, access::READ).await.map(drop) },
+            async { client.setattr(&who, &f, &new, None).await.map(drop) },
+            async { client.setacl(&who, &f, &acls, lists).await.map(drop) },
+        )
+    });
+    let leave = async {
+        until("all were put off", || {
+            let seen = server.seen.lock();
+            let setacl = (nfs_acl::PROGRAM, nfs_acl::Setacl::NUMBER);
+            seen.iter()
+                .any(|seen| (seen.program, seen.procedure) == setacl)
+        })
+        .await;
+        caller.leave();
+    };
+    let (results, ()) = tokio::join!(tokio::time::timeout(Duration::from_secs(60), calls), leave);
+    let results = results.expect("nobody waits for them");
+    for result in [results.0, results.1, results.2, results.3] {
+        let put_off = matches!(result, Err(NfsError::Status(Status::JukeBox)));
+        assert!(put_off, "{result:?}");
+    }
+    until("the memory is back", || {
+        pool.free_bytes() + (64 << 10) >= free
+    })
+    .await;
     leaves_nothing(mounted, pool).await;
 }
 
