@@ -9,6 +9,7 @@
 //! listed without a type (DT_UNKNOWN of readdir(3)). If the server no longer accepts a cookie
 //! (NFS3ERR_BAD_COOKIE), the listing starts over and leaves out the names given already.
 
+use super::changing::not_abandoned;
 use super::clock::{Nanos, nanos};
 use super::dir_handle::{
     Ahead, DirHandle, Listed, Listing, Page, Part, Place, going_round, listing,
@@ -164,6 +165,8 @@ impl<N: Nfs3> Fs<N> {
                     from: 0,
                 });
             }
+            // A server can have pages without a name to show for ever.
+            not_abandoned()?;
         }
     }
 

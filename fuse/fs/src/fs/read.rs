@@ -38,6 +38,15 @@ enum Step {
     Fetch(u64, Vec<Piece>),
 }
 
+/// Whether a read past the cache may return less than was asked for before the file ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Short {
+    /// With O_DIRECT, the program gets the count.
+    Allowed,
+    /// The kernel's page cache takes a short reply for the end of the file, and shows a shorter file.
+    OnlyAtEnd,
+}
+
 /// The reply to a READ.
 struct ReadReply {
     sent: Stamp,
@@ -108,7 +117,7 @@ impl<N: Nfs3> Fs<N> {
         self.check_locks(&file, handle)?;
         let inode = &file.inode;
         if OpenFile::is_direct(flags) {
-            return self.read_direct(&file, offset, len).await;
+            return self.read_direct(&file, offset, len, Short::Allowed).await;
         }
         self.shared.stats.read_misses.add(1);
         let size = self.attributes_or_fetch(&file.cred, inode).await?.size;
@@ -148,7 +157,7 @@ impl<N: Nfs3> Fs<N> {
                 }
             }
         }
-        self.read_direct(&file, offset, len).await
+        self.read_direct(&file, offset, len, Short::OnlyAtEnd).await
     }
 
     fn next_step(&self, inner: &mut FileState, range: Range<u64>) -> Step {
@@ -345,12 +354,13 @@ impl<N: Nfs3> Fs<N> {
         Ok(self.take_read(inode, id, came, sink))
     }
 
-    /// Reads without the cache (O_DIRECT). The kernel gets the data from the registered buffers.
+    /// Reads without the cache. The kernel gets the data from the registered buffers.
     async fn read_direct(
         self: &Arc<Self>,
         file: &OpenFile,
         offset: u64,
         len: u32,
+        short: Short,
     ) -> FsResult<Segs<Buf>> {
         let inode = &file.inode;
         let wanted = offset..offset + u64::from(len);
@@ -363,7 +373,7 @@ impl<N: Nfs3> Fs<N> {
         }
         let most = u64::from(self.limits().rtmax.max(1));
         let starts = (offset..wanted.end).step_by(most as usize);
-        let parts = starts.map(|at| self.direct_part(file, at..wanted.end.min(at + most)));
+        let parts = starts.map(|at| self.direct_part(file, at..wanted.end.min(at + most), short));
         let mut found = Segs::new();
         let mut expected = offset;
         for part in join_all(parts).await {
@@ -385,6 +395,7 @@ impl<N: Nfs3> Fs<N> {
         self: &Arc<Self>,
         file: &OpenFile,
         wanted: Range<u64>,
+        short: Short,
     ) -> FsResult<(Range<u64>, Segs<Buf>)> {
         let inode = &file.inode;
         let mut first: Segs<BufMut> = Segs::new();
@@ -399,7 +410,7 @@ impl<N: Nfs3> Fs<N> {
             let count = (answer.count as usize).min(n);
             // read(2) of nothing would tell the program that the file ends here. After some data, the
             // program's next read gets the error.
-            if count == 0 && !answer.eof && got == 0 {
+            if count == 0 && !answer.eof && (got == 0 || short == Short::OnlyAtEnd) {
                 return Err(nothing_before_the_end());
             }
             if first.is_empty() {

@@ -3,6 +3,7 @@
 use crate::support::*;
 use nfsrdma_fs::fs::{FsResult, ROOT};
 use nfsrdma_memory_server::{Fate, MemoryServer, Op};
+use nfsrdma_nfs3::Limits;
 use nfsrdma_rpcrdma::abandon::Caller;
 use nfsrdma_rpcrdma::exec::{self, block_on};
 use nfsrdma_xdr::nfs3::{SetAttributes, Status};
@@ -10,7 +11,7 @@ use std::future::Future;
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// The errno of an operation whose caller was killed before it begins to change anything.
+/// The errno of an operation whose caller was killed before it begins to do anything.
 fn abandoned<T>(operation: impl Future<Output = FsResult<T>>) -> i32 {
     let caller = Caller::default();
     caller.leave();
@@ -108,4 +109,34 @@ fn an_open_target_gets_its_name_back() {
     m.close(b).unwrap();
     assert_eq!(m.server.contents("a").unwrap(), b"new");
     assert_eq!(m.server.contents("b").unwrap(), b"old");
+}
+
+/// A directory of which no name can be looked up: the listing goes from page to page until there is
+/// something to show, which with such a server may never be.
+#[test]
+fn a_listing_of_nothing_ends_with_its_caller() {
+    let limits = Limits {
+        rtmax: 4096,
+        wtmax: 4096,
+        dtpref: 1000,
+        max_file_size: 1 << 30,
+    };
+    let m = Mount::of(&MemoryServer::with(limits, 0), small());
+    m.server.bare_entries();
+    for number in 0..2000 {
+        m.server.plant(&format!("entry-{number:06}"), b"");
+    }
+    m.server.set_hook(|op, _| match op {
+        Op::Lookup => Fate::Refused(Status::NoEnt),
+        _ => Fate::Done,
+    });
+    let opened = block_on(m.fs.opendir(&m.cred, ROOT)).unwrap();
+    // The first page shows `.` and `..`.
+    let shown = block_on(m.fs.readdir(opened.handle, 0)).unwrap();
+    let next = shown.entries().last().unwrap().cookie;
+    let before = m.server.calls(Op::Readdirplus);
+    let listing = m.fs.readdir(opened.handle, next);
+    assert_eq!(abandoned(listing), libc::EINTR);
+    assert_eq!(m.server.calls(Op::Readdirplus), before + 1);
+    m.fs.releasedir(opened.handle).unwrap();
 }

@@ -238,6 +238,45 @@ fn a_read_of_nothing_before_the_end_is_an_error_and_not_the_end() {
     }
 }
 
+/// A server gives less than a block at a time, so that the cache is bypassed in the end, and then
+/// nothing. The kernel takes a short reply to a read that is not O_DIRECT for the end of the file.
+#[test]
+fn a_read_past_the_cache_that_is_cut_short_is_an_error_and_not_the_end() {
+    let server = MemoryServer::new();
+    server.plant("f", &[7; 10_000]);
+    let m = Mount::of(&server, small());
+    let f = m.open(m.node("f"), RW).unwrap();
+    server.give_little(1000);
+    assert_eq!(m.read(f, 0, 8192).unwrap(), [7; 8192]);
+    let whole = server.calls(Op::Read);
+    let weak = Arc::downgrade(&server);
+    server.set_hook(move |op, before| {
+        if op == Op::Read && before + 3 >= 2 * whole {
+            weak.upgrade().unwrap().give_little(0);
+        }
+        Fate::Done
+    });
+    assert_eq!(errno(m.read(f, 0, 8192)), libc::EIO);
+    server.clear_hook();
+    server.give_little(usize::MAX);
+    assert_eq!(m.read(f, 0, 8192).unwrap(), [7; 8192]);
+    m.release(f);
+}
+
+#[test]
+fn a_read_past_the_cache_shows_what_was_written_and_is_not_sent_yet() {
+    let server = MemoryServer::new();
+    server.plant("f", &[7; 12_000]);
+    let m = Mount::of(&server, small());
+    let f = m.open(m.node("f"), RW).unwrap();
+    m.write(f, 4096, &[8; 4096]).unwrap();
+    server.give_little(1000);
+    let mut expected = [7; 12_000];
+    expected[4096..8192].fill(8);
+    assert!(m.read(f, 0, 12_000).unwrap() == expected);
+    m.close(f).unwrap();
+}
+
 #[test]
 fn truncating_cuts_what_is_cached_and_growing_shows_zeros() {
     let m = Mount::new();
