@@ -14,7 +14,6 @@ use nfsrdma_rpcrdma::exec;
 use nfsrdma_xdr::nfs_acl;
 use nfsrdma_xdr::nfs3::*;
 use nfsrdma_xdr::private_data::PrivateData;
-use nfsrdma_xdr::procedure::Procedure as _;
 use nfsrdma_xdr::rpcrdma::Body;
 use std::sync::Arc;
 use std::time::Duration;
