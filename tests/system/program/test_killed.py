@@ -2,6 +2,7 @@
 kernel did not get the reply."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -91,3 +92,43 @@ def test_a_name_that_a_killed_program_has_removed_is_gone(procedure, code):
         killed_in(command, procedure, code, seen, meanwhile=seen.exists)
         until(lambda: not there.exists(), "the removal at the server")
         until(lambda: not seen.exists(), "the removal on the mount")
+
+
+CHANGES = [
+    ("MKDIR", "os.mkdir(sys.argv[1])"),
+    ("CREATE", "os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)"),
+    ("LINK", "os.link(sys.argv[2], sys.argv[1])"),
+    ("RENAME", "os.rename(sys.argv[2], sys.argv[1])"),
+    ("REMOVE", "os.unlink(sys.argv[2])"),
+]
+
+
+@pytest.mark.parametrize("procedure, code", CHANGES)
+def test_a_change_whose_reply_never_came_is_seen(procedure, code):
+    """A soft mount gives a call up that the server has carried out. What the kernel has
+    cached of the name from before the call is not used any longer."""
+    with scripted() as (server, command):
+        (server.export / "old").touch()
+        there, seen, old = server.export / "new", server.mnt / "new", server.mnt / "old"
+        server.mount_well(f"{FOR_EVER},soft,timeo=10,retrans=1")
+        assert old.exists() and not seen.exists()
+        command(f"hold-reply {procedure} 9")
+        words = [sys.executable, "-c", f"import os, sys; {code}", seen, old]
+        made = procedure != "REMOVE"
+
+        def changed():
+            return there.exists() if made else not (server.export / "old").exists()
+
+        with subprocess.Popen(words, stderr=subprocess.PIPE) as program:
+            try:
+                until(lambda: changed() or program.poll() is not None, "the change at the server")
+                server.pause()
+            except BaseException:
+                program.kill()
+                raise
+            said = program.communicate()[1].decode()
+        assert "TimeoutError" in said or "Input/output error" in said, said
+        assert changed()
+        server.child.send_signal(signal.SIGCONT)
+        until(lambda: os.path.lexists(seen) == made, "the new name on the mount")
+        until(lambda: old.exists() == (server.export / "old").exists(), "the old name on the mount")

@@ -49,7 +49,11 @@ impl<N: Nfs3> Adapter<N> {
                     }
                     reply.opened(opened.handle, file_flags(&opened, flags, unflushed));
                 },
-                |opened| close(&fs, opened),
+                |opened| match opened {
+                    Some(opened) => close(&fs, opened),
+                    None if flags & libc::O_TRUNC != 0 => fs.setattr_unheard(node),
+                    None => {}
+                },
             );
         });
     }

@@ -30,8 +30,10 @@ impl<N: Nfs3> Adapter<N> {
                     reply.opened(opened.handle, flags);
                 },
                 |opened| {
-                    fs.opendir_unheard(node, &opened);
-                    let _ = fs.releasedir(opened.handle);
+                    if let Some(opened) = opened {
+                        fs.opendir_unheard(node, &opened);
+                        let _ = fs.releasedir(opened.handle);
+                    }
                 },
             );
         });

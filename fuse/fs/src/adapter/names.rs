@@ -55,7 +55,7 @@ impl<N: Nfs3> Adapter<N> {
             let name = name.as_bytes();
             let found = found.map_err(|error| sparing_mounts(&fs, &mount, (parent, name), error));
             reply_or_undo(reply, found, tell, |found| {
-                if let Found::Is(entry) = found {
+                if let Some(Found::Is(entry)) = found {
                     fs.forget(entry.nodeid, 1);
                 }
             });
@@ -106,7 +106,7 @@ impl<N: Nfs3> Adapter<N> {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
         self.change(request, reply, |reply| async move {
             let result = fs.unlink(&cred, parent, name.as_bytes()).await;
-            reply_or_undo(reply, result, reply_ok, |()| {
+            reply_or_undo(reply, result, reply_ok, |_| {
                 fs.name_unheard(parent, name.as_bytes());
             });
         });
@@ -116,7 +116,7 @@ impl<N: Nfs3> Adapter<N> {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
         self.change(request, reply, |reply| async move {
             let result = fs.rmdir(&cred, parent, name.as_bytes()).await;
-            reply_or_undo(reply, result, reply_ok, |()| {
+            reply_or_undo(reply, result, reply_ok, |_| {
                 fs.name_unheard(parent, name.as_bytes());
             });
         });
@@ -155,7 +155,7 @@ impl<N: Nfs3> Adapter<N> {
             let from = (parent, name.as_bytes());
             let to = (new_parent, new_name.as_bytes());
             let result = fs.rename(&cred, from, to, flags).await;
-            reply_or_undo(reply, result, reply_ok, |()| {
+            reply_or_undo(reply, result, reply_ok, |_| {
                 fs.name_unheard(from.0, from.1);
                 fs.name_unheard(to.0, to.1);
             });
@@ -200,10 +200,12 @@ impl<N: Nfs3> Adapter<N> {
                         file_flags(&opened, flags, unflushed),
                     );
                 },
-                |(entry, opened)| {
-                    fs.forget(entry.nodeid, 1);
+                |made| {
                     fs.name_unheard(parent, name.as_bytes());
-                    close(&fs, opened);
+                    if let Some((entry, opened)) = made {
+                        fs.forget(entry.nodeid, 1);
+                        close(&fs, opened);
+                    }
                 },
             );
         });
@@ -239,7 +241,9 @@ fn reply_new_entry<N: Nfs3>(
     (parent, name): (u64, &OsStr),
 ) {
     reply_or_undo(reply, result, reply_entry, |entry| {
-        fs.forget(entry.nodeid, 1);
+        if let Some(entry) = entry {
+            fs.forget(entry.nodeid, 1);
+        }
         fs.name_unheard(parent, name.as_bytes());
     });
 }

@@ -21,17 +21,18 @@ pub(super) fn reply_with<T>(reply: Reply, result: FsResult<T>, ok: impl FnOnce(R
 }
 
 /// Answers a request that waited. If its caller was killed meanwhile, the kernel does not get the
-/// result: `undo` takes back what it stands for (a reference to a node, an open file).
+/// result: `undo` takes back what it stands for (a reference to a node, an open file). It is given
+/// `None` if the request failed, which the server may have carried out nevertheless: the reply was
+/// lost and the call sent again, or a later call failed.
 pub(super) fn reply_or_undo<T>(
     reply: Held,
     result: FsResult<T>,
     ok: impl FnOnce(Reply, T),
-    undo: impl FnOnce(T),
+    undo: impl FnOnce(Option<T>),
 ) {
-    match (reply.take(), result) {
-        (Some(reply), result) => reply_with(reply, result, ok),
-        (None, Ok(value)) => undo(value),
-        (None, Err(_)) => {}
+    match reply.take() {
+        Some(reply) => reply_with(reply, result, ok),
+        None => undo(result.ok()),
     }
 }
 

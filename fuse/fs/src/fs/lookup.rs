@@ -220,8 +220,12 @@ impl<N: Nfs3> Fs<N> {
 
     /// A call on `name` failed. If the error contradicts what is cached of the name, somebody else has
     /// changed the directory, and all cached names in it become invalid. Otherwise a program that got
-    /// EEXIST would not find the name.
+    /// EEXIST would not find the name. Where no status came, the server may have made the change.
     pub(super) fn note_name_error(&self, dir: &Inode, name: &[u8], error: FsError) -> FsError {
+        if error.status().is_none() {
+            self.name_unknown(dir, name);
+            return error;
+        }
         let epoch = dir.state.lock().epoch;
         let known = self.names.get(dir.nodeid, epoch, name);
         let is_other = matches!(

@@ -110,7 +110,12 @@ impl<N: Nfs3> Fs<N> {
                 }
                 return Err(self.note_name_error(&from_dir, from.1, error));
             }
-            (Err(error), _, _) => return Err(self.note_name_error(&from_dir, from.1, error)),
+            (Err(error), _, _) => {
+                if error.status().is_none() {
+                    self.name_unknown(&to_dir, to.1);
+                }
+                return Err(self.note_name_error(&from_dir, from.1, error));
+            }
         }
         // If another client has changed the directory before, the name may have led to another
         // object, and that was renamed.
