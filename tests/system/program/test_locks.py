@@ -564,10 +564,11 @@ def test_who_shares_a_lock_that_is_lost_is_not_taken_for_its_holder():
             assert "held:" not in server.control("locks")
 
 
-def test_two_that_share_a_flock_and_want_it_alone_do_not_wait_for_each_other():
+@pytest.mark.parametrize("mounts", [1, 2])
+def test_two_that_share_a_flock_and_want_it_alone_do_not_wait_for_each_other(mounts):
     for words in ((), ("--blind-test", "--no-deadlock-detection")):
         with LockServer(*words) as server, Process() as one, Process() as two:
-            points = server.mounts()
+            points = server.mounts(mounts) * (3 - mounts)
             (server.export / "f").write_bytes(b"x")
             for process, point in zip((one, two), points):
                 process.do("open", "f", str(point / "f"))

@@ -211,11 +211,22 @@ impl Locks {
             return Ok(());
         }
         let _gate = self.gate(holding, interrupt).await.map_err(stopped)?;
-        let test = LockCall::Test { exclusive: true };
-        let taken = match self.call(holding, request.range, test).await {
-            Ok(answer) => answer.status == Status::Denied,
-            Err(_) => false,
+        // TEST of some servers sees no shared locks (see `refused`), but those of this mount are known. Two
+        // owners here that share a lock would otherwise wait for each other before either asks the server.
+        let shared_here = {
+            let state = self.state.lock();
+            let (file, owner) = (request.file.id, request.owner);
+            let other = state
+                .table
+                .conflict(file, owner, request.range, request.mode);
+            other.is_some()
         };
+        let test = LockCall::Test { exclusive: true };
+        let taken = shared_here
+            || match self.call(holding, request.range, test).await {
+                Ok(answer) => answer.status == Status::Denied,
+                Err(_) => false,
+            };
         if taken {
             self.free_flock(holding).await;
         }
