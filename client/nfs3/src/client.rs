@@ -4,13 +4,15 @@
 //! and encodes the call under the AUTH_SYS header of the caller's credential. `submit` repeats a
 //! call that is answered with NFS3ERR_JUKEBOX, after growing pauses and with a new XID each time
 //! (RFC 1813 section 2.6): with the old XID the server's duplicate request cache could return the
-//! same answer again. A restarted server may have other limits, so the first call after a lost
-//! connection also asks for them again.
+//! same answer again. During the pause a call holds no memory for the data that it asks for. A
+//! restarted server may have other limits, so the first call after a lost connection also asks for
+//! them again.
 
 use crate::api::{Cred, NfsError, NfsResult};
 use crate::limits::Known;
 use crate::procedures::{ErrorCounters, NFS3};
-use nfsrdma_rdma::{Buf, BufMut};
+use nfsrdma_rdma::contract::Segs;
+use nfsrdma_rdma::{Buf, BufMut, Pool};
 use nfsrdma_rpcrdma::abandon::is_abandoned;
 use nfsrdma_rpcrdma::rpc::Credentials;
 use nfsrdma_rpcrdma::tap::Tap;
@@ -170,20 +172,32 @@ impl Nfs3Client {
             if reply.first_word() != Some(Status::JukeBox as u32) {
                 return Ok(reply);
             }
-            request = Request {
-                procedure,
-                max_results,
-                max_ddp_result,
-                payload: std::mem::take(&mut reply.payload),
+            // A server may put calls off for hours, as until a file comes from a tape. Callers who do
+            // not need that file must not wait as long for memory.
+            let (payload, lengths) = match std::mem::take(&mut reply.payload) {
+                Payload::Sink(sink) => {
+                    let lengths = sink.iter().map(|buf| buf.len()).collect();
+                    (Payload::None, Some(lengths))
+                }
+                kept => (kept, None),
             };
             drop(reply);
             self.inner.engine.sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
-            // Nobody waits for the results any more, a READ would keep its memory, and others may
-            // meanwhile have changed what this call was to change.
+            // Nobody waits for the results any more, and others may meanwhile have changed what this
+            // call was to change.
             if !sends_data(procedure) && is_abandoned() {
                 return Err(NfsError::Status(Status::JukeBox));
             }
+            request = Request {
+                procedure,
+                max_results,
+                max_ddp_result,
+                payload: match lengths {
+                    Some(lengths) => Payload::Sink(self.buffers(lengths).await?),
+                    None => payload,
+                },
+            };
         }
     }
 
@@ -208,12 +222,23 @@ impl Nfs3Client {
     /// Allocates memory of the pool. If the pool is empty, the caches will return some soon: a hard
     /// mount waits for that without limit, others as long as `timeo`.
     pub(crate) async fn buffer(&self, len: usize) -> NfsResult<BufMut> {
+        self.allocated(|pool| pool.alloc(len)).await
+    }
+
+    /// The same for a buffer of each length. It waits with none of them, because others that wait
+    /// with a part would then wait for each other.
+    async fn buffers(&self, lengths: Segs<usize>) -> NfsResult<Segs<BufMut>> {
+        let all = |pool: &Pool| lengths.iter().map(|&len| pool.alloc(len)).collect();
+        self.allocated(all).await
+    }
+
+    async fn allocated<T>(&self, alloc: impl Fn(&Pool) -> Option<T>) -> NfsResult<T> {
         let engine = &self.inner.engine;
         let begin = Instant::now();
         let mut pause = Duration::from_millis(5);
         loop {
-            if let Some(buf) = engine.pool().alloc(len) {
-                return Ok(buf);
+            if let Some(allocated) = alloc(engine.pool()) {
+                return Ok(allocated);
             }
             if engine.is_shut_down() {
                 return Err(NfsError::Interrupted);

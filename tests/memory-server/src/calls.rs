@@ -247,9 +247,10 @@ impl Nfs3 for MemoryServer {
             if tree.capacity != u64::MAX && tree.used() + len as u64 > tree.capacity {
                 return Err(Status::NoSpc);
             }
-            let stable = match tree.always_stable {
-                true => Stable::FileSync,
-                false => stable,
+            let stable = match (tree.always_stable, tree.never_stable) {
+                (true, _) => Stable::FileSync,
+                (false, true) => Stable::Unstable,
+                (false, false) => stable,
             };
             let to = tree.file(file)?;
             let mut at = offset;

@@ -215,6 +215,11 @@ impl MemoryServer {
         self.tree.lock().always_stable = true;
     }
 
+    /// Holds all data in memory until COMMIT from now on, whatever a WRITE asks for, and reports that.
+    pub fn set_never_stable(&self) {
+        self.tree.lock().never_stable = true;
+    }
+
     /// Gives at most so many bytes to a READ from now on, whatever its limits say.
     pub fn give_little(&self, bytes: usize) {
         self.tree.lock().most_read = bytes;

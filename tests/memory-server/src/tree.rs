@@ -60,6 +60,7 @@ pub(super) struct Tree {
     pub(super) pre_op: PreOp,
     /// Every WRITE goes to stable storage.
     pub(super) always_stable: bool,
+    pub(super) never_stable: bool,
     /// READ gives no more bytes than this.
     pub(super) most_read: usize,
     /// The result of [`nfsrdma_nfs3::Nfs3::is_idle`].
@@ -95,6 +96,7 @@ impl Tree {
             clock_stands: false,
             pre_op: PreOp::Atomic,
             always_stable: false,
+            never_stable: false,
             most_read: usize::MAX,
             idle: false,
             offset: 0,

@@ -114,6 +114,10 @@ class Setup:
         """The sum of a number over all connections: one of their state, or a counter."""
         return sum(c.get(name, c["counters"].get(name, 0)) for c in self.stats()["connections"])
 
+    def calls(self, procedure):
+        """How often a procedure was called."""
+        return sum(known["calls"] for known in self.stats()["procedures"] if known["name"] == procedure)
+
     def quiet(self):
         """No call is under way, and the server cannot access our memory."""
         until(

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shutil
 import subprocess
 
 from reliability.support import LIMIT, READY, Setup, begin, pattern, ready, run, state, until
@@ -105,6 +106,44 @@ def test_memory_short():
             assert child.stdout.read() == "same\n", child.stderr.read()
         for i in range(20):
             assert (setup.export / f"f{i}").read_bytes() == pattern(6 << 20, i)
+        setup.quiet()
+
+
+def test_reads_that_are_put_off_leave_memory_to_others():
+    """The server puts all READs off (JUKEBOX), as for files that are on tape. More programs read than the pool has memory
+    for; others write all the same. When the server gives the data, all get theirs."""
+    readers, size = 96, 1 << 20
+    with Setup(",cache=16M", ["--fail", "READ=JUKEBOX"]) as setup:
+        (setup.export / "f").write_bytes(pattern(readers * size, 1))
+        # With O_DIRECT each makes one READ of all that it wants.
+        code = (
+            "import threading\n"
+            f"size, data = {size}, mmap.mmap(-1, {readers * size})\n"
+            "f = os.open(sys.argv[1] + '/f', os.O_RDONLY | os.O_DIRECT)\n"
+            "def read(n):\n"
+            "    assert os.preadv(f, [memoryview(data)[n * size:(n + 1) * size]], n * size) == size\n"
+            f"all = [threading.Thread(target=read, args=(n,)) for n in range({readers})]\n"
+            "for thread in all: thread.start()\n"
+            "for thread in all: thread.join()\n"
+            "sys.stdout.buffer.write(data)"
+        )
+        reader = setup.helper(code)
+        # All memory is taken, or all READs are put off.
+        pool = setup.stats()["limits"]["pool_bytes"]
+        assert pool < readers * size, pool
+        until(lambda: setup.calls("READ") >= readers, "READs that are put off")
+        writer = setup.helper(
+            "f = os.open(sys.argv[1] + '/new', os.O_WRONLY | os.O_CREAT)\n"
+            f"for _ in range(8): assert os.write(f, b'w' * {size}) == {size}\n"
+            "os.fsync(f)"
+        )
+        assert writer.wait(LIMIT) == 0, writer.stderr.read()
+        assert (setup.export / "new").read_bytes() == b"w" * (8 * size)
+        setup.restart()
+        with open(setup.base / "read", "wb") as file:
+            shutil.copyfileobj(reader.stdout.buffer, file)
+        assert reader.wait(4 * LIMIT) == 0, reader.stderr.read()
+        assert (setup.base / "read").read_bytes() == pattern(readers * size, 1)
         setup.quiet()
 
 

@@ -459,6 +459,14 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         self.count_restart(verdict)
     }
 
+    /// Whether a WRITE that was to be `asked` and is answered with `committed` counts as failed,
+    /// because it would be repeated for ever: the server has restarted even more often, and does not
+    /// do what "FILE_SYNC" demands (RFC 1813 section 3.3.7).
+    pub fn is_in_vain(&self, asked: Stable, committed: Stable) -> bool {
+        let weaker = asked == Stable::FileSync && committed != Stable::FileSync;
+        weaker && self.restarts >= 2 * MOST_RESTARTS
+    }
+
     fn count_restart(&mut self, verdict: Verdict) -> Verdict {
         if verdict == Verdict::Restarted {
             self.restarts = self.restarts.saturating_add(1);

@@ -518,7 +518,7 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// Waits for [`RETRY_PAUSE`] at most; all that wait are woken together.
-    async fn pause(&self) {
+    pub(super) async fn pause(&self) {
         let retry = &self.change_context.retry;
         let mut over = pin!(retry.over.notified());
         over.as_mut().enable();

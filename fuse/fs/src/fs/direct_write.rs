@@ -16,6 +16,9 @@ use nfsrdma_xdr::nfs3::{Stable, Status};
 use std::ops::Range;
 use std::sync::Arc;
 
+/// How often a part is written that a restarting server has lost before it was committed.
+const MOST_TRIES: u32 = 4;
+
 impl<N: Nfs3> Fs<N> {
     /// An O_DIRECT write: it is on stable storage when this returns, and not cached.
     pub(super) async fn write_direct(
@@ -88,7 +91,7 @@ impl<N: Nfs3> Fs<N> {
         part: Range<usize>,
     ) -> FsResult<()> {
         let inode = &file.inode;
-        let mut at = part.start;
+        let (mut at, mut tries) = (part.start, 0);
         while at < part.end {
             let n = part.end - at;
             let piece = match given.part(at..part.end) {
@@ -109,15 +112,19 @@ impl<N: Nfs3> Fs<N> {
                     if done.count == 0 {
                         return Err(NfsError::PeerMisbehaved("WRITE took nothing".into()).into());
                     }
-                    at += (done.count as usize).min(n);
                     if done.committed != Stable::FileSync {
                         // RFC 1813 section 3.3.7 forbids this answer; a COMMIT makes the data
-                        // stable.
-                        let commit = self.nfs.commit(&file.cred, &inode.handle, 0, 0).await?;
+                        // stable, unless the server has restarted and lost it.
+                        let commit = self.commit_call(&file.cred, inode).await?;
                         if commit.1 != done.verifier {
-                            return Err(NfsError::Status(Status::Io).into());
+                            tries += 1;
+                            if tries == MOST_TRIES {
+                                return Err(NfsError::Status(Status::Io).into());
+                            }
+                            continue;
                         }
                     }
+                    at += (done.count as usize).min(n);
                 }
                 Err(error) => {
                     return Err(self.note_error(inode, error));

@@ -450,7 +450,11 @@ impl<N: Nfs3> Fs<N> {
                 continue;
             }
             waited.tries = 0;
-            freed.await;
+            // A call that the server has put off gives its memory back without a notification.
+            tokio::select! {
+                () = freed => {}
+                () = self.pause() => {}
+            }
         }
     }
 

@@ -26,7 +26,7 @@ use crate::cache::{
     Accepted, Action, Gaps, Goal, MAX_PIECE, Turn, Verdict, WriteCall, WriteData, WriteJob,
     WriteLimits,
 };
-use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
+use nfsrdma_nfs3::{Cred, Nfs3, NfsError, WriteDone};
 use nfsrdma_rdma::BufMut;
 use nfsrdma_rpcrdma::exec;
 use nfsrdma_xdr::nfs3::Stable;
@@ -215,9 +215,11 @@ impl<N: Nfs3> Fs<N> {
                         (Accepted::Full, Some(turn)) => turn.called().await,
                         (Accepted::Full, None) => turn = Some(self.shared.writers.join()),
                         (Accepted::Wait, _) => changed.await,
+                        // The pause: as in `Fs::alloc`.
                         _ => tokio::select! {
                             () = changed => {}
                             () = freed => {}
+                            () = self.pause() => {}
                         },
                     }
                 }
@@ -478,6 +480,16 @@ impl<N: Nfs3> Fs<N> {
         let answer = self
             .write_call(cred, inode, job.offset, job.data, stable)
             .await;
+        let in_vain = |done: &WriteDone| {
+            data.with(|inner| inner.write_back().is_in_vain(stable, done.committed))
+        };
+        let answer = match answer {
+            Ok(done) if in_vain(&done) => {
+                let habit = "it does not put on stable storage what it is told to";
+                Err(NfsError::PeerMisbehaved(habit.into()))
+            }
+            answer => answer,
+        };
         match answer {
             Ok(done) => {
                 let count = done.count.min(job.len);

@@ -95,6 +95,48 @@ fn a_flush_ends_though_the_write_verifier_changes_with_each_commit() {
     m.close(f).unwrap();
 }
 
+/// A server that neither keeps what it is told to keep, nor its verifier, for so many COMMITs.
+fn forgetful(m: &Mount, restarts: u64) {
+    m.server.set_never_stable();
+    let server = std::sync::Arc::downgrade(&m.server);
+    m.server.set_hook(move |op, before| {
+        if op == Op::Commit && before < restarts {
+            assert!(before < 1000, "it is written and committed for ever");
+            server.upgrade().unwrap().restart();
+        }
+        Fate::Done
+    });
+}
+
+#[test]
+fn a_flush_ends_though_the_server_never_keeps_what_it_is_told_to() {
+    let m = Mount::new();
+    let (_, f) = m.create("f");
+    forgetful(&m, u64::MAX);
+    m.write(f, 0, b"text").unwrap();
+    assert_eq!(errno(m.fsync(f)), libc::EIO);
+    // Each error is told once, and what comes later is kept again.
+    m.server.clear_hook();
+    m.write(f, 0, b"text").unwrap();
+    assert_eq!(errno(m.fsync(f)), 0);
+    assert_eq!(m.server.durable("f").unwrap(), b"text");
+    m.close(f).unwrap();
+}
+
+#[test]
+fn a_direct_write_that_a_restarting_server_has_lost_is_written_again() {
+    let m = Mount::new();
+    let (_, f) = m.create("f");
+    forgetful(&m, 2);
+    let write = || block_on(m.fs.write(f, 0, b"text", RW | libc::O_DIRECT));
+    assert_eq!(write().unwrap(), 4);
+    assert_eq!(m.server.durable("f").unwrap(), b"text");
+    forgetful(&m, u64::MAX);
+    assert_eq!(errno(write()), libc::EIO);
+    m.server.clear_hook();
+    m.close(f).unwrap();
+}
+
 #[test]
 fn a_soft_mount_s_time_out_reaches_the_program() {
     let m = Mount::new();
@@ -320,6 +362,55 @@ fn memory_that_calls_hold_is_waited_for() {
         assert_eq!(read.join().unwrap().unwrap(), b"old ");
     });
     m.close(f).unwrap();
+    assert_eq!(m.server.contents("f").unwrap(), b"old data");
+}
+
+/// A call that the server has put off gives its memory back, and does not end: nothing notifies those
+/// who wait for memory.
+#[test]
+fn memory_that_comes_back_while_a_call_is_under_way_is_found() {
+    let limits = Limits {
+        rtmax: 1 << 20,
+        wtmax: 1 << 20,
+        dtpref: 8192,
+        max_file_size: 1 << 40,
+    };
+    let m = Mount::of(&MemoryServer::with(limits, 1), small());
+    m.server.plant("held", b"text");
+    m.server.plant("f", b"old text");
+    let held = m.open(m.node("held"), RW).unwrap();
+    let f = m.open(m.node("f"), RW).unwrap();
+    m.server.hold(true);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| m.read(held, 0, 4));
+        let begun = Instant::now();
+        let wait = |what: &str, over: &dyn Fn() -> bool| {
+            while !over() {
+                assert!(begun.elapsed() < HANG, "never: {what}");
+                std::thread::yield_now();
+            }
+        };
+        wait("a READ under way", &|| m.count("reads_sent") == 1);
+        let taken = drain(&m.pool);
+        let write = scope.spawn(|| m.write(f, 4, b"data"));
+        wait("a write that waits", &|| m.count("write_waits") > 0);
+        let second = scope.spawn(|| m.read(f, 0, 4));
+        wait("a read that waits", &|| m.count("read_misses") == 2);
+        // Whoever looks for memory only when notified does not find this.
+        std::thread::sleep(Duration::from_millis(100));
+        drop(taken);
+        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            wait("the write", &|| write.is_finished());
+            wait("the second READ", &|| m.count("reads_sent") == 2);
+        }));
+        m.server.hold(false);
+        write.join().unwrap().unwrap();
+        assert_eq!(first.join().unwrap().unwrap(), b"text");
+        assert_eq!(second.join().unwrap().unwrap(), b"old ");
+        found.unwrap();
+    });
+    m.close(f).unwrap();
+    m.close(held).unwrap();
     assert_eq!(m.server.contents("f").unwrap(), b"old data");
 }
 
