@@ -102,8 +102,8 @@ pub enum Accepted {
     Wait,
     /// Not now: too much of all files is dirty. Try again.
     Full,
-    /// Not completely, because memory is short. Try again.
-    Short,
+    /// Only so many bytes, because memory is short. Try again with the rest.
+    Short(usize),
     /// Not now: another user's data must be on stable storage first.
     OtherUser,
 }
@@ -245,7 +245,7 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         let taken = self.pages.write(offset, data, alloc);
         self.end = self.end.max(offset + taken as u64);
         match taken < data.len() {
-            true => Accepted::Short,
+            true => Accepted::Short(taken),
             false => Accepted::All,
         }
     }

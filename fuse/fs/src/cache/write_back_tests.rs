@@ -146,7 +146,7 @@ impl World {
             Accepted::Wait => assert!(held > 0 && held + len > most),
             Accepted::OtherUser => assert!(!safe),
             Accepted::Full => panic!("it knows no other files"),
-            Accepted::Short => panic!("there is memory"),
+            Accepted::Short(_) => panic!("there is memory"),
         }
     }
 

@@ -64,6 +64,14 @@ impl<'a> WriteData<'a> {
         }
     }
 
+    /// What follows the first `len` bytes.
+    pub fn after(self, len: usize) -> Self {
+        match len {
+            0 => self,
+            _ => WriteData::from(&self.bytes[len..]),
+        }
+    }
+
     /// The part of the buffer with the bytes of `range`, if there is a buffer.
     pub fn part(self, range: Range<usize>) -> Option<Buf> {
         self.buf.map(|buf| buf.slice(range))

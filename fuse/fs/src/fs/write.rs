@@ -112,7 +112,7 @@ impl<N: Nfs3> Fs<N> {
         };
         match self.put(file, &[], place, data) {
             Ok(Accepted::All) => Some(Ok(data.len() as u32)),
-            Ok(Accepted::Wait | Accepted::Full | Accepted::Short | Accepted::OtherUser) => None,
+            Ok(Accepted::Wait | Accepted::Full | Accepted::Short(_) | Accepted::OtherUser) => None,
             Err(error) => Some(Err(error)),
         }
     }
@@ -170,30 +170,42 @@ impl<N: Nfs3> Fs<N> {
         let data = self.data(inode);
         let mut waited = MemoryWait::default();
         let mut turn: Option<Turn<'_>> = None;
+        // What is stored already, because there was not memory for all at once.
+        let (mut stored, mut since) = (0, 0);
         let written = loop {
             let mut changed = std::pin::pin!(data.changed.notified());
             let mut freed = std::pin::pin!(self.shared.freed.notified());
             changed.as_mut().enable();
             freed.as_mut().enable();
+            // A truncation meanwhile comes before all of the data, not between its parts.
+            let ended = data.with(|inner| inner.ended());
+            if std::mem::replace(&mut since, ended) != ended {
+                stored = 0;
+            }
+            let (offset, rest) = (offset + stored as u64, given.after(stored));
             // The end may have moved while this waited.
-            let place = match self.place_now(inode, origin, offset, given.len()) {
+            let place = match self.place_now(inode, origin, offset, rest.len()) {
+                Some(Place::At(offset)) if stored > 0 => Place::Rest(offset, ended),
                 Some(place) => place,
                 None => {
                     turn = None;
-                    self.place(&file.cred, inode, origin, offset, given.len())
+                    self.place(&file.cred, inode, origin, offset, rest.len())
                         .await?
                 }
             };
-            let fits = self.below_the_limit(place.offset(), given)?;
+            let fits = self.below_the_limit(place.offset(), rest)?;
             let accepted = self.put(file, others, place, fits)?;
             if accepted != Accepted::Full {
                 // The next writer may find room, whatever this one waits for.
                 turn = None;
             }
             match accepted {
-                Accepted::All => break fits.len(),
+                Accepted::All => break stored + fits.len(),
                 Accepted::OtherUser => self.write_back(inode, true).await,
-                waits @ (Accepted::Wait | Accepted::Full | Accepted::Short) => {
+                waits @ (Accepted::Wait | Accepted::Full | Accepted::Short(_)) => {
+                    if let Accepted::Short(more) = waits {
+                        stored += more;
+                    }
                     self.shared.stats.write_waits.add(1);
                     self.start_writes(inode, data, Goal::Started);
                     self.relieve();
@@ -203,7 +215,7 @@ impl<N: Nfs3> Fs<N> {
                     if !self.is_busy() && !data.with(is_changing) {
                         // Nothing is left to wait for, so try again: another writer may have taken
                         // the room. But if memory is short, only calls may still give some back.
-                        if let Accepted::Short = waits
+                        if let Accepted::Short(_) = waits
                             && !self.memory_may_come_back(&mut waited).await
                         {
                             return Err(FsError::NoMemory);
@@ -269,8 +281,10 @@ impl<N: Nfs3> Fs<N> {
             not_abandoned()?;
             let given = match place {
                 Place::At(_) => given,
-                Place::End(_, ended) if ended != inner.ended() => return Ok(Some(Accepted::Wait)),
-                Place::End(..) => given,
+                Place::End(_, ended) | Place::Rest(_, ended) if ended != inner.ended() => {
+                    return Ok(Some(Accepted::Wait));
+                }
+                Place::End(..) | Place::Rest(..) => given,
                 Place::Mapped(_) if inner.write_back().is_flushing() => {
                     return Ok(Some(Accepted::Wait));
                 }
@@ -295,12 +309,12 @@ impl<N: Nfs3> Fs<N> {
             let write_back = inner.write_back();
             let ended_at = write_back.end();
             let accepted = write_back.write(&file.cred, offset, given, now, most, &mut alloc);
-            if let (Place::End(..), Accepted::Short) = (place, accepted) {
+            if let (Place::End(..), Accepted::Short(_)) = (place, accepted) {
                 // The next attempt would begin behind the part that was stored.
                 write_back.take_back(offset, ended_at);
-                return Ok(Some(Accepted::Short));
+                return Ok(Some(Accepted::Short(0)));
             }
-            if matches!(accepted, Accepted::All | Accepted::Short) {
+            if matches!(accepted, Accepted::All | Accepted::Short(_)) {
                 // Under the lock: a WRITE of this data may fail as soon as it is released.
                 for file in std::iter::once(file).chain(others) {
                     if !file.writer.wrote.swap(true, Ordering::Relaxed) {
@@ -314,7 +328,7 @@ impl<N: Nfs3> Fs<N> {
         let Some(result) = result else {
             return Ok(Accepted::All);
         };
-        if matches!(result, Accepted::All | Accepted::Short) {
+        if matches!(result, Accepted::All | Accepted::Short(_)) {
             // Inserted after the data. If all of it is safe by now, `tick` removes the file.
             let mut files = self.unsafe_files.lock();
             files.insert(data.id, inode, file.flushed.load(Ordering::Relaxed));
@@ -325,7 +339,7 @@ impl<N: Nfs3> Fs<N> {
                 self.start_writes(inode, data, Goal::Full);
             }
             // The freed blocks may not be contiguous, so more is dropped than is needed.
-            Accepted::Short => {
+            Accepted::Short(_) => {
                 self.shared.budget.reclaim(len * 4);
             }
             Accepted::Wait | Accepted::Full | Accepted::OtherUser => {}

@@ -24,6 +24,9 @@ pub(super) enum Origin {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Place {
     At(u64),
+    /// Behind what is stored of the same write(2), when
+    /// [`FileState::ended`](super::file::FileState::ended) was the second number.
+    Rest(u64, u64),
     /// At the end of the file, which was there when
     /// [`FileState::ended`](super::file::FileState::ended) was the second number.
     End(u64, u64),
@@ -34,7 +37,10 @@ pub(super) enum Place {
 impl Place {
     pub(super) fn offset(self) -> u64 {
         match self {
-            Place::At(offset) | Place::End(offset, _) | Place::Mapped(offset) => offset,
+            Place::At(offset)
+            | Place::Rest(offset, _)
+            | Place::End(offset, _)
+            | Place::Mapped(offset) => offset,
         }
     }
 }

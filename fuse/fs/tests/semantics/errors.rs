@@ -414,6 +414,49 @@ fn memory_that_comes_back_while_a_call_is_under_way_is_found() {
     assert_eq!(m.server.contents("f").unwrap(), b"old data");
 }
 
+/// With each attempt it stores what there is memory for. From the beginning each time, it would never
+/// end, and send its first part again and again.
+#[test]
+fn a_write_goes_on_with_what_did_not_fit_where_memory_is_short() {
+    let m = Mount::new();
+    m.server.plant("slow", b"text");
+    m.server.plant("f", b"");
+    let slow = m.open(m.node("slow"), RW).unwrap();
+    let f = m.open(m.node("f"), RW).unwrap();
+    let data: Vec<u8> = (0..1 << 20).map(|at: u32| (at / 4096) as u8).collect();
+    m.server.keep(Some(Op::Read));
+    std::thread::scope(|scope| {
+        let read = scope.spawn(|| m.read(slow, 0, 4));
+        let begun = Instant::now();
+        while m.count("reads_sent") == 0 {
+            assert!(begun.elapsed() < HANG, "there is no READ");
+            std::thread::yield_now();
+        }
+        let mut taken = drain(&m.pool);
+        let mut free = 0;
+        while free < 64 << 10 {
+            free += taken.pop().unwrap().capacity();
+        }
+        let write = scope.spawn(|| m.write(f, 0, &data));
+        while !write.is_finished() && begun.elapsed() < HANG {
+            std::thread::yield_now();
+        }
+        let (ended, sent) = (write.is_finished(), m.server.calls(Op::Write));
+        drop(taken);
+        m.server.keep(None);
+        write.join().unwrap().unwrap();
+        read.join().unwrap().unwrap();
+        assert!(
+            ended,
+            "it waits for all of the memory, and made {sent} WRITEs"
+        );
+        assert!(sent <= 256, "{sent} WRITEs");
+    });
+    m.close(f).unwrap();
+    m.close(slow).unwrap();
+    assert!(m.server.contents("f").unwrap() == data);
+}
+
 /// All memory is held by operations that wait for more: failing is better than hanging.
 #[test]
 fn memory_that_no_call_holds_is_not_waited_for_for_ever() {
