@@ -80,7 +80,14 @@ impl<N: Nfs3> Fs<N> {
         let source = self.known_child(&from_dir, from.1);
         let result = self
             .rename_call(cred, (&from_dir, from.1), (&to_dir, to.1))
-            .await;
+            .await
+            .map_err(|error| {
+                // Where no status came, the server may have made the change.
+                if error.status().is_none() {
+                    self.name_unknown(&to_dir, to.1);
+                }
+                self.note_name_error(&from_dir, from.1, error)
+            });
         match (result, &target, aside) {
             (Ok(()), Some(target), Some(Aside::Linked(hidden))) => {
                 self.hidden(cred, &to_dir, &hidden, target).await;
@@ -95,7 +102,7 @@ impl<N: Nfs3> Fs<N> {
                 if let Some(target) = target {
                     target.state.lock().named_otherwise();
                 }
-                return Err(self.note_name_error(&from_dir, from.1, error));
+                return Err(error);
             }
             (Err(error), Some(target), Some(Aside::Renamed(hidden))) => {
                 let call = self.rename_call(cred, (&to_dir, &hidden), (&to_dir, to.1));
@@ -108,14 +115,9 @@ impl<N: Nfs3> Fs<N> {
                     drop(state);
                     self.own_name(&to_dir, to.1, Some(target));
                 }
-                return Err(self.note_name_error(&from_dir, from.1, error));
+                return Err(error);
             }
-            (Err(error), _, _) => {
-                if error.status().is_none() {
-                    self.name_unknown(&to_dir, to.1);
-                }
-                return Err(self.note_name_error(&from_dir, from.1, error));
-            }
+            (Err(error), _, _) => return Err(error),
         }
         // If another client has changed the directory before, the name may have led to another
         // object, and that was renamed.
