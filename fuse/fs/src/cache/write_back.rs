@@ -459,12 +459,10 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         self.count_restart(verdict)
     }
 
-    /// Whether a WRITE that was to be `asked` and is answered with `committed` counts as failed,
-    /// because it would be repeated for ever: the server has restarted even more often, and does not
-    /// do what "FILE_SYNC" demands (RFC 1813 section 3.3.7).
-    pub fn is_in_vain(&self, asked: Stable, committed: Stable) -> bool {
-        let weaker = asked == Stable::FileSync && committed != Stable::FileSync;
-        weaker && self.restarts >= 2 * MOST_RESTARTS
+    /// Whether the server has restarted twice as often as the WRITEs are "FILE_SYNC" after. One that is
+    /// answered otherwise, which RFC 1813 section 3.3.7 forbids, would be repeated for ever.
+    pub fn restarts_too_often(&self) -> bool {
+        self.restarts >= 2 * MOST_RESTARTS
     }
 
     fn count_restart(&mut self, verdict: Verdict) -> Verdict {

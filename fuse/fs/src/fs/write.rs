@@ -495,7 +495,8 @@ impl<N: Nfs3> Fs<N> {
             .write_call(cred, inode, job.offset, job.data, stable)
             .await;
         let in_vain = |done: &WriteDone| {
-            data.with(|inner| inner.write_back().is_in_vain(stable, done.committed))
+            let weaker = stable == Stable::FileSync && done.committed != Stable::FileSync;
+            weaker && data.with(|inner| inner.write_back().restarts_too_often())
         };
         let answer = match answer {
             Ok(done) if in_vain(&done) => {
