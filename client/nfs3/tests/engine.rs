@@ -527,7 +527,7 @@ async fn jukebox_is_asked_again_with_another_xid() {
 }
 
 /// A call whose caller was killed is not made again after JUKEBOX: a SETATTR or SETACL would undo
-/// what others have set since, and a READ would keep its memory as long as the server puts it off.
+/// what others have set since, and a READ would go on as long as the server puts it off.
 #[tokio::test]
 async fn a_call_that_is_put_off_ends_with_its_caller() {
     let server = Server::start(

@@ -213,16 +213,16 @@ impl Locks {
         let _gate = self.gate(holding, interrupt).await.map_err(stopped)?;
         // TEST of some servers sees no shared locks (see `refused`), but those of this mount are known. Two
         // owners here that share a lock would otherwise wait for each other before either asks the server.
-        let shared_here = {
-            let state = self.state.lock();
-            let (file, owner) = (request.file.id, request.owner);
-            let other = state
-                .table
-                .conflict(file, owner, request.range, request.mode);
-            other.is_some()
-        };
+        let Request {
+            owner, range, mode, ..
+        } = *request;
+        let other = self
+            .state
+            .lock()
+            .table
+            .conflict(request.file.id, owner, range, mode);
         let test = LockCall::Test { exclusive: true };
-        let taken = shared_here
+        let taken = other.is_some()
             || match self.call(holding, request.range, test).await {
                 Ok(answer) => answer.status == Status::Denied,
                 Err(_) => false,
