@@ -13,10 +13,19 @@
 //! conflicting waiter before it. Only when this obstacle goes, or becomes smaller, is the waiter
 //! looked at again. A waiter that may overtake others, because others wait for locks that its owner
 //! holds, is looked at after each change.
+//!
+//! Who waits for whom is a graph that programs make, so a search of it is bounded ([`SEARCH_MAX`]).
+//! What a search has not found by then is taken to be such that nobody waits for ever: a request
+//! overtakes, and the server decides. Only EDEADLK needs proof.
 
 use super::range::{ByteRange, Mode, RangeSet};
+use std::cell::Cell;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+/// How many owners and waiters one change of the table, or one question to it, may look at before its
+/// searches end. It takes less than a millisecond. (Linux looks for a deadlock among 10 owners.)
+const SEARCH_MAX: u32 = 20_000;
 
 /// A number for a file that the caller chooses and never uses again.
 pub type FileId = u64;
@@ -92,11 +101,46 @@ impl File {
         let writers = (mode == Mode::Read).then_some(&self.writers);
         let owners = any.into_iter().flatten();
         let owners = owners.chain(writers.into_iter().flatten());
-        owners.map(move |owner| {
-            #[cfg(test)]
-            model::count_step();
-            (*owner, &self.held[owner])
-        })
+        owners.map(move |owner| (*owner, &self.held[owner]))
+    }
+}
+
+/// What is left of [`SEARCH_MAX`].
+#[derive(Debug)]
+struct Effort {
+    max: u32,
+    left: Cell<u32>,
+}
+
+impl Default for Effort {
+    fn default() -> Self {
+        Self {
+            max: SEARCH_MAX,
+            left: Cell::new(SEARCH_MAX),
+        }
+    }
+}
+
+impl Effort {
+    /// Another change or question begins.
+    fn renew(&self) {
+        self.left.set(self.max);
+    }
+
+    /// An owner or waiter is looked at.
+    fn spend(&self) {
+        #[cfg(test)]
+        model::count_step();
+        self.spend_little();
+    }
+
+    /// A file is passed over.
+    fn spend_little(&self) {
+        self.left.set(self.left.get().saturating_sub(1));
+    }
+
+    fn is_spent(&self) -> bool {
+        self.left.get() == 0
     }
 }
 
@@ -114,6 +158,7 @@ pub struct LockTable {
     /// The files on which each owner holds locks.
     holders: HashMap<Owner, BTreeSet<FileId>>,
     next: WaiterId,
+    effort: Effort,
 }
 
 impl LockTable {
@@ -213,6 +258,7 @@ impl LockTable {
         if mode.is_none() && self.held(file, owner).is_none() {
             return Vec::new();
         }
+        self.effort.renew();
         let of = self.files.entry(file).or_default();
         let set = of.held.entry(owner).or_default();
         let had = !set.is_empty();
@@ -280,6 +326,7 @@ impl LockTable {
             mode,
             behind: None,
         };
+        self.effort.renew();
         if owner.is_posix() && self.closes_a_cycle(&waiter) {
             return Err(Deadlock);
         }
@@ -305,6 +352,7 @@ impl LockTable {
     /// no earlier waiter conflicts. A waiter for which this was false is returned by the change that
     /// makes it true.
     pub fn may_ask(&mut self, id: WaiterId) -> bool {
+        self.effort.renew();
         match self.waiters.get(&id) {
             None => false,
             Some(waiter) => waiter.behind.is_none() && self.look(id),
@@ -328,10 +376,18 @@ impl LockTable {
 
     /// Looks for an obstacle of a waiter, and lists the waiter under it. True if there is none.
     fn look(&mut self, id: WaiterId) -> bool {
+        let Some(waiter) = self.waiters.get(&id) else {
+            return false;
+        };
+        let found = self.obstacle(id, waiter);
+        self.list(id, found)
+    }
+
+    /// Lists a waiter under its obstacle. True if there is none.
+    fn list(&mut self, id: WaiterId, found: Option<Obstacle>) -> bool {
         let Some(mut waiter) = self.waiters.get(&id).copied() else {
             return false;
         };
-        let found = self.obstacle(id, &waiter);
         if found != waiter.behind {
             self.unlist(id, &waiter);
             waiter.behind = found;
@@ -364,14 +420,18 @@ impl LockTable {
         ids
     }
 
-    /// Adds to `due` those of the overtaking waiters whose turn has come.
+    /// Adds to `due` those of the overtaking waiters whose turn has come, and those for which the
+    /// effort did not suffice: [`LockTable::may_ask`] looks at each of them.
     fn with_overtaking(&mut self, mut due: Vec<WaiterId>) -> Vec<WaiterId> {
         let waits = |id: &&WaiterId| {
             let waiter = &self.waiters[*id];
             waiter.behind.is_some() && self.is_waited_for(waiter.owner)
         };
         let mut ids: Vec<WaiterId> = self.overtaking.iter().filter(waits).copied().collect();
-        ids.retain(|&id| self.look(id));
+        ids.retain(|&id| match self.effort.is_spent() {
+            true => self.list(id, None),
+            false => self.look(id),
+        });
         due.extend(ids);
         due.sort_unstable();
         due
@@ -382,6 +442,7 @@ impl LockTable {
         let Some(waiter) = self.waiters.get(&id).copied() else {
             return Vec::new();
         };
+        self.effort.renew();
         self.unlist(id, &waiter);
         self.waiters.remove(&id);
         self.overtaking.remove(&id);
@@ -421,8 +482,7 @@ impl LockTable {
             among.range(..id).rev()
         });
         earlier.copied().filter(move |earlier| {
-            #[cfg(test)]
-            model::count_step();
+            self.effort.spend();
             let earlier = &self.waiters[earlier];
             earlier.owner != waiter.owner && earlier.range.overlaps(&waiter.range)
         })
@@ -434,6 +494,7 @@ impl LockTable {
         let holders = of.into_iter().flat_map(move |of| of.holders(waiter.mode));
         holders
             .filter(move |(owner, set)| {
+                self.effort.spend();
                 *owner != waiter.owner && set.conflict(waiter.range, waiter.mode).is_some()
             })
             .map(|(owner, _)| owner)
@@ -441,7 +502,7 @@ impl LockTable {
 
     /// Whether the owner of `new` would wait for itself. Only locks that are held count, and only
     /// through owners of POSIX locks, because a lock of flock(2) can be released by any process
-    /// that has the open file.
+    /// that has the open file. False if the effort does not suffice to find out.
     fn closes_a_cycle(&self, new: &Waiter) -> bool {
         let mut seen: HashSet<Owner> = HashSet::new();
         let mut open: Vec<Owner> = self.holders_against(new).collect();
@@ -453,32 +514,42 @@ impl LockTable {
                 continue;
             }
             for id in self.of_owner.get(&owner).into_iter().flatten() {
+                if self.effort.is_spent() {
+                    return false;
+                }
                 open.extend(self.holders_against(&self.waiters[id]));
             }
         }
         false
     }
 
-    /// Whether anybody waits for a lock that `owner` holds.
+    /// Whether anybody waits for a lock that `owner` holds, or the effort does not suffice to find out.
     fn is_waited_for(&self, owner: Owner) -> bool {
         let mut files = self.holders.get(&owner).into_iter().flatten();
         files.any(|file| {
+            self.effort.spend_little();
             let of = &self.files[file];
             let held = &of.held[&owner];
-            of.waiters.iter().any(|id| {
-                #[cfg(test)]
-                model::count_step();
-                let waiter = &self.waiters[id];
-                waiter.owner != owner && held.conflict(waiter.range, waiter.mode).is_some()
-            })
+            self.effort.is_spent()
+                || of.waiters.iter().any(|id| {
+                    self.effort.spend();
+                    let waiter = &self.waiters[id];
+                    let waits =
+                        waiter.owner != owner && held.conflict(waiter.range, waiter.mode).is_some();
+                    waits || self.effort.is_spent()
+                })
         })
     }
 
-    /// Whether a waiter waits for `owner`: for a lock that it holds, or for others that do.
+    /// Whether a waiter waits for `owner`: for a lock that it holds, or for others that do. True if the
+    /// effort does not suffice to find out.
     fn waits_for(&self, from: WaiterId, owner: Owner) -> bool {
         let mut seen: HashSet<WaiterId> = HashSet::from([from]);
         let mut open = vec![from];
         while let Some(id) = open.pop() {
+            if self.effort.is_spent() {
+                return true;
+            }
             let waiter = &self.waiters[&id];
             for holder in self.holders_against(waiter) {
                 if holder == owner {
