@@ -29,6 +29,8 @@ pub(super) struct Draft {
     pub(super) reg: [u64; 2],
     pub(super) dir: [u64; 2],
     pub(super) noac: bool,
+    /// Whether `write=wait` was given.
+    pub(super) wait: bool,
     /// Whether `dev` was given.
     pub(super) dev: bool,
     /// The values of `addr=` and `mountaddr=`, which /proc/mounts shows.
@@ -48,6 +50,7 @@ impl Draft {
             reg: [times.reg_min.as_secs(), times.reg_max.as_secs()],
             dir: [times.dir_min.as_secs(), times.dir_max.as_secs()],
             noac: false,
+            wait: false,
             dev: false,
             addr: None,
             mountaddr: None,
@@ -235,7 +238,6 @@ impl Draft {
             }
             // nfs(5) defines noac as actimeo=0 and sync.
             self.options.attributes = None;
-            self.options.vfs.sync = true;
         } else {
             let [reg_min, reg_max] = self.reg.map(Duration::from_secs);
             let [dir_min, dir_max] = self.dir.map(Duration::from_secs);
@@ -246,6 +248,8 @@ impl Draft {
                 dir_max,
             });
         }
+        // `async` is the default and takes back `sync` alone, whichever of them comes last.
+        self.options.vfs.sync |= self.noac || self.wait;
         let contradicts = match (self.options.lock, self.options.local_lock) {
             (Some(lock), Some(local)) => lock == (local == LocalLock::All),
             _ => false,

@@ -336,6 +336,8 @@ fn what_the_kernels_client_takes_is_taken() {
     }
     assert_eq!(ok("rdirplus=none"), ok("nordirplus"));
     assert_eq!(ok("write=wait"), ok("sync"));
+    assert_eq!(ok("write=wait,async"), ok("sync"));
+    assert_eq!(ok("async,write=wait"), ok("sync"));
     assert_eq!(ok("mountaddr=10.0.0.2"), ok("mounthost=10.0.0.2"));
     assert_eq!(
         ok("addr=1.1.1.1,mountaddr=1.1.1.2"),

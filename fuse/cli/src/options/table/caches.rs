@@ -63,7 +63,7 @@ pub(super) static TABLE: &[Entry] = &[
         match v {
             // Both are the behaviour here: written in the background, beginning after a few pages.
             "lazy" | "eager" => {}
-            "wait" => d.options.vfs.sync = true,
+            "wait" => d.wait = true,
             _ => return d.bad(n, "lazy, eager or wait"),
         }
         d.claim(n, v)
