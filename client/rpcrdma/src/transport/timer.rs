@@ -1,41 +1,23 @@
 //! The transport's clock: a thread that checks time-outs at a fixed period, and wakes sleepers.
 //!
-//! [`Sleep`] is a future, so a caller that pauses before a retry blocks no thread. Sleepers are
-//! kept in a heap, ordered by the time at which they wake; when the transport is shut down, all of
-//! them wake at once.
+//! [`Sleep`] is a future, so a caller that pauses before a retry blocks no thread. Each `Sleep` has at
+//! most one entry, however often its task is polled: a task may have several of them, and be polled
+//! each time one of them is over. When the transport is shut down, all sleepers wake at once.
 
 use crate::sync::{Condvar, Mutex};
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// A sleeper: when it wakes, its number, and its waker. Ordered by time, then number.
-struct Sleeper(Instant, u64, Waker);
-
-impl PartialEq for Sleeper {
-    fn eq(&self, other: &Self) -> bool {
-        (self.0, self.1) == (other.0, other.1)
-    }
-}
-impl Eq for Sleeper {}
-impl PartialOrd for Sleeper {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Sleeper {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.0, self.1).cmp(&(other.0, other.1))
-    }
-}
+/// When a sleeper wakes, and its number.
+type Key = (Instant, u64);
 
 #[derive(Default)]
 struct State {
-    sleepers: BinaryHeap<Reverse<Sleeper>>,
+    sleepers: BTreeMap<Key, Waker>,
     count: u64,
     stopped: bool,
 }
@@ -58,14 +40,14 @@ impl Timer {
                     return;
                 }
                 let now = Instant::now();
-                while let Some(Reverse(first)) = state.sleepers.peek()
-                    && first.0 <= now
+                while let Some(first) = state.sleepers.first_entry()
+                    && first.key().0 <= now
                 {
-                    due.extend(state.sleepers.pop().map(|Reverse(s)| s.2));
+                    due.push(first.remove());
                 }
                 if due.is_empty() && now < next_tick {
-                    let until = match state.sleepers.peek() {
-                        Some(Reverse(first)) => first.0.min(next_tick),
+                    let until = match state.sleepers.first_key_value() {
+                        Some((first, _)) => first.0.min(next_tick),
                         None => next_tick,
                     };
                     self.changed.wait_until(&mut state, until);
@@ -89,9 +71,7 @@ impl Timer {
             std::mem::take(&mut state.sleepers)
         };
         self.changed.notify_all();
-        for Reverse(Sleeper(_, _, waker)) in sleepers {
-            waker.wake();
-        }
+        sleepers.into_values().for_each(Waker::wake);
     }
 
     pub(super) fn is_stopped(&self) -> bool {
@@ -103,6 +83,7 @@ impl Timer {
         Sleep {
             timer: self.clone(),
             until: Instant::now() + time,
+            number: None,
         }
     }
 }
@@ -111,6 +92,8 @@ impl Timer {
 pub struct Sleep {
     timer: Arc<Timer>,
     until: Instant,
+    /// The number of its entry, once it has been polled.
+    number: Option<u64>,
 }
 
 impl std::fmt::Debug for Sleep {
@@ -122,17 +105,50 @@ impl std::fmt::Debug for Sleep {
 impl Future for Sleep {
     type Output = ();
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let mut state = self.timer.state.lock();
-        if state.stopped || Instant::now() >= self.until {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        let mut state = this.timer.state.lock();
+        if state.stopped || Instant::now() >= this.until {
             return Poll::Ready(());
         }
-        state.count += 1;
-        let sleeper = Sleeper(self.until, state.count, context.waker().clone());
-        state.sleepers.push(Reverse(sleeper));
-        drop(state);
-        self.timer.changed.notify_all();
+        let number = *this.number.get_or_insert_with(|| {
+            state.count += 1;
+            state.count
+        });
+        let key = (this.until, number);
+        match state.sleepers.get_mut(&key) {
+            Some(waker) if waker.will_wake(context.waker()) => {}
+            Some(waker) => {
+                let before = std::mem::replace(waker, context.waker().clone());
+                drop(state);
+                // It may be the last of its task, whose end must not come under the lock.
+                drop(before);
+            }
+            None => {
+                state.sleepers.insert(key, context.waker().clone());
+                let is_first = state.sleepers.first_key_value().map(|first| *first.0) == Some(key);
+                drop(state);
+                if is_first {
+                    this.timer.changed.notify_all();
+                }
+            }
+        }
         Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            let waker = self
+                .timer
+                .state
+                .lock()
+                .sleepers
+                .remove(&(self.until, number));
+            // It may be the last of its task, whose end must not come under the lock.
+            drop(waker);
+        }
     }
 }
 
@@ -151,5 +167,22 @@ mod tests {
             scope.spawn(|| exec::block_on(late));
             timer.stop();
         });
+    }
+
+    #[test]
+    fn a_sleeper_that_is_polled_often_has_one_entry_and_none_when_it_is_dropped() {
+        let timer = Arc::new(Timer::default());
+        let mut sleeps: Vec<_> = (1..=8)
+            .map(|n| Box::pin(timer.sleep(Duration::from_secs(3600 + n))))
+            .collect();
+        let mut context = Context::from_waker(Waker::noop());
+        for _ in 0..1000 {
+            for sleep in &mut sleeps {
+                assert!(sleep.as_mut().poll(&mut context).is_pending());
+            }
+        }
+        assert_eq!(timer.state.lock().sleepers.len(), 8);
+        drop(sleeps);
+        assert_eq!(timer.state.lock().sleepers.len(), 0);
     }
 }
