@@ -277,9 +277,10 @@ impl Provider for Verbs {
             Ok(answer) => answer,
             Err(error) => {
                 // Ending an unanswered iWARP connection takes as long as the transport's own
-                // time-out (10 s on siw). The caller need not wait for that.
+                // time-out (10 s on siw). The caller need not wait for that, unless no thread can be
+                // made: then the end of the closure ends the connection.
                 if draft.core.device.iwarp && matches!(error, Error::TimedOut(_)) {
-                    std::thread::spawn(move || drop((draft, id)));
+                    let _ = std::thread::Builder::new().spawn(move || drop((draft, id)));
                 }
                 return Err(error);
             }

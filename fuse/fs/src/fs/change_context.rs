@@ -55,6 +55,21 @@ pub(super) struct Retry {
     pub(super) over: Notify,
 }
 
+impl Retry {
+    /// Ends the pause of all that wait.
+    pub(super) fn is_over(&self) {
+        self.sleeps.store(false, Ordering::Release);
+        self.over.notify_waiters();
+    }
+
+    /// Ends it if no thread sleeps that would.
+    pub(super) fn tick(&self) {
+        if !self.sleeps.load(Ordering::Acquire) {
+            self.over.notify_waiters();
+        }
+    }
+}
+
 impl ChangeContext {
     /// `data`, without pre-operation attributes if the server's are not atomic.
     pub(super) fn trusted(&self, data: &WccData) -> WccData {

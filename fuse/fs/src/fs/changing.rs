@@ -517,18 +517,26 @@ impl<N: Nfs3> Fs<N> {
         true
     }
 
-    /// Waits for [`RETRY_PAUSE`] at most; all that wait are woken together.
+    /// Waits for [`RETRY_PAUSE`] at most; all that wait are woken together. Where no thread can be made
+    /// to sleep, until the next [`Fs::tick`].
     pub(super) async fn pause(&self) {
         let retry = &self.change_context.retry;
         let mut over = pin!(retry.over.notified());
         over.as_mut().enable();
         if !retry.sleeps.swap(true, Ordering::AcqRel) {
-            let retry = retry.clone();
-            thread::spawn(move || {
+            let sleeper = retry.clone();
+            let begun = thread::Builder::new().spawn(move || {
                 thread::sleep(RETRY_PAUSE);
-                retry.sleeps.store(false, Ordering::Release);
-                retry.over.notify_waiters();
+                sleeper.is_over();
             });
+            if begun.is_err() {
+                // No further thread can be made (the limit of a container or user).
+                retry.sleeps.store(false, Ordering::Release);
+                if self.at_end() {
+                    thread::sleep(RETRY_PAUSE);
+                    retry.is_over();
+                }
+            }
         }
         over.await;
     }

@@ -234,6 +234,7 @@ impl<N: Nfs3> Fs<N> {
     /// allows, and other periodic work. To be called about once a second.
     pub fn tick(self: &Arc<Self>) {
         self.release_expired(false);
+        self.change_context.retry.tick();
         let now = self.now();
         let calls = self.nfs.calls_at_a_time();
         self.shared.calls.store(calls, Ordering::Relaxed);
@@ -296,6 +297,8 @@ impl<N: Nfs3> Fs<N> {
     /// could write only a part of it.
     pub fn end_of_requests(&self) {
         self.ended.store(true, Ordering::Relaxed);
+        // Nobody may call `tick` any more.
+        self.change_context.retry.tick();
     }
 
     /// Sets the function that keeps a reference to the mount while data is not safe at the server
@@ -333,6 +336,7 @@ impl<N: Nfs3> Fs<N> {
     /// removes the hidden files, and returns the data that could not be written.
     pub async fn shutdown(self: &Arc<Self>) -> Vec<Unwritten> {
         self.closing.store(true, Ordering::Relaxed);
+        self.change_context.retry.tick();
         // If the mount was aborted (`umount -f`), files are still open and get no RELEASE.
         let open: Vec<_> = self
             .files
