@@ -8,10 +8,12 @@ use crate::failure::{Exit, Failure};
 use crate::ipc::control::{Answer, ControlReply};
 use crate::output::{plain, without_number};
 use parking_lot::{Mutex, RwLock};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::borrow::Cow;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -294,15 +296,15 @@ impl<'a> MakeWriter<'a> for Log {
 impl Write for Line {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let line = &*one_line(event);
-        // If the line cannot be written (a full disk, a closed pipe), it is lost. The mount must
-        // not depend on its log.
+        // If the line cannot be written (a full disk, a closed pipe, or one that nobody reads), it
+        // is lost. The mount must not depend on its log.
         if let Some(log) = &self.shared.file {
-            let _ = (&*log.file.read()).write_all(line);
+            let _ = write_if_taken(&*log.file.read(), line);
         } else if self.shared.detached.load(Ordering::Acquire) {
             // If there is no syslog, there is nowhere to report that.
             let _ = to_syslog(Path::new(SOCKET), self.level, line);
         } else if self.shared.chatty {
-            let _ = io::stderr().lock().write_all(line);
+            let _ = write_if_taken(io::stderr().lock(), line);
         }
         Ok(event.len())
     }
@@ -310,6 +312,23 @@ impl Write for Line {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// Writes a line, but for what would block: the rest of it is lost. A terminal that is stopped, or the
+/// reader of a pipe that stands still, must not stop the thread, which serves the mount.
+fn write_if_taken(mut to: impl Write + AsFd, line: &[u8]) -> io::Result<()> {
+    // poll(2) says that a pipe is ready if there is room for as much as this.
+    for part in line.chunks(libc::PIPE_BUF) {
+        let ready = poll(
+            &mut [PollFd::new(&to, PollFlags::OUT)],
+            Some(&Timespec::default()),
+        )?;
+        if ready == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        to.write_all(part)?;
+    }
+    Ok(())
 }
 
 /// An event as one line. The names in it come from users and servers: one with a line break would
@@ -354,6 +373,20 @@ mod tests {
             assert!(EnvFilter::try_new(text).is_ok(), "{text}");
         }
         assert_eq!(directives("loud"), None);
+    }
+
+    #[test]
+    fn a_pipe_that_nobody_reads_holds_nobody_up() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let line = [b'x'; 10_000];
+        // Far more than a pipe takes.
+        let lost = (0..100).filter(|_| write_if_taken(&writer, &line).is_err());
+        assert!(lost.count() > 50);
+        let mut taken = [0; libc::PIPE_BUF];
+        for _ in 0..4 {
+            io::Read::read_exact(&mut reader, &mut taken).unwrap();
+        }
+        write_if_taken(&writer, &line).unwrap();
     }
 
     #[test]
