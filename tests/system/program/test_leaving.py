@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -404,6 +405,46 @@ def test_sigterm_unmounts_where_no_thread_can_be_made():
                 until(lambda: not mounted(server.mnt), "the mount to be gone")
                 server.ended()
             finally:
+                for left in servers_of(server.mnt):
+                    os.kill(left, signal.SIGKILL)
+
+
+def test_reads_wait_for_memory_where_no_thread_can_be_made():
+    root()
+    readers = 300
+    with Server() as server:
+        data = os.urandom(MIB)
+        (server.export / "f").write_bytes(data * readers)
+        server.mount_well("cache=16M")
+        (pid,) = servers_of(server.mnt)
+        descriptor = os.open(server.mnt / "f", os.O_RDONLY | os.O_DIRECT)
+
+        def read(number, found):
+            with mmap.mmap(-1, MIB) as memory:
+                count = os.preadv(descriptor, [memory], number * MIB)
+                found.append(count == MIB and memory[:] == data)
+
+        control = server.base / "control"
+        control.mkdir()
+        run("mount", "-t", "fusectl", "none", control)
+        waiting = control / str(os.minor(server.mnt.stat().st_dev)) / "waiting"
+        with limited_threads(pid):
+            try:
+                server.child.send_signal(signal.SIGSTOP)
+                found = []
+                threads = [threading.Thread(target=read, args=(number, found)) for number in range(readers)]
+                for thread in threads:
+                    thread.start()
+                until(lambda: int(waiting.read_text()) >= readers, "all reads")
+                server.child.send_signal(signal.SIGCONT)
+                for thread in threads:
+                    thread.join(LIMIT)
+                assert found == [True] * readers, found
+                os.close(descriptor)
+                expect(nfsrdma("umount", server.mnt), 0)
+                server.ended()
+            finally:
+                run("umount", control)
                 for left in servers_of(server.mnt):
                     os.kill(left, signal.SIGKILL)
 
