@@ -15,7 +15,7 @@ use super::dir_handle::{
     Ahead, DirHandle, Listed, Listing, Page, Part, Place, going_round, listing,
 };
 use super::error::{FsError, FsResult};
-use super::inode::{Stamp, State};
+use super::inode::{Inode, Stamp, State};
 use super::names::Child;
 use super::open_file::Opened;
 use super::{Entry, Fs};
@@ -29,6 +29,8 @@ use std::sync::atomic::Ordering;
 /// How often a listing starts over without a new name. Otherwise it would never end if the server
 /// refuses each cookie that it has given.
 const MOST_VAIN_RESTARTS: u32 = 16;
+/// How long a page that was requested ahead may wait for the kernel.
+const AHEAD_AGE: Nanos = 1_000_000_000;
 
 impl<N: Nfs3> Fs<N> {
     pub async fn opendir(self: &Arc<Self>, cred: &Cred, nodeid: u64) -> FsResult<Opened> {
@@ -251,6 +253,7 @@ impl<N: Nfs3> Fs<N> {
         let (fs, dir) = (self.clone(), dir.clone());
         exec::spawn(async move {
             let page = fs.ask(&dir, cookie, verifier).await;
+            let page = (fs.now(), page);
             if let Some(ahead) = &mut dir.place.lock().ahead
                 && ahead.number == number
             {
@@ -260,8 +263,9 @@ impl<N: Nfs3> Fs<N> {
         });
     }
 
-    /// The page at `cookie`, if it was requested ahead and the directory has not changed since: a
-    /// removed name must not be listed.
+    /// The page at `cookie`, if it was requested ahead, has not waited long for the kernel (its
+    /// attributes would be taken for new ones), and the directory has not changed since: a removed
+    /// name must not be listed.
     async fn page_ahead(&self, dir: &DirHandle, cookie: u64) -> Option<Page> {
         loop {
             let mut arrived = std::pin::pin!(dir.arrived.notified());
@@ -284,7 +288,8 @@ impl<N: Nfs3> Fs<N> {
             let page = ahead
                 .page
                 .filter(|_| ahead.cookie == cookie)
-                .and_then(Result::ok)
+                .filter(|(arrived, _)| self.now().saturating_sub(*arrived) <= AHEAD_AGE)
+                .and_then(|(_, page)| page.ok())
                 .filter(|(_, stamp, epoch)| {
                     let state = dir.inode.state.lock();
                     state.undisturbed(*stamp) && state.epoch == *epoch
@@ -395,6 +400,8 @@ impl<N: Nfs3> Fs<N> {
             entries,
             next,
             eof: page.eof,
+            stamp,
+            epoch,
         })
     }
 
@@ -449,12 +456,34 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// An entry of a listing for FUSE_READDIRPLUS; the kernel gets a reference to the inode. `None`
-    /// for `.` and `..`, and for an object without known attributes.
+    /// for `.` and `..`, for an object without known attributes, and for a name that may lead
+    /// elsewhere by now: the kernel would put it in the place of what it knows better.
     pub fn listed_entry(&self, listing: &Listing, entry: &Listed) -> Option<Entry> {
         let inode = entry.inode.as_ref()?;
+        if !self.still_leads_to(listing, &entry.name, inode) {
+            return None;
+        }
         let attributes = *inode.state.lock().attributes()?;
         let inode = self.table.adopt(inode);
         Some(self.entry(&listing.dir, &inode, attributes))
+    }
+
+    /// Whether nothing has happened to a listed name since its page was requested. After a change of
+    /// the directory by this mount, the cache of names knows which names were not affected.
+    fn still_leads_to(&self, listing: &Listing, name: &[u8], inode: &Arc<Inode>) -> bool {
+        let (dir, part) = (&listing.dir, &listing.part);
+        let epoch = {
+            let state = dir.state.lock();
+            if state.undisturbed(part.stamp) && state.epoch == part.epoch {
+                return true;
+            }
+            if state.is_changing() {
+                return false;
+            }
+            state.epoch
+        };
+        let known = self.names.get(dir.nodeid, epoch, name);
+        matches!(known, Some(Child::Is(known)) if Arc::ptr_eq(&known, inode))
     }
 
     /// NFS servers put directory changes on stable storage before they answer.

@@ -1,5 +1,6 @@
 //! An open directory, and the entries at hand that the server gave for it (`dir.rs`).
 
+use super::clock::Nanos;
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Stamp};
 use crate::sync::Mutex;
@@ -42,8 +43,8 @@ pub(super) struct Ahead {
     /// The number of the request, by which its reply is recognized: the listing may have begun
     /// again since.
     pub(super) number: u64,
-    /// `None` until the reply arrives.
-    pub(super) page: Option<FsResult<Page>>,
+    /// `None` until the reply arrives. With it, the time of its arrival.
+    pub(super) page: Option<(Nanos, FsResult<Page>)>,
 }
 
 #[derive(Debug, Default)]
@@ -81,6 +82,10 @@ pub(super) struct Part {
     /// Position after the last entry, at which the next page is requested.
     pub(super) next: u64,
     pub(super) eof: bool,
+    /// When the page was requested.
+    pub(super) stamp: Stamp,
+    /// The directory's epoch at that time.
+    pub(super) epoch: u64,
 }
 
 /// One entry. It has no inode if it is `.` or `..`, or if it could not be looked up.

@@ -8,6 +8,7 @@ use nfsrdma_rpcrdma::exec::block_on;
 use nfsrdma_xdr::nfs3::Status;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 fn plant(server: &MemoryServer, count: usize) -> Vec<String> {
     let names: Vec<_> = (0..count).map(|i| format!("entry-{i:06}")).collect();
@@ -152,5 +153,87 @@ fn a_directory_that_goes_round_in_a_loop_is_an_error() {
             m.server.repeat_cookies(period);
             assert_eq!(errno(m.try_list(ROOT, step, |_| {})), libc::EIO);
         }
+    }
+}
+
+/// The kernel takes a page of the server in small steps, between which programs may rename. It puts
+/// what it is given in the place of what it knows of the name.
+#[test]
+fn the_rest_of_a_page_binds_no_name_to_what_it_led_to_before() {
+    let m = Mount::new();
+    plant(&m.server, 30);
+    let opened = block_on(m.fs.opendir(&m.cred, ROOT)).unwrap();
+    let listing = block_on(m.fs.readdir(opened.handle, 0)).unwrap();
+    assert!(listing.entries().len() >= 30, "one page");
+    let at = listing.entries()[4].cookie;
+    m.rename("entry-000010", "moved").unwrap();
+    let (node, handle) = m.create("entry-000010");
+    m.close(handle).unwrap();
+    m.unlink("entry-000011").unwrap();
+    m.rename("entry-000012", "entry-000013").unwrap();
+    let rest = || m.fs.readdir_cached(opened.handle, at).unwrap().unwrap();
+    let told = |name: &str| {
+        let rest = rest();
+        let mut entries = rest.entries().iter();
+        let entry = entries.find(|entry| *entry.name == *name.as_bytes());
+        let told = m.fs.listed_entry(&rest, entry.expect("it was listed"));
+        told.inspect(|told| m.fs.forget(told.nodeid, 1))
+            .map(|told| told.nodeid)
+    };
+    assert!(told("entry-000010").is_none_or(|told| told == node));
+    assert_eq!(told("entry-000011"), None);
+    assert_eq!(told("entry-000012"), None);
+    assert!(told("entry-000013").is_none_or(|told| told == m.node("entry-000013")));
+    // What happened to these names says nothing against the others.
+    for name in ["entry-000009", "entry-000014", "entry-000029"] {
+        let calls = m.server.all_calls();
+        assert_eq!(told(name), Some(m.node(name)));
+        assert_eq!(m.server.all_calls(), calls, "{name} was looked up");
+    }
+    // Another client's change may concern any of them.
+    let other = Mount::of(&m.server, small());
+    other.rename("entry-000020", "entry-000021").unwrap();
+    m.clock.advance(Duration::from_secs(3600));
+    m.stat(ROOT).unwrap();
+    for name in ["entry-000014", "entry-000020", "entry-000021"] {
+        assert_eq!(told(name), None, "{name}");
+    }
+    m.fs.releasedir(opened.handle).unwrap();
+}
+
+#[test]
+fn a_page_that_was_asked_for_ahead_and_is_old_is_asked_for_again() {
+    let limits = Limits {
+        rtmax: 4096,
+        wtmax: 4096,
+        dtpref: 1000,
+        max_file_size: 1 << 30,
+    };
+    let mut shown: Vec<String> = Vec::new();
+    for pause in [0, 600] {
+        let m = Mount::of(&MemoryServer::with(limits, 0), small());
+        plant(&m.server, 500);
+        let opened = block_on(m.fs.opendir(&m.cred, ROOT)).unwrap();
+        let mut at = 0;
+        for _ in 0..2 {
+            let listing = block_on(m.fs.readdir(opened.handle, at)).unwrap();
+            at = listing.entries().last().unwrap().cookie;
+        }
+        assert_eq!(m.server.calls(Op::Readdirplus), 3, "two, and one ahead");
+        let removed = shown.pop();
+        if let Some(removed) = &removed {
+            // Another client's change, of which nothing is known here.
+            let other = Mount::of(&m.server, small());
+            other.unlink(removed).unwrap();
+        }
+        m.clock.advance(Duration::from_secs(pause));
+        let listing = block_on(m.fs.readdir(opened.handle, at)).unwrap();
+        let entries = listing.entries().iter();
+        shown = entries
+            .map(|entry| String::from_utf8(entry.name.to_vec()).unwrap())
+            .collect();
+        assert!(!shown.is_empty());
+        assert!(removed.is_none_or(|removed| !shown.contains(&removed)));
+        m.fs.releasedir(opened.handle).unwrap();
     }
 }
