@@ -190,7 +190,8 @@ impl<N: Nfs3> Adapter<N> {
     }
 
     pub(super) fn flush(&self, request: &Header, handle: u64, owner: u64, reply: Reply) {
-        let locked = self.fs.has_locks(handle, owner);
+        let releasing = self.fs.flushing(handle, owner);
+        let locked = releasing.is_some();
         if !locked && let Some(result) = self.fs.flush_cached(handle) {
             reply_with(reply, result, reply_ok);
             return self.send_deferred();
@@ -209,6 +210,7 @@ impl<N: Nfs3> Adapter<N> {
                 None => false,
             };
             fs.flush_and_unlock(handle, owner, locked, tell).await;
+            drop(releasing);
         };
         match self.fs.locks().filter(|_| locked) {
             Some(locks) => locks.spawn(flush),
@@ -218,10 +220,15 @@ impl<N: Nfs3> Adapter<N> {
 
     pub(super) fn release(&self, request: &Header, handle: u64, flock: Option<u64>, reply: Reply) {
         let fs = self.fs.clone();
-        let locked = flock.is_some() || self.fs.has_open_locks(handle);
+        let releasing = self.fs.closing(handle, flock);
+        let locked = !releasing.is_empty();
         let reply = self.waiting.hold(request, reply);
         let release = async move {
-            reply_held(reply, fs.release_and_unlock(handle, flock).await, reply_ok);
+            reply_held(
+                reply,
+                fs.release_and_unlock(handle, releasing).await,
+                reply_ok,
+            );
         };
         match self.fs.locks().filter(|_| locked) {
             Some(locks) => locks.spawn(release),

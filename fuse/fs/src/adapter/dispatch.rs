@@ -133,7 +133,12 @@ impl<N: Nfs3> Adapter<N> {
                 owner,
                 lock,
                 flock,
-            } => self.getlk(header, set_lock(handle, owner, flock, false, &lock), reply),
+            } => self.getlk(
+                header,
+                node,
+                set_lock(handle, owner, flock, false, &lock),
+                reply,
+            ),
             Operation::Setlk {
                 handle,
                 owner,

@@ -22,6 +22,9 @@ use std::time::Duration;
 /// awaited, and the pause before that.
 const MOST_ROUNDS: u32 = 8;
 const PAUSE: Duration = Duration::from_millis(1);
+/// How long a lock that would be refused waits until the RELEASE of the lock in its way would be
+/// known. That takes longer than a moment only if the file is being read.
+const MOST_OF_LOCK: Duration = Duration::from_secs(1);
 
 /// Waits until no READ of a file is under way and no request is in the kernel's queue, but for
 /// [`MOST_ROUNDS`] rounds of READs at most.
@@ -36,15 +39,28 @@ async fn reads_answered<N: Nfs3>(fs: &Arc<Fs<N>>, queued: &Queued, node: u64) {
     }
 }
 
+/// Waits until every RELEASE of a file is known whose close(2) returned before this call, but for
+/// [`MOST_OF_LOCK`] at most. The kernel queues a RELEASE in the order of requests, so it has been
+/// read, and another event loop may be about to handle it. Or the open file was being read ahead:
+/// then the kernel queues it when the last of those READs is answered.
+async fn releases_known<N: Nfs3>(fs: &Arc<Fs<N>>, queued: &Queued, node: u64) {
+    let known = async {
+        queued.until_handled(MOST_OF_LOCK).await;
+        reads_answered(fs, queued, node).await;
+    };
+    let _ = tokio::time::timeout(MOST_OF_LOCK, known).await;
+}
+
 impl<N: Nfs3> Adapter<N> {
-    pub(super) fn getlk(&self, request: &Header, of: SetLock, reply: Reply) {
+    pub(super) fn getlk(&self, request: &Header, node: u64, of: SetLock, reply: Reply) {
         let Some(locks) = self.fs.locks().cloned() else {
             return reply.error(libc::ENOSYS);
         };
-        let fs = self.fs.clone();
+        let (fs, queued) = (self.fs.clone(), self.queued.clone());
         let (reply, interrupt) = self.waiting.hold_interruptible(request, reply, false);
         locks.spawn(async move {
-            let found = fs.get_lock(of, &interrupt).await;
+            let known = releases_known(&fs, &queued, node);
+            let found = fs.get_lock(of, &interrupt, known).await;
             reply_held(reply, found, |reply, found| reply.lock(&tested(found)));
         });
     }
@@ -82,7 +98,8 @@ impl<N: Nfs3> Adapter<N> {
                     () = interrupt.wait() => {}
                 }
             }
-            let Some(granted) = fs.set_lock(of, &interrupt, answer).await else {
+            let known = releases_known(&fs, &queued, node);
+            let Some(granted) = fs.set_lock(of, &interrupt, known, answer).await else {
                 return;
             };
             // The lock is held now, so only a signal that kills the caller matters.

@@ -287,7 +287,7 @@ fn start<N: Nfs3>(
     fs.set_hold(Box::new(move |on| own.hold(on)));
     let has_ring = !rings.is_empty();
     let rounds: Vec<Rounds> = rings.iter().map(Ring::rounds).collect();
-    let queued = Queued::new(channel.device(), rounds.clone());
+    let queued = Queued::new(channel.device(), options.workers, rounds.clone());
     let invalidator = Invalidator::start(&fs, channel.notifier(), &queued)?;
     let waiting = Arc::new(Waiting::default());
     let requests = Arc::new(AtomicU64::new(0));

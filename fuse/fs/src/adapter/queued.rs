@@ -17,6 +17,11 @@
 //! This is most likely just after the reply to a READ, when the program makes the next one.
 //! Therefore READs count as under way for a short time after the last one.
 //!
+//! A lock that would be refused waits until the RELEASE of the lock in its way would be known. That
+//! came to the queue before it, so it has been read, but maybe by another event loop, which has not
+//! handled it yet ([`Queued::until_handled`]). (The kernel holds it back while `max_background`
+//! requests are under way for which no program waits. Then it is missed.)
+//!
 //! (An error in reply to a READ of read-ahead would not need this time, as no program gets it. But
 //! nothing in a request shows that it is read-ahead: its length does not, because the kernel also
 //! reads folios of several pages for a program.)
@@ -26,7 +31,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -53,11 +58,40 @@ impl Drop for Over {
     }
 }
 
+/// The event loops that take requests. The number of each is odd while it may have taken a request
+/// and not handled it yet, and changes with each round.
+struct Loops(Box<[AtomicU64]>);
+
+impl Loops {
+    fn new(number: usize) -> Self {
+        Loops((0..number).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// Those in a round, with the number of the round.
+    fn busy(&self) -> Vec<(usize, u64)> {
+        let now = self.0.iter().map(|of| of.load(Ordering::SeqCst));
+        now.enumerate().filter(|(_, of)| of % 2 == 1).collect()
+    }
+
+    fn are_idle(&self) -> bool {
+        self.0.iter().all(|of| of.load(Ordering::SeqCst) % 2 == 0)
+    }
+
+    /// Whether these rounds are over.
+    fn are_over(&self, rounds: &[(usize, u64)]) -> bool {
+        rounds
+            .iter()
+            .all(|&(number, of)| self.0[number].load(Ordering::SeqCst) != of)
+    }
+}
+
 /// A condition that must be true in addition to the empty queue.
 type Condition = Box<dyn Fn() -> bool + Send>;
 
 struct Waiter {
     until: Instant,
+    /// Whether the queue must be empty.
+    empty: bool,
     condition: Condition,
     wake: oneshot::Sender<()>,
 }
@@ -74,34 +108,34 @@ struct Shared {
     rounds: Vec<Rounds>,
     state: Mutex<State>,
     more: Condvar,
-    /// The number of event loops that may have taken a request and not handled it yet.
-    taking: AtomicUsize,
+    loops: Arc<Loops>,
 }
 
 /// While this lives, an event loop takes requests from the queue.
-pub(super) struct Taking<'a>(&'a AtomicUsize);
+pub(super) struct Taking<'a>(&'a AtomicU64);
 
 impl Drop for Taking<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        self.0.fetch_add(1, Ordering::SeqCst);
     }
 }
 
 /// The kernel's queue of a mount. A thread checks it, which is started at the first wait, so only
-/// if other clients change files.
+/// if other clients change files, or a lock is refused.
 pub(super) struct Queued {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Queued {
-    pub(super) fn new(device: &Arc<Device>, rounds: Vec<Rounds>) -> Arc<Self> {
+    /// `loops` is the number of event loops.
+    pub(super) fn new(device: &Arc<Device>, loops: usize, rounds: Vec<Rounds>) -> Arc<Self> {
         let shared = Arc::new(Shared {
             device: device.clone(),
             rounds,
             state: Mutex::default(),
             more: Condvar::new(),
-            taking: AtomicUsize::new(0),
+            loops: Arc::new(Loops::new(loops)),
         });
         Arc::new(Queued {
             shared,
@@ -109,11 +143,12 @@ impl Queued {
         })
     }
 
-    /// Call before an event loop takes requests. (Threads that wait in read(2) for each request
+    /// Call before the event loop with this number takes requests. (Threads that wait in read(2) for each request
     /// cannot: if they serve a mount, a request that was just taken may be missed.)
-    pub(super) fn taking(&self) -> Taking<'_> {
-        self.shared.taking.fetch_add(1, Ordering::SeqCst);
-        Taking(&self.shared.taking)
+    pub(super) fn taking(&self, number: usize) -> Taking<'_> {
+        let round = &self.shared.loops.0[number];
+        round.fetch_add(1, Ordering::SeqCst);
+        Taking(round)
     }
 
     /// Whether the queue is empty, and all requests that it held are handled. If requests come by
@@ -167,6 +202,26 @@ impl Queued {
         if self.shared.is_quiet(&condition) {
             return;
         }
+        self.wait(most, true, Box::new(condition)).await;
+    }
+
+    /// Waits until all requests that were read before this call are handled, but for `most` at most.
+    /// If requests come by io_uring: also those that had arrived.
+    pub(super) async fn until_handled(&self, most: Duration) {
+        if let Some(over) = self.rounds_over() {
+            let _ = tokio::time::timeout(most, over).await;
+            return;
+        }
+        let (loops, rounds) = (self.shared.loops.clone(), self.shared.loops.busy());
+        if rounds.is_empty() {
+            return;
+        }
+        let over = move || loops.are_over(&rounds);
+        self.wait(most, false, Box::new(over)).await;
+    }
+
+    /// Has the thread wait until the queue is empty (`empty`) and `condition` is true.
+    async fn wait(&self, most: Duration, empty: bool, condition: Condition) {
         let (wake, woken) = oneshot::channel();
         {
             let mut state = self.shared.state.lock();
@@ -175,7 +230,8 @@ impl Queued {
             }
             state.waiters.push(Waiter {
                 until: Instant::now() + most,
-                condition: Box::new(condition),
+                empty,
+                condition,
                 wake,
             });
         }
@@ -200,9 +256,9 @@ impl Queued {
 }
 
 impl Shared {
-    /// The order matters: `taking` is incremented before a request is taken from the queue.
+    /// The order matters: a round begins before a request is taken from the queue.
     fn is_empty(&self) -> bool {
-        !has_request(&self.device) && self.taking.load(Ordering::SeqCst) == 0
+        !has_request(&self.device) && self.loops.are_idle()
     }
 
     /// The order matters: see the head of this file.
@@ -222,7 +278,11 @@ impl Shared {
             drop(state);
             let mut ready = Vec::new();
             for waiter in std::mem::take(&mut waiters) {
-                if Instant::now() >= waiter.until || self.is_quiet(&waiter.condition) {
+                let ready_now = match waiter.empty {
+                    true => self.is_quiet(&waiter.condition),
+                    false => (waiter.condition)(),
+                };
+                if ready_now || Instant::now() >= waiter.until {
                     ready.push(waiter.wake);
                 } else {
                     waiters.push(waiter);
@@ -254,5 +314,31 @@ impl Drop for Queued {
             // A panic of the thread has been reported already.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn later_rounds_are_not_waited_for() {
+        let loops = Loops::new(3);
+        let begin = |number: usize| {
+            loops.0[number].fetch_add(1, Ordering::SeqCst);
+            Taking(&loops.0[number])
+        };
+        assert!(loops.are_idle() && loops.busy().is_empty());
+        let (one, two) = (begin(0), begin(2));
+        let busy = loops.busy();
+        assert_eq!(busy, [(0, 1), (2, 1)]);
+        drop(one);
+        let again = begin(0);
+        assert!(!loops.are_over(&busy) && !loops.are_idle());
+        drop(two);
+        assert!(loops.are_over(&busy), "the first loop is in its next round");
+        assert_eq!(loops.busy(), [(0, 3)]);
+        drop(again);
+        assert!(loops.are_idle());
     }
 }

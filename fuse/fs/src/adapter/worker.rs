@@ -335,7 +335,7 @@ impl<N: Nfs3> Worker<N> {
 
     /// Reads requests, and answers those that memory can answer. Whether the mount is gone.
     pub(super) fn read(&mut self, reader: &mut Reader) -> io::Result<bool> {
-        let _taking = self.adapter.queued.taking();
+        let _taking = self.adapter.queued.taking(self.number);
         let mut left = MOST_REQUESTS;
         loop {
             match reader.read(&*self.adapter, &mut self.landing)? {

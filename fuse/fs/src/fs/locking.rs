@@ -11,8 +11,8 @@ use super::error::{FsError, FsResult};
 use super::inode::Inode;
 use super::open_file::OpenFile;
 use crate::locks::{
-    ByteRange, Granted, Interrupt, LockError, LockFile, Locks, Mode, Owner, Request as LockRequest,
-    Tested,
+    ByteRange, Granted, Interrupt, LockError, LockFile, Locks, Mode, Owner, Releasing,
+    Request as LockRequest, Tested,
 };
 use nfsrdma_nfs3::Nfs3;
 use nfsrdma_xdr::nfs3::FileType;
@@ -103,12 +103,16 @@ impl<N: Nfs3> Fs<N> {
     /// kernel must drop what it has cached of the file before the program goes on. Any other result
     /// is passed to `answer` as soon as it is known, though the future may still have to clean up.
     ///
+    /// `known` is ready when every FLUSH and RELEASE that the kernel had made before is known
+    /// ([`Fs::closing`], [`Fs::flushing`]).
+    ///
     /// A signal ends the wait for a lock, but not for an unlock: a program that got EINTR would
     /// still hold the lock. If the program is killed, it is answered and the unlock goes on.
     pub async fn set_lock(
         self: &Arc<Self>,
         of: SetLock,
         interrupt: &Interrupt,
+        known: impl Future<Output = ()> + Send,
         answer: impl FnOnce(FsResult<()>) + Send,
     ) -> Option<Granted> {
         let Some(locks) = self.locks.get() else {
@@ -155,7 +159,7 @@ impl<N: Nfs3> Fs<N> {
                 answer(Err(error.into()));
             }
         };
-        let granted = locks.lock(&request, interrupt, told).await;
+        let granted = locks.lock(&request, interrupt, known, told).await;
         if granted.is_some() {
             self.forget_cached(inode);
             self.forget_names_beside(inode);
@@ -175,15 +179,16 @@ impl<N: Nfs3> Fs<N> {
         state.expire();
     }
 
-    /// F_GETLK: a lock that conflicts with the requested one.
+    /// F_GETLK: a lock that conflicts with the requested one. `known` as for [`Fs::set_lock`].
     pub async fn get_lock(
         self: &Arc<Self>,
         of: SetLock,
         interrupt: &Interrupt,
+        known: impl Future<Output = ()> + Send,
     ) -> FsResult<Option<Tested>> {
         let locks = self.locks.get().ok_or(FsError::NotSupported)?;
         let (_, request) = self.lock_request(&of, of.mode.ok_or(FsError::Invalid)?)?;
-        Ok(locks.test(&request, interrupt).await?)
+        Ok(locks.test(&request, interrupt, known).await?)
     }
 
     /// Whether an open file may be written to, possibly through a mapping.
@@ -191,22 +196,28 @@ impl<N: Nfs3> Fs<N> {
         self.file(handle).is_ok_and(|file| file.can_write())
     }
 
-    /// Whether a process that closes a file has POSIX locks on it or waits for one.
-    pub fn has_locks(&self, handle: u64, owner: u64) -> bool {
-        let Some(locks) = self.locks.get() else {
-            return false;
-        };
-        let file = self.file(handle);
-        file.is_ok_and(|file| locks.concerns(file.inode.nodeid, Owner::Posix(owner)))
+    /// The POSIX locks of a process that closes a file, which FLUSH is to release; `None` if it has
+    /// none there and waits for none. Call it before anything else of FLUSH, so that whoever asks
+    /// for a lock afterwards finds out.
+    pub fn flushing(&self, handle: u64, owner: u64) -> Option<Releasing> {
+        let locks = self.locks.get()?;
+        let file = self.file(handle).ok()?;
+        locks.releasing(file.inode.nodeid, Owner::Posix(owner), ByteRange::ALL)
     }
 
-    /// Whether locks were requested through this open file that closing it has not released.
-    pub fn has_open_locks(&self, handle: u64) -> bool {
-        let Some(locks) = self.locks.get() else {
-            return false;
+    /// The locks that end with an open file; `flock` is its owner for flock(2). Call it before
+    /// anything else of RELEASE: the file's number can be used again afterwards, and whoever asks
+    /// for a lock has to find out.
+    pub fn closing(&self, handle: u64, flock: Option<u64>) -> Vec<Releasing> {
+        let (Some(locks), Ok(file)) = (self.locks.get(), self.file(handle)) else {
+            return Vec::new();
         };
-        let file = self.file(handle);
-        file.is_ok_and(|file| locks.concerns_open(file.inode.nodeid, handle))
+        let node = file.inode.nodeid;
+        let is_open = |other| {
+            let other = self.file(other);
+            other.is_ok_and(|other| other.inode.nodeid == node)
+        };
+        locks.close_open(node, handle, flock, is_open)
     }
 
     /// A process closed a file: releases its POSIX locks on it, through whichever descriptor it
@@ -220,28 +231,14 @@ impl<N: Nfs3> Fs<N> {
         Ok(locks.unlock_all(inode.nodeid, owner).await?)
     }
 
-    /// The owners of locks taken through an open file that is about to be released. Call it before
-    /// the file's number can be used again.
-    pub(super) fn owners_by_open(
-        &self,
-        inode: &Inode,
-        handle: u64,
-        flock: Option<u64>,
-    ) -> Vec<Owner> {
-        let locks = self.locks.get();
-        locks.map_or_else(Vec::new, |locks| {
-            locks.take_open(inode.nodeid, handle, flock)
-        })
-    }
-
     /// Releases the locks of an open file that is released.
-    pub(super) async fn release_locks(&self, inode: &Inode, owners: Vec<Owner>) {
+    pub(super) async fn release_locks(&self, inode: &Inode, all: Vec<Releasing>) {
         let Some(locks) = self.locks.get() else {
             return;
         };
-        for owner in owners {
+        for releasing in all {
             // No program waits for this result.
-            let _ = locks.unlock_all(inode.nodeid, owner).await;
+            let _ = locks.unlock_all(inode.nodeid, releasing.owner()).await;
         }
     }
 

@@ -14,6 +14,7 @@ use super::error::{FsError, FsResult};
 use super::file::FileData;
 use super::inode::{Inode, Stamp};
 use super::open_file::{OpenFile, Opened};
+use crate::locks::Releasing;
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_xdr::nfs3::SetAttributes;
 use std::collections::hash_map::Entry;
@@ -177,17 +178,17 @@ impl<N: Nfs3> Fs<N> {
     /// RELEASE: the last descriptor of an open file is closed. Data that FLUSH has not written,
     /// such as that of a mapping, is written now.
     pub async fn release(self: &Arc<Self>, handle: u64) -> FsResult<()> {
-        self.release_and_unlock(handle, None).await
+        self.release_and_unlock(handle, self.closing(handle, None))
+            .await
     }
 
-    /// As [`Fs::release`], also for a file that may be locked by flock(2) with this owner.
+    /// As [`Fs::release`], with the result of [`Fs::closing`].
     pub async fn release_and_unlock(
         self: &Arc<Self>,
         handle: u64,
-        flock: Option<u64>,
+        locked: Vec<Releasing>,
     ) -> FsResult<()> {
         let open = self.file(handle)?;
-        let locked = self.owners_by_open(&open.inode, handle, flock);
         // Before the number can be used again.
         self.not_writable(&open, handle);
         drop(open);

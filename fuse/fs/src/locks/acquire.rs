@@ -56,11 +56,14 @@ pub(super) fn lock_call(mode: Mode, block: bool) -> LockCall {
 
 impl Locks {
     /// Takes a lock, and passes the result to `reply` as soon as it is known. This returns only
-    /// when the cleaning up is done as well. `None`: the lock was not taken.
+    /// when the cleaning up is done as well. `None`: the lock was not taken. `known` is ready when
+    /// every release that began before the request is known ([`Locks::releasing`]); it is awaited
+    /// if a request that does not wait would be refused.
     pub async fn lock(
         self: &Arc<Self>,
         request: &Request,
         interrupt: &Interrupt,
+        known: impl Future<Output = ()> + Send,
         reply: impl FnOnce(Result<(), LockError>) + Send,
     ) -> Option<Granted> {
         let holding = match self.enter(request) {
@@ -71,9 +74,13 @@ impl Locks {
             }
         };
         let mut attempt = Attempt::default();
-        let result = self
-            .attempt(request, &holding, interrupt, &mut attempt)
-            .await;
+        let result = match self.released(request, &holding, interrupt, known).await {
+            Ok(()) => {
+                self.attempt(request, &holding, interrupt, &mut attempt)
+                    .await
+            }
+            Err(error) => Err(error),
+        };
         let counter = match result {
             Ok(()) => &self.counters.locks_granted,
             Err(LockError::Interrupted) => &self.counters.lock_interrupts,
@@ -94,6 +101,22 @@ impl Locks {
         }
         self.leave(&holding);
         granted
+    }
+
+    /// Waits for releases that are under way, as far as they concern the request.
+    async fn released(
+        &self,
+        request: &Request,
+        holding: &Holding,
+        interrupt: &Interrupt,
+        known: impl Future<Output = ()>,
+    ) -> Result<(), LockError> {
+        self.own_released(holding, interrupt).await?;
+        if request.wait {
+            // It waits for all locks.
+            return Ok(());
+        }
+        self.others_released(request, interrupt, known).await
     }
 
     async fn attempt(
@@ -431,14 +454,18 @@ impl Locks {
         }
     }
 
-    /// F_GETLK: a lock that conflicts with the request.
+    /// F_GETLK: a lock that conflicts with the request. `known` as for [`Locks::lock`].
     pub async fn test(
         self: &Arc<Self>,
         request: &Request,
         interrupt: &Interrupt,
+        known: impl Future<Output = ()> + Send,
     ) -> Result<Option<Tested>, LockError> {
         let holding = self.enter(request)?;
-        let result = self.tested(request, &holding, interrupt).await;
+        let result = match self.others_released(request, interrupt, known).await {
+            Ok(()) => self.tested(request, &holding, interrupt).await,
+            Err(error) => Err(error),
+        };
         self.leave(&holding);
         result
     }
@@ -511,7 +538,7 @@ impl Locks {
     }
 }
 
-fn stopped(stop: Stop) -> LockError {
+pub(super) fn stopped(stop: Stop) -> LockError {
     match stop {
         Stop::Signal => LockError::Interrupted,
         Stop::Ending => LockError::GivenUp,

@@ -1,6 +1,7 @@
 use super::super::fake_server::{CONFIG, FakeServer, lock, locks_of, range, request};
 use super::super::manager::LockConfig;
 use super::*;
+use std::future::ready;
 use tokio::runtime::Handle;
 
 /// The svid of an owner on another machine.
@@ -28,7 +29,7 @@ async fn a_downgrade_that_is_interrupted_leaves_what_the_server_has() {
         });
         let mut result = None;
         let downgrade = request(1, range(0, 9), Mode::Read);
-        let granted = locks.lock(&downgrade, &interrupt, |of| result = Some(of));
+        let granted = locks.lock(&downgrade, &interrupt, ready(()), |of| result = Some(of));
         assert!(granted.await.is_none());
         assert_eq!(result, Some(Err(LockError::Interrupted)));
         let mode = if shared { Mode::Read } else { Mode::Write };

@@ -15,6 +15,7 @@ use nfsrdma_xdr::nfs3::FileHandle;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::future::ready;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -211,7 +212,9 @@ pub(super) fn request(owner: u64, range: ByteRange, mode: Mode) -> Request {
 pub(super) async fn lock(locks: &Arc<Locks>, request: &Request) {
     let mut result = None;
     locks
-        .lock(request, &Interrupt::default(), |of| result = Some(of))
+        .lock(request, &Interrupt::default(), ready(()), |of| {
+            result = Some(of);
+        })
         .await;
     assert_eq!(result, Some(Ok(())));
 }

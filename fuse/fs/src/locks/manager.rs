@@ -110,6 +110,8 @@ pub(super) struct HoldingState {
     pub(super) lost: bool,
     /// Counts the changes of the locks, so that [`Locks::undo`] sees later ones.
     pub(super) changes: u64,
+    /// The ranges that are being released ([`Releasing`](super::releasing::Releasing)).
+    pub(super) releasing: Vec<ByteRange>,
 }
 
 impl HoldingState {
@@ -233,6 +235,8 @@ pub struct Locks {
     /// The number of spawned operations that have not ended.
     pub(super) running: AtomicU64,
     pub(super) idle: Notify,
+    /// Notified when a release has ended.
+    pub(super) released: Notify,
     /// Notified when the server may have restarted.
     pub(super) suspected: Notify,
     /// Notified when the server, or somebody in its name, says that it has restarted.
@@ -273,6 +277,7 @@ impl Locks {
             ending: Interrupt::default(),
             running: AtomicU64::new(0),
             idle: Notify::new(),
+            released: Notify::new(),
             suspected: Notify::new(),
             restart_told: Notify::new(),
             suspicions: AtomicU64::new(0),
@@ -300,17 +305,7 @@ impl Locks {
         self.in_use.load(Ordering::Acquire) && self.state.lock().table.has_file(file)
     }
 
-    /// Whether `owner` holds a lock on a file, or has a request for one under way.
-    pub fn concerns(&self, file: FileId, owner: Owner) -> bool {
-        self.in_use.load(Ordering::Acquire)
-            && self.state.lock().holdings.contains_key(&(file, owner))
-    }
-
-    /// Whether locks on a file were requested through this open file.
-    pub fn concerns_open(&self, file: FileId, open: u64) -> bool {
-        !self.owners_by_open(file, open).is_empty()
-    }
-
+    /// The owners that have requested locks on a file through this open file.
     pub(super) fn owners_by_open(&self, file: FileId, open: u64) -> Vec<Owner> {
         if !self.in_use.load(Ordering::Acquire) {
             return Vec::new();
@@ -408,9 +403,12 @@ impl Locks {
 
     /// As [`Locks::enter`], only if there is a holding.
     pub(super) fn enter_existing(&self, file: FileId, owner: Owner) -> Option<Arc<Holding>> {
+        if !self.in_use.load(Ordering::Acquire) {
+            return None;
+        }
         let state = self.state.lock();
         let holding = state.holdings.get(&(file, owner))?.clone();
-        holding.state.lock().uses += 1;
+        holding.state.lock().enter();
         Some(holding)
     }
 

@@ -27,6 +27,8 @@
 //!   others share already, stays shared. A lock that was granted is undone only if its caller was
 //!   killed ([`Locks::undo`]).
 //! * **An unlock is never given up**, even if its caller is killed.
+//! * **A lock that is being released does not count as held** for a request that does not wait: it is
+//!   awaited for a while before EAGAIN (`releasing`).
 //! * **No process has to wait for a server that does not answer**: a signal ends every wait (that
 //!   for an unlock only if it is fatal), and all of them end with the mount ([`Locks::finish`]).
 
@@ -43,6 +45,7 @@ mod probe;
 mod range;
 mod recovery;
 mod release;
+mod releasing;
 mod svids;
 
 pub use acquire::Granted;
@@ -51,3 +54,4 @@ pub use interrupt::Interrupt;
 pub use lock_table::{Conflict, Deadlock, FileId, LockTable, Owner, WaiterId};
 pub use manager::{Kinds, LockConfig, LockFile, Locks, Request, Tested};
 pub use range::{ByteRange, LAST, Mode, RangeSet};
+pub use releasing::Releasing;

@@ -24,10 +24,11 @@ impl Locks {
         range: ByteRange,
         reply: impl FnOnce(Result<(), LockError>) + Send,
     ) {
-        let Some(holding) = self.enter_existing(file, owner) else {
+        let Some(releasing) = self.releasing(file, owner, range) else {
             // Unlocking what is not locked is no error.
             return reply(Ok(()));
         };
+        let holding = releasing.holding.clone();
         let mut reply = Some(reply);
         let unlocking = self.unlock_held(&holding, range);
         tokio::pin!(unlocking);
@@ -51,7 +52,7 @@ impl Locks {
                 reply(result);
             }
         }
-        self.leave(&holding);
+        drop(releasing);
     }
 
     async fn unlock_held(
@@ -169,21 +170,6 @@ impl Locks {
         self.unlock(file, owner, ByteRange::ALL, |of| result = of)
             .await;
         result
-    }
-
-    /// The owners whose locks end with an open file: those of flock(2) and of F_OFD_SETLK. (POSIX
-    /// locks of processes have ended when these closed the file.)
-    pub fn take_open(&self, file: FileId, open: u64, flock: Option<u64>) -> Vec<Owner> {
-        let mut owners = self.owners_by_open(file, open);
-        if let Some(flock) = flock.map(Owner::Flock)
-            && !owners.contains(&flock)
-        {
-            owners.push(flock);
-        }
-        for owner in &owners {
-            self.forget_open(file, open, *owner);
-        }
-        owners
     }
 
     /// Records that `owner` no longer has locks through this open file.

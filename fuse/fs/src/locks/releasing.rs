@@ -1,0 +1,168 @@
+//! Locks that are being released while somebody else asks for them without waiting.
+//!
+//! The kernel sends RELEASE in the background, and may answer for a killed process early: close(2)
+//! has returned, or the process has ended, when its locks are still in the table. With Linux's own
+//! client they are gone by then. So whoever handles a RELEASE or FLUSH notes at once whose locks it
+//! will release ([`Releasing`]), and a request that would be refused because of such a lock waits a
+//! while for the end of that. A request that is refused because of any other lock does not wait.
+//!
+//! The kernel's number of an owner is that of a structure of an open file or a process, whose memory
+//! is used again. So a lock for an owner whose locks on the file are being released waits for that,
+//! too: the UNLOCK for the old owner would remove the lock of the new one.
+
+use super::acquire::stopped;
+use super::error::LockError;
+use super::interrupt::Interrupt;
+use super::lock_table::{FileId, Owner};
+use super::manager::{Holding, Locks, Request};
+use super::range::ByteRange;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a request that does not wait for locks waits for those that are being released. If the
+/// server does not answer, EAGAIN is true: it has the lock.
+const MOST: Duration = Duration::from_secs(2);
+
+/// While this lives, locks of an owner are being released.
+#[derive(Debug)]
+#[must_use]
+pub struct Releasing {
+    locks: Arc<Locks>,
+    pub(super) holding: Arc<Holding>,
+    range: ByteRange,
+}
+
+impl Releasing {
+    pub fn owner(&self) -> Owner {
+        self.holding.owner
+    }
+}
+
+impl Drop for Releasing {
+    fn drop(&mut self) {
+        {
+            let ranges = &mut self.holding.state.lock().releasing;
+            if let Some(at) = ranges.iter().position(|of| *of == self.range) {
+                ranges.swap_remove(at);
+            }
+        }
+        self.locks.leave(&self.holding);
+        self.locks.released.notify_waiters();
+    }
+}
+
+impl Locks {
+    /// Notes that locks of an owner are about to be released. `None` if it has none and has not
+    /// asked for any; then there is nothing to release.
+    pub fn releasing(
+        self: &Arc<Self>,
+        file: FileId,
+        owner: Owner,
+        range: ByteRange,
+    ) -> Option<Releasing> {
+        let holding = self.enter_existing(file, owner)?;
+        holding.state.lock().releasing.push(range);
+        Some(Releasing {
+            locks: self.clone(),
+            holding,
+            range,
+        })
+    }
+
+    /// An open file ends: notes whose locks end with it, which are those of flock(2) and of
+    /// F_OFD_SETLK. (POSIX locks of processes have ended when these closed the file.) `is_open`
+    /// tells whether another open file is still open: an owner that has asked for locks through it
+    /// is a new one with an old number, and keeps them.
+    pub fn close_open(
+        self: &Arc<Self>,
+        file: FileId,
+        open: u64,
+        flock: Option<u64>,
+        is_open: impl Fn(u64) -> bool,
+    ) -> Vec<Releasing> {
+        let mut owners = self.owners_by_open(file, open);
+        if let Some(flock) = flock.map(Owner::Flock)
+            && !owners.contains(&flock)
+        {
+            owners.push(flock);
+        }
+        let mut all = Vec::new();
+        for owner in owners {
+            self.forget_open(file, open, owner);
+            if let Some(releasing) = self.releasing(file, owner, ByteRange::ALL) {
+                let others = releasing.holding.state.lock().opens.clone();
+                if !others.into_iter().any(&is_open) {
+                    all.push(releasing);
+                }
+            }
+        }
+        all
+    }
+
+    /// Waits until no locks of the request's own owner are being released. The caller has entered
+    /// `holding`.
+    pub(super) async fn own_released(
+        &self,
+        holding: &Holding,
+        interrupt: &Interrupt,
+    ) -> Result<(), LockError> {
+        self.until(interrupt, || holding.state.lock().releasing.is_empty())
+            .await
+    }
+
+    /// If a lock of this mount is in the way of a request: waits, for [`MOST`] at most, until
+    /// `known` is ready and the lock is not being released any more.
+    pub(super) async fn others_released(
+        &self,
+        request: &Request,
+        interrupt: &Interrupt,
+        known: impl Future<Output = ()>,
+    ) -> Result<(), LockError> {
+        let conflict = || {
+            let state = self.state.lock();
+            let (file, owner) = (request.file.id, request.owner);
+            let conflict = state
+                .table
+                .conflict(file, owner, request.range, request.mode);
+            let holding = state.holdings.get(&(file, conflict?.owner));
+            holding.cloned()
+        };
+        if conflict().is_none() {
+            return Ok(());
+        }
+        let released = || {
+            conflict().is_none_or(|holding| {
+                let ranges = &holding.state.lock().releasing;
+                !ranges.iter().any(|of| of.overlaps(&request.range))
+            })
+        };
+        let waiting = async {
+            known.await;
+            self.until(interrupt, released).await
+        };
+        // What is still in the way then is looked for by the caller.
+        tokio::time::timeout(MOST, waiting).await.unwrap_or(Ok(()))
+    }
+
+    async fn until(
+        &self,
+        interrupt: &Interrupt,
+        condition: impl Fn() -> bool,
+    ) -> Result<(), LockError> {
+        loop {
+            let mut told = std::pin::pin!(self.released.notified());
+            told.as_mut().enable();
+            if condition() {
+                return Ok(());
+            }
+            tokio::select! {
+                () = told => {}
+                stop = self.stop(interrupt) => return Err(stopped(stop)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "releasing_tests.rs"]
+mod tests;

@@ -1,0 +1,195 @@
+use super::super::fake_server::{FakeServer, counter, lock, locks_of, request};
+use super::super::range::Mode;
+use super::*;
+use std::future::ready;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+const FILE: FileId = 1;
+
+/// A request of flock(2) by the owner with this number, through this open file.
+fn flock(owner: u64, open: u64) -> Request {
+    Request {
+        owner: Owner::Flock(owner),
+        open,
+        ..request(owner, ByteRange::ALL, Mode::Write)
+    }
+}
+
+/// Asks for a lock in the background.
+fn asking(
+    locks: &Arc<Locks>,
+    request: Request,
+    known: impl Future<Output = ()> + Send + 'static,
+) -> JoinHandle<Result<(), LockError>> {
+    let locks = locks.clone();
+    tokio::spawn(async move {
+        let (interrupt, mut result) = (Interrupt::default(), None);
+        let tell = |of| result = Some(of);
+        locks.lock(&request, &interrupt, known, tell).await;
+        result.unwrap()
+    })
+}
+
+/// Lets all tasks go as far as they can without the time going on.
+async fn settle() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_wait_gets_a_lock_that_is_being_released() {
+    let locks = locks_of(&Arc::new(FakeServer::default()));
+    lock(&locks, &flock(1, 1)).await;
+    let releasing = locks.close_open(FILE, 1, Some(1), |_| false);
+    assert_eq!(releasing.len(), 1);
+    let asked = asking(&locks, flock(2, 2), ready(()));
+    settle().await;
+    assert!(
+        !asked.is_finished(),
+        "it was refused because of a lock that ends"
+    );
+    locks.unlock_all(FILE, Owner::Flock(1)).await.unwrap();
+    drop(releasing);
+    assert_eq!(asked.await.unwrap(), Ok(()));
+}
+
+/// Another event loop handles the RELEASE a moment later than the lock behind it.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_becomes_known_late_is_waited_for() {
+    let locks = locks_of(&Arc::new(FakeServer::default()));
+    lock(&locks, &flock(1, 1)).await;
+    let (known, told) = tokio::sync::oneshot::channel::<()>();
+    let asked = asking(&locks, flock(2, 2), async {
+        told.await.unwrap();
+    });
+    settle().await;
+    let releasing = locks.close_open(FILE, 1, Some(1), |_| false);
+    known.send(()).unwrap();
+    settle().await;
+    assert!(!asked.is_finished());
+    locks.unlock_all(FILE, Owner::Flock(1)).await.unwrap();
+    drop(releasing);
+    assert_eq!(asked.await.unwrap(), Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_held_is_refused_at_once_without_the_server() {
+    let locks = locks_of(&Arc::new(FakeServer::default()));
+    let (low, high) = (
+        ByteRange::new(0, 9).unwrap(),
+        ByteRange::new(10, 19).unwrap(),
+    );
+    lock(&locks, &request(1, low, Mode::Write)).await;
+    // The release of another owner's does not matter.
+    lock(&locks, &request(3, high, Mode::Write)).await;
+    let others = locks.releasing(FILE, Owner::Posix(3), ByteRange::ALL);
+    let (calls, since) = (counter(&locks, "lock_calls"), Instant::now());
+    let asked = asking(&locks, request(2, low, Mode::Write), ready(()));
+    assert_eq!(asked.await.unwrap(), Err(LockError::WouldBlock));
+    assert_eq!(since.elapsed(), Duration::ZERO);
+    assert_eq!(counter(&locks, "lock_calls"), calls);
+    drop(others);
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_ranges_do_not_matter_and_the_wait_has_an_end() {
+    let locks = locks_of(&Arc::new(FakeServer::default()));
+    let (low, high) = (
+        ByteRange::new(0, 9).unwrap(),
+        ByteRange::new(10, 19).unwrap(),
+    );
+    lock(&locks, &request(1, low, Mode::Write)).await;
+    lock(&locks, &request(1, high, Mode::Write)).await;
+    let releasing = locks.releasing(FILE, Owner::Posix(1), high);
+    let since = Instant::now();
+    let asked = asking(&locks, request(2, low, Mode::Read), ready(()));
+    assert_eq!(asked.await.unwrap(), Err(LockError::WouldBlock));
+    assert_eq!(since.elapsed(), Duration::ZERO);
+    let asked = asking(&locks, request(2, high, Mode::Read), ready(()));
+    assert_eq!(asked.await.unwrap(), Err(LockError::WouldBlock));
+    assert!(since.elapsed() >= MOST, "virtual time");
+    drop(releasing);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_signal_ends_the_wait_for_a_release() {
+    let locks = locks_of(&Arc::new(FakeServer::default()));
+    lock(&locks, &flock(1, 1)).await;
+    let _releasing = locks.close_open(FILE, 1, Some(1), |_| false);
+    let interrupt = Interrupt::default();
+    interrupt.fire();
+    let mut result = None;
+    let tell = |of| result = Some(of);
+    locks.lock(&flock(2, 2), &interrupt, ready(()), tell).await;
+    assert_eq!(result, Some(Err(LockError::Interrupted)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_test_does_not_find_a_lock_that_is_being_released() {
+    let locks = locks_of(&Arc::new(FakeServer::default()));
+    lock(&locks, &request(1, ByteRange::ALL, Mode::Write)).await;
+    let releasing = locks.releasing(FILE, Owner::Posix(1), ByteRange::ALL);
+    let testing = {
+        let locks = locks.clone();
+        tokio::spawn(async move {
+            let of = request(2, ByteRange::ALL, Mode::Write);
+            locks.test(&of, &Interrupt::default(), ready(())).await
+        })
+    };
+    settle().await;
+    locks.unlock_all(FILE, Owner::Posix(1)).await.unwrap();
+    drop(releasing);
+    assert_eq!(testing.await.unwrap(), Ok(None));
+    assert!(locks.is_unused(), "nothing is left of either");
+}
+
+/// The kernel's number of an owner is used again for the next open file.
+#[tokio::test(start_paused = true)]
+async fn a_lock_by_a_number_that_is_used_again_outlives_the_release_for_the_old_one() {
+    let server = Arc::new(FakeServer::default());
+    let locks = locks_of(&server);
+    for wait in [false, true] {
+        lock(&locks, &flock(1, 1)).await;
+        let releasing = locks.close_open(FILE, 1, Some(1), |_| false);
+        let asked = asking(
+            &locks,
+            Request {
+                wait,
+                ..flock(1, 2)
+            },
+            ready(()),
+        );
+        settle().await;
+        locks.unlock_all(FILE, Owner::Flock(1)).await.unwrap();
+        drop(releasing);
+        assert_eq!(asked.await.unwrap(), Ok(()));
+        assert_eq!(
+            server.known.lock().held.len(),
+            1,
+            "the server has the new lock"
+        );
+        drop(locks.close_open(FILE, 2, Some(1), |_| false));
+        locks.unlock_all(FILE, Owner::Flock(1)).await.unwrap();
+    }
+}
+
+/// The kernel holds a RELEASE back while it reads ahead.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_comes_after_its_number_is_used_again_leaves_the_new_lock() {
+    let locks = locks_of(&Arc::new(FakeServer::default()));
+    lock(&locks, &flock(1, 1)).await;
+    lock(&locks, &flock(1, 2)).await;
+    assert!(
+        locks
+            .close_open(FILE, 1, Some(1), |open| open == 2)
+            .is_empty()
+    );
+    assert_eq!(locks.close_open(FILE, 2, Some(1), |_| false).len(), 1);
+    locks.unlock_all(FILE, Owner::Flock(1)).await.unwrap();
+    // An open file that is gone keeps nothing.
+    lock(&locks, &flock(3, 3)).await;
+    lock(&locks, &flock(3, 4)).await;
+    assert_eq!(locks.close_open(FILE, 4, Some(3), |_| false).len(), 1);
+}
