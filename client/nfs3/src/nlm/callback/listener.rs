@@ -54,10 +54,14 @@ impl Caller {
 /// The handler of calls.
 pub(super) trait Service: Send + Sync + 'static {
     /// Whether to serve a TCP connection of this caller.
-    fn may_connect(&self, from: Caller) -> bool;
+    fn may_connect(&self, from: Caller) -> impl Future<Output = bool> + Send;
 
     /// Handles a call and returns its reply; `None` if it gets none.
-    fn answer(self: Arc<Self>, message: &[u8], from: Caller) -> Option<Vec<u8>>;
+    fn answer(
+        self: Arc<Self>,
+        message: &[u8],
+        from: Caller,
+    ) -> impl Future<Output = Option<Vec<u8>>> + Send;
 }
 
 /// Both sockets; they are closed when it is dropped.
@@ -117,8 +121,8 @@ async fn datagrams<S: Service>(socket: UdpSocket, to: Weak<S>) {
         match socket.recv_from(&mut buffer).await {
             Ok((len, from)) => {
                 let Some(to) = to.upgrade() else { return };
-                let reply = to.answer(&buffer[..len], Caller::new(from, Protocol::Udp));
-                if let Some(reply) = reply {
+                let from_udp = Caller::new(from, Protocol::Udp);
+                if let Some(reply) = to.answer(&buffer[..len], from_udp).await {
                     // The caller repeats its call if this is lost.
                     let _ = socket.try_send_to(&reply, from);
                 }
@@ -149,8 +153,9 @@ async fn connections<S: Service>(listener: TcpListener, to: Weak<S>) {
 }
 
 async fn converse<S: Service>(mut stream: TcpStream, from: Caller, to: &Weak<S>) {
-    if !to.upgrade().is_some_and(|to| to.may_connect(from)) {
-        return;
+    match to.upgrade() {
+        Some(to) if to.may_connect(from).await => {}
+        _ => return,
     }
     let mut reader = RecordReader::new(CALL_MAX, 16);
     let mut piece = [0; 4096];
@@ -170,7 +175,7 @@ async fn converse<S: Service>(mut stream: TcpStream, from: Caller, to: &Weak<S>)
             };
             until = Instant::now() + IDLE;
             let reply = match to.upgrade() {
-                Some(to) => to.answer(&call, from),
+                Some(to) => to.answer(&call, from).await,
                 None => return,
             };
             let Some(reply) = reply else { continue };
@@ -190,11 +195,11 @@ mod tests {
     struct Nobody;
 
     impl Service for Nobody {
-        fn may_connect(&self, _: Caller) -> bool {
+        async fn may_connect(&self, _: Caller) -> bool {
             true
         }
 
-        fn answer(self: Arc<Self>, _: &[u8], _: Caller) -> Option<Vec<u8>> {
+        async fn answer(self: Arc<Self>, _: &[u8], _: Caller) -> Option<Vec<u8>> {
             None
         }
     }

@@ -187,7 +187,7 @@ impl Callbacks {
 
     /// No lock is held or asked for: stops monitoring, if `still` confirms it.
     pub(super) async fn idle(&self, still: &(dyn Fn() -> bool + Send + Sync)) {
-        self.monitor.stop(|| still() && self.alone()).await;
+        self.monitor.stop(self.alone(), still).await;
     }
 
     /// The mount ends: removes its registrations and stops monitoring.
@@ -197,8 +197,7 @@ impl Callbacks {
         if !self.begun.load(Ordering::Acquire) {
             return;
         }
-        let alone = self.alone();
-        let unmonitor = tokio::time::timeout(END, self.monitor.stop(|| alone));
+        let unmonitor = tokio::time::timeout(END, self.monitor.stop(self.alone(), || true));
         let unregister = async {
             let port = *self.listening.lock();
             if let (Some(port), Ok(rows)) = (port, rpcbind::dump().await) {
@@ -207,15 +206,18 @@ impl Callbacks {
                 }
             }
             if let Some(others) = self.others.get() {
-                others.send(&Hint::Vacant);
+                others.send(&Hint::Vacant).await;
             }
         };
         // In parallel, because each may wait for another daemon.
         let _ = tokio::join!(unmonitor, tokio::time::timeout(END, unregister));
     }
 
-    fn alone(&self) -> bool {
-        self.others.get().is_none_or(Others::alone)
+    async fn alone(&self) -> bool {
+        match self.others.get() {
+            Some(others) => others.alone().await,
+            None => true,
+        }
     }
 
     fn is_mine(&self, row: &Row, port: u16) -> bool {
@@ -313,7 +315,7 @@ impl Callbacks {
     }
 
     /// The answer to GRANTED; `None` if another mount may have to answer.
-    fn granted(&self, from: Caller, args: &TestArgs<'_>, message: bool) -> Option<Status> {
+    async fn granted(&self, from: Caller, args: &TestArgs<'_>, message: bool) -> Option<Status> {
         let (server, lock) = (from.address.ip(), &args.lock);
         let mine = server == self.server;
         if mine
@@ -329,39 +331,42 @@ impl Callbacks {
             file: lock.file,
             cookie: message.then(|| args.cookie.0.to_vec()),
         };
-        let passed_on = self.forward(&hint);
-        (mine && !passed_on && self.alone()).then_some(Status::Denied)
+        let passed_on = self.forward(&hint).await;
+        // A mount that began just now may have asked for the lock.
+        (mine && !passed_on && self.alone().await).then_some(Status::Denied)
     }
 
-    fn forward(&self, hint: &Hint) -> bool {
+    async fn forward(&self, hint: &Hint) -> bool {
         let Some(others) = self.others.get() else {
             return false;
         };
-        let mut forwards = self.forwards.lock();
-        let now = Instant::now();
-        let (since, count) = match *forwards {
-            Some((since, count)) if since + Duration::from_secs(1) > now => (since, count),
-            _ => (now, 0),
+        let count = {
+            let mut forwards = self.forwards.lock();
+            let now = Instant::now();
+            let (since, count) = match *forwards {
+                Some((since, count)) if since + Duration::from_secs(1) > now => (since, count),
+                _ => (now, 0),
+            };
+            *forwards = Some((since, count + 1));
+            count
         };
-        *forwards = Some((since, count + 1));
-        drop(forwards);
-        count < FORWARDS && others.send(hint)
+        count < FORWARDS && others.send(hint).await
     }
 
     /// SM_NOTIFY: the caller restarted.
-    fn notified(&self, from: Caller, state: u32) {
+    async fn notified(&self, from: Caller, state: u32) {
         let server = from.address.ip();
         if server == self.server && self.last_state.lock().replace(state) == Some(state) {
             // It is repeated until it is answered.
             return;
         }
         tracing::debug!(%server, state, "SM_NOTIFY");
-        self.restarted(server);
+        self.restarted(server).await;
     }
 
-    fn restarted(&self, server: IpAddr) {
+    async fn restarted(&self, server: IpAddr) {
         self.take(&Hint::Restarted { server });
-        self.forward(&Hint::Restarted { server });
+        self.forward(&Hint::Restarted { server }).await;
     }
 
     /// Handles a hint of any origin. Returns whether to accept GRANTED_MSG.
@@ -418,11 +423,18 @@ impl Callbacks {
 }
 
 impl listener::Service for Callbacks {
-    fn may_connect(&self, from: Caller) -> bool {
-        self.is_known(from) || !self.alone()
+    async fn may_connect(&self, from: Caller) -> bool {
+        if self.is_known(from) {
+            return true;
+        }
+        match self.others.get() {
+            // If the server of a mount that began just now is refused, it calls again.
+            Some(others) => !others.probably_alone().await,
+            None => false,
+        }
     }
 
-    fn answer(self: Arc<Self>, message: &[u8], from: Caller) -> Option<Vec<u8>> {
+    async fn answer(self: Arc<Self>, message: &[u8], from: Caller) -> Option<Vec<u8>> {
         let known = self.is_known(from);
         let received = match calls::parse(message, self.statd_version) {
             Ok(received) => received,
@@ -432,14 +444,14 @@ impl listener::Service for Callbacks {
         let mut answered = known;
         match received.request {
             Request::Granted { args, message } => {
-                let status = self.granted(from, &args, message);
+                let status = self.granted(from, &args, message).await;
                 match status {
                     Some(status) if message => self.send_result(args.cookie.0, status, from),
                     Some(status) => granted = status,
                     None => answered &= message,
                 }
             }
-            Request::Notify(change) => self.notified(from, change.state),
+            Request::Notify(change) => self.notified(from, change.state).await,
             Request::Status(status) => {
                 if !from.is_local_and_privileged() {
                     return None;
@@ -447,7 +459,7 @@ impl listener::Service for Callbacks {
                 let name = std::str::from_utf8(status.name.0);
                 if let Some(server) = name.ok().and_then(|name| name.parse().ok()) {
                     tracing::debug!(%server, state = status.state, "rpc.statd: it restarted");
-                    self.restarted(server);
+                    self.restarted(server).await;
                 }
             }
             Request::Null | Request::NoMonitor(_) | Request::Refused(_) => {}
@@ -527,3 +539,6 @@ async fn hear_others(callbacks: Weak<Callbacks>, socket: UnixDatagram) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -214,13 +214,13 @@ impl Monitor {
     }
 
     /// Stops monitoring the server if `still`, called when no lock can begin, confirms it.
-    pub(super) async fn stop(&self, still: impl Fn() -> bool) {
+    pub(super) async fn stop(&self, alone: impl Future<Output = bool>, still: impl Fn() -> bool) {
         let inner = self.inner.lock().await;
         if !self.monitored.swap(false, Ordering::SeqCst) {
             return;
         }
         let Some(port) = inner.statd else { return };
-        if !still() {
+        if !alone.await || !still() {
             self.monitored.store(true, Ordering::SeqCst);
             return;
         }

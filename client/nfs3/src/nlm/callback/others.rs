@@ -9,16 +9,21 @@
 //! is sent only to sockets of this user and of root, because it gives access to the file. Mounts of
 //! other users poll instead.
 //! other users do without that hint, and poll.
+//!
+//! Each program of this machine can make that list long, and strangers make this mount look at it.
+//! So it is looked at in a thread that may block, by one at a time, and what was found is used for
+//! [`FRESH`] where that does no harm.
 
 use super::super::journal::{hex, unhex};
 use super::peers;
 use nfsrdma_xdr::nfs3::FileHandle;
-use parking_lot::Mutex;
 use std::io;
 use std::net::IpAddr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::Mutex;
 
 const PREFIX: &str = "nfsrdma-locks-";
 const ROOT: u32 = 0;
@@ -99,12 +104,15 @@ pub(super) struct Others {
     name: String,
     uid: u32,
     sender: UnixDatagram,
-    names: Mutex<Option<Names>>,
+    /// Locked during a look, so that whoever comes meanwhile gets its result.
+    names: Mutex<Option<Arc<Names>>>,
+    pub(super) look: fn(uid: u32) -> Names,
 }
 
 /// The names of the sockets at a moment.
 #[derive(Debug)]
-struct Names {
+pub(super) struct Names {
+    /// When the look at them began.
     at: Instant,
     /// Names of sockets that belong to this user or to root.
     trusted: Vec<String>,
@@ -112,7 +120,7 @@ struct Names {
 }
 
 impl Names {
-    fn look(uid: u32) -> Self {
+    pub(super) fn look(uid: u32) -> Self {
         let at = Instant::now();
         let trusted = peers::names_of(&[uid, ROOT], PREFIX, MOST).unwrap_or_else(|error| {
             tracing::debug!(%error, "whose sockets there are");
@@ -125,6 +133,11 @@ impl Names {
             trusted,
             others,
         }
+    }
+
+    fn are_only(&self, own: &str) -> bool {
+        let mut all = self.trusted.iter().chain(&self.others);
+        all.all(|name| name == own)
     }
 }
 
@@ -142,27 +155,51 @@ impl Others {
             uid,
             sender,
             names: Mutex::default(),
+            look: Names::look,
         };
         Ok((others, socket))
     }
 
+    /// The names at a moment after `since`; `None` if they cannot be looked at.
+    async fn names(&self, since: Instant) -> Option<Arc<Names>> {
+        let mut names = self.names.lock().await;
+        if let Some(known) = names.as_ref().filter(|known| known.at >= since) {
+            return Some(known.clone());
+        }
+        let (look, uid) = (self.look, self.uid);
+        let found = tokio::task::spawn_blocking(move || look(uid)).await;
+        *names = found.ok().map(Arc::new);
+        names.clone()
+    }
+
+    /// As [`Others::names`], not older than [`FRESH`].
+    async fn fresh_names(&self) -> Option<Arc<Names>> {
+        let now = Instant::now();
+        self.names(now.checked_sub(FRESH).unwrap_or(now)).await
+    }
+
     /// Whether no other mount has had a lock.
-    pub(super) fn alone(&self) -> bool {
-        present(PREFIX).iter().all(|name| *name == self.name)
+    pub(super) async fn alone(&self) -> bool {
+        let names = self.names(Instant::now()).await;
+        names.is_some_and(|names| names.are_only(&self.name))
+    }
+
+    /// As [`Others::alone`]; one that began within [`FRESH`] may be missed.
+    pub(super) async fn probably_alone(&self) -> bool {
+        let names = self.fresh_names().await;
+        names.is_some_and(|names| names.are_only(&self.name))
     }
 
     /// Passes a hint on. Returns whether any mount got it: a mount whose socket is closed or whose
     /// queue is full does not.
-    pub(super) fn send(&self, hint: &Hint) -> bool {
+    pub(super) async fn send(&self, hint: &Hint) -> bool {
         if let Hint::Granted { cookie, .. } = hint
             && cookie.as_ref().is_some_and(|of| of.len() > COOKIE_MAX)
         {
             return false;
         }
-        let mut names = self.names.lock();
-        let names = match names.take().filter(|names| names.at.elapsed() < FRESH) {
-            Some(fresh) => names.insert(fresh),
-            None => names.insert(Names::look(self.uid)),
+        let Some(names) = self.fresh_names().await else {
+            return false;
         };
         let others = match hint {
             Hint::Granted { .. } => &[][..],
@@ -277,20 +314,20 @@ mod tests {
         false
     }
 
-    #[test]
-    fn each_hears_the_others_and_not_itself() {
+    #[tokio::test]
+    async fn each_hears_the_others_and_not_itself() {
         let uid = geteuid().as_raw();
         let (one, mine) = Others::join(uid).unwrap();
         let (two, theirs) = Others::join(uid).unwrap();
-        assert!(!one.alone() && !two.alone());
+        assert!(!one.alone().await && !two.alone().await);
         let hint = granted();
-        assert!(one.send(&hint));
+        assert!(one.send(&hint).await);
         assert!(heard(&theirs, &hint));
         assert!(!heard(&mine, &hint));
     }
 
-    #[test]
-    fn file_handles_are_told_to_nobody_but_this_user_and_root() {
+    #[tokio::test]
+    async fn file_handles_are_told_to_nobody_but_this_user_and_root() {
         if !geteuid().is_root() {
             eprintln!("needs root, to give sockets away");
             return;
@@ -305,12 +342,57 @@ mod tests {
         let (one, _) = Others::join(ROOT).unwrap();
         let (_, theirs) = Others::join(ROOT).unwrap();
         let hint = granted();
-        assert!(one.send(&hint));
+        assert!(one.send(&hint).await);
         assert!(heard(&theirs, &hint));
         assert!(!strangers.iter().any(|socket| heard(socket, &hint)));
         // A hint without secrets is sent to all.
-        assert!(one.send(&Hint::Vacant));
+        assert!(one.send(&Hint::Vacant).await);
         assert!(heard(&theirs, &Hint::Vacant));
         assert!(strangers.iter().any(|socket| heard(socket, &Hint::Vacant)));
+    }
+    #[tokio::test]
+    async fn a_mount_that_has_just_begun_is_not_missed_where_a_lock_would_be_given_away() {
+        static THERE: parking_lot::Mutex<Vec<String>> = parking_lot::Mutex::new(Vec::new());
+        fn look(_: u32) -> Names {
+            Names {
+                at: Instant::now(),
+                trusted: Vec::new(),
+                others: THERE.lock().clone(),
+            }
+        }
+        let (mut one, _socket) = Others::join(ROOT).unwrap();
+        one.look = look;
+        assert!(one.probably_alone().await && one.alone().await);
+        THERE.lock().push(one.name.clone());
+        assert!(one.alone().await, "it is itself");
+        THERE.lock().push(format!("{PREFIX}1"));
+        assert!(!one.alone().await);
+    }
+
+    /// The runtime of this test has one thread, which also has to open the door.
+    #[tokio::test]
+    async fn nothing_waits_for_a_look_at_the_sockets() {
+        static OPEN: parking_lot::Mutex<bool> = parking_lot::Mutex::new(false);
+        static DOOR: parking_lot::Condvar = parking_lot::Condvar::new();
+        fn look(_: u32) -> Names {
+            let mut open = OPEN.lock();
+            let far = Instant::now() + Duration::from_secs(30);
+            while !*open {
+                assert!(!DOOR.wait_until(&mut open, far).timed_out());
+            }
+            Names {
+                at: Instant::now(),
+                trusted: Vec::new(),
+                others: Vec::new(),
+            }
+        }
+        let (mut one, _socket) = Others::join(ROOT).unwrap();
+        one.look = look;
+        let open = async {
+            *OPEN.lock() = true;
+            DOOR.notify_all();
+        };
+        let (alone, ()) = tokio::join!(one.alone(), open);
+        assert!(alone);
     }
 }
