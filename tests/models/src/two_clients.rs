@@ -137,21 +137,22 @@ impl Client {
         let place = own[thread_rng().gen_range(0..own.len())];
         self.value += 1;
         self.book.written[place].store(self.value, SeqCst);
-        write(
-            &self.fs,
-            handle,
-            place as u64 * LEN,
-            &[self.value; LEN as usize],
-        );
+        let bytes = [self.value; LEN as usize];
+        let result = write(&self.fs, handle, place as u64 * LEN, &bytes);
+        self.hear_failure(result);
     }
 
-    /// Records the result of fsync or close.
-    fn hear(&mut self, result: Result<(), FsError>) {
+    fn hear_failure(&mut self, result: Result<(), FsError>) {
         if let Err(error) = result {
             let refused = self.book.refused.load(SeqCst);
             assert!(refused > 0, "{error}, and nothing was refused");
             self.told = true;
         }
+    }
+
+    /// Records the result of fsync or close.
+    fn hear(&mut self, result: Result<(), FsError>) {
+        self.hear_failure(result);
         if self.told {
             return;
         }
@@ -170,7 +171,8 @@ impl Client {
             (1, ABSENT) => {
                 next(BEING_WRITTEN);
                 let with = (tail / PHASES + 1) as u8;
-                write(&self.fs, handle, BODY, &[with; LEN as usize]);
+                let result = write(&self.fs, handle, BODY, &[with; LEN as usize]);
+                self.hear_failure(result);
                 let result = block_on(self.fs.fsync(handle));
                 self.hear(result);
                 if !self.told {

@@ -96,16 +96,19 @@ pub(crate) fn read(fs: &Arc<Fs<MemoryServer>>, handle: u64, offset: u64, len: u6
     data.iter().flat_map(|part| part.to_vec()).collect()
 }
 
-/// write(2) to an open file.
-pub(crate) fn write(fs: &Arc<Fs<MemoryServer>>, handle: u64, offset: u64, bytes: &[u8]) {
+/// write(2) to an open file, which reports errors of what was written before.
+pub(crate) fn write(
+    fs: &Arc<Fs<MemoryServer>>,
+    handle: u64,
+    offset: u64,
+    bytes: &[u8],
+) -> FsResult<()> {
     let result = match fs.write_cached(handle, offset, bytes, RW) {
         Some(done) => done,
         None => block_on(fs.write(handle, offset, bytes, RW)),
     };
-    match result {
-        Ok(count) => assert_eq!(count as usize, bytes.len()),
-        Err(error) => panic!("write: {error}"),
-    }
+    assert_eq!(result? as usize, bytes.len());
+    Ok(())
 }
 
 /// close(2), which reports errors.
@@ -224,7 +227,7 @@ struct Writer {
     handle: u64,
     /// The last value written to each place.
     own: BTreeMap<u64, u8>,
-    /// An error was reported at fsync or close, so data may be missing.
+    /// An error was reported at write, fsync or close, so data may be missing.
     told: bool,
 }
 
@@ -241,7 +244,8 @@ impl Writer {
         let place = thread_rng().gen_range(0..PLACES);
         let offset = (place * WRITERS + self.number) * LEN;
         let bytes = [with; LEN as usize];
-        write(&self.world.fs, self.handle, offset, &bytes);
+        let result = write(&self.world.fs, self.handle, offset, &bytes);
+        self.hear("write", result);
         self.own.insert(offset, with);
         self.world.reached.fetch_max(offset + LEN, SeqCst);
     }
@@ -387,7 +391,7 @@ pub fn writers_of_many_files_get_room() {
                 };
                 for turn in 0..WRITES {
                     let offset = turn * LENGTH as u64;
-                    write(&fs, opened.handle, offset, &[with; LENGTH]);
+                    assert!(write(&fs, opened.handle, offset, &[with; LENGTH]).is_ok());
                 }
                 assert!(close(&fs, opened.handle).is_ok());
             })

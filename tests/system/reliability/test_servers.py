@@ -423,6 +423,28 @@ def test_full_disk():
             setup.client_ended()
 
 
+@pytest.mark.parametrize("size", [4096, 1 << 20, 3000001])
+def test_who_fills_a_disk_is_told_by_write(size):
+    """A program that writes until the disk is full ends, however many WRITEs the kernel makes of a write(2)."""
+    with Setup(tmpfs="8m") as setup:
+        file = os.open(setup.mnt / "big", os.O_WRONLY | os.O_CREAT)
+        with pytest.raises(OSError) as raised:
+            for _ in range((1 << 30) // size):
+                os.write(file, b"b" * size)
+        assert raised.value.errno == errno.ENOSPC
+        try:
+            os.close(file)
+        except OSError as error:
+            assert size > 4096 and error.errno == errno.ENOSPC, error
+        os.unlink(setup.mnt / "big")
+        (setup.mnt / "again").write_bytes(b"a" * 1000000)
+        assert (setup.export / "again").read_bytes() == b"a" * 1000000
+        result = run("dd", "if=/dev/zero", f"of={setup.mnt / 'big'}", f"bs={size}")
+        assert result.returncode == 1 and "No space left on device" in result.stderr, result.stderr
+        assert setup.unmount().returncode == 0
+        setup.client_ended()
+
+
 def test_soak(record_property):
     """The short form of tests/soak/run: random load under faults of server and network, compared with a model."""
     seed = os.environ.get("NFSRDMA_SOAK_SEED")

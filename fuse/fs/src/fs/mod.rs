@@ -52,6 +52,7 @@ mod sync;
 mod unsafe_files;
 mod unwritten;
 mod write;
+mod write_failure;
 mod write_place;
 mod writer;
 

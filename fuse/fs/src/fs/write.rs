@@ -8,7 +8,7 @@
 //! several at a time, but with about half of the server's credits at most, so that READs and
 //! LOOKUPs do not queue behind a flush. The reply makes the bytes unstable or clean. If the WRITE
 //! fails, its data is dropped, and the error goes to each open file that wrote, to be returned by
-//! its next fsync(2) or close(2).
+//! its next write(2), fsync(2) or close(2).
 //! O_DIRECT writes bypass the cache ([`super::direct_write`]).
 
 use super::Fs;
@@ -19,7 +19,6 @@ use super::file::{FileData, FileState};
 use super::inode::Inode;
 use super::open_file::OpenFile;
 use super::read::size_with;
-use super::unwritten::Unwritten;
 use super::write_place::{Origin, Place};
 use super::writer::WaitingCaller;
 use crate::cache::{
@@ -68,7 +67,8 @@ impl<N: Nfs3> Fs<N> {
         flags: i32,
     ) -> Option<FsResult<u32>> {
         let file = self.files.read().get(handle as usize).cloned()?;
-        if OpenFile::is_direct(flags) || file.is_sync() || self.config.sync {
+        let waits = OpenFile::is_direct(flags) || file.is_sync() || self.config.sync;
+        if waits || file.writer.refuses() {
             return None;
         }
         self.check_locks(&file, handle).ok()?;
@@ -79,7 +79,11 @@ impl<N: Nfs3> Fs<N> {
             file.inode.state.lock().attributes()?;
             Place::At(offset)
         };
-        self.put_now(&file, place, data.into())
+        let result = self.put_now(&file, place, data.into())?;
+        if let Ok(len) = result {
+            file.writer.accepted(offset, len.into());
+        }
+        Some(result)
     }
 
     /// As [`Fs::write_cached`], for pages of a mapping of the only open file.
@@ -141,9 +145,14 @@ impl<N: Nfs3> Fs<N> {
         let data = data.into();
         let file = self.file(handle)?;
         self.check_locks(&file, handle)?;
+        if !OpenFile::is_direct(flags) {
+            self.report_failure(&file, offset, caller).await?;
+        }
         let origin = Origin::Call(flags);
-        self.write_by(&file, &[], offset, data, origin, caller)
-            .await
+        let write = self.write_by(&file, &[], offset, data, origin, caller);
+        let len = write.await?;
+        file.writer.accepted(offset, len.into());
+        Ok(len)
     }
 
     /// Writes with the credential of whoever opened `file`. If a WRITE fails, the error is reported
@@ -554,37 +563,5 @@ impl<N: Nfs3> Fs<N> {
         let run = inner.pages().run();
         let left = run.start + self.stream_bytes()..run.end / MAX_PIECE * MAX_PIECE;
         (left.start < left.end).then_some(left)
-    }
-
-    /// Data could not be written: reports the error to each open file that wrote, or keeps it for
-    /// the unmount if none is left.
-    pub(super) fn write_failed(
-        &self,
-        inode: &Inode,
-        data: &FileData,
-        ranges: &[Range<u64>],
-        error: &FsError,
-    ) {
-        self.shared.stats.write_errors.add(ranges.len() as u64);
-        if self
-            .failures
-            .lock()
-            .note(inode.fileid, ranges, error, self.now())
-        {
-            let range = ranges.first();
-            tracing::error!(fileid = inode.fileid, ?range, %error, "data could not be written");
-        }
-        self.contents_lost(inode);
-        let writers: Vec<_> = data.with(|inner| inner.write_back().writers().collect());
-        let told = !writers.is_empty();
-        for range in ranges {
-            let lost = Unwritten::new(inode.fileid, range.clone(), error.to_string());
-            for writer in &writers {
-                writer.fail(error, lost.clone());
-            }
-            if !told || self.closing.load(Ordering::Relaxed) {
-                self.lose([lost]);
-            }
-        }
     }
 }

@@ -36,6 +36,75 @@ fn a_full_disk_is_told_once_to_the_descriptor_that_wrote() {
     m.close(f).unwrap();
 }
 
+/// Writes blocks of `len` bytes one after the other until write(2) fails.
+fn fill(m: &Mount, f: u64, len: usize) -> i32 {
+    let block = vec![1; len];
+    (0..500)
+        .map(|n| errno(m.write(f, n * len as u64, &block)))
+        .find(|&errno| errno != 0)
+        .unwrap_or(0)
+}
+
+#[test]
+fn who_fills_a_disk_is_told_by_write() {
+    for (len, told_by_close) in [
+        (64 << 10, 0),
+        // It may be that the kernel has made several WRITEs of a write(2), and drops the error.
+        (1 << 20, libc::ENOSPC),
+    ] {
+        let m = Mount::new();
+        let (_, f) = m.create("f");
+        m.server.set_capacity(3 << 20);
+        assert_eq!(fill(&m, f, len), libc::ENOSPC);
+        assert_eq!(errno(m.flush(f)), told_by_close);
+        assert_eq!([m.fsync(f), m.fsync(f)].map(errno), [libc::ENOSPC, 0]);
+        // Once there is room, writing works again, and what is lost later is told again.
+        m.server.set_capacity(1 << 30);
+        m.write(f, 0, &vec![2; len]).unwrap();
+        assert_eq!(errno(m.fsync(f)), 0);
+        m.server.set_capacity(3 << 20);
+        assert_eq!(fill(&m, f, len), libc::ENOSPC);
+        m.server.set_capacity(1 << 30);
+        m.close(f).ok();
+        assert!(block_on(m.fs.shutdown()).is_empty(), "it was told already");
+    }
+}
+
+#[test]
+fn a_write_of_what_was_refused_does_not_hide_from_fsync_what_is_lost() {
+    let m = Mount::new();
+    let (node, f) = m.create("f");
+    let other = m.open(node, RW).unwrap();
+    m.server.set_capacity(3 << 20);
+    assert_eq!(fill(&m, f, 64 << 10), libc::ENOSPC);
+    m.server.set_capacity(1 << 30);
+    m.write(other, 0, b"who has lost nothing").unwrap();
+    // As a program that waits for room.
+    m.write(f, 50 << 20, b"more").unwrap();
+    assert_eq!([m.fsync(f), m.fsync(f)].map(errno), [libc::ENOSPC, 0]);
+    m.close(other).unwrap();
+    m.close(f).unwrap();
+}
+
+#[test]
+fn each_status_of_a_write_reaches_the_next_write() {
+    for (status, expected) in [
+        (Status::DQuot, libc::EDQUOT),
+        (Status::Io, libc::EIO),
+        (Status::FBig, libc::EFBIG),
+    ] {
+        let m = Mount::new();
+        let (_, f) = m.create("f");
+        m.server.set_hook(move |op, _| match op {
+            Op::Write => Fate::Refused(status),
+            _ => Fate::Done,
+        });
+        assert_eq!(fill(&m, f, 64 << 10), expected);
+        m.server.clear_hook();
+        m.close(f).unwrap();
+    }
+}
+
 #[test]
 fn each_status_of_a_write_reaches_fsync() {
     for (status, expected) in [
