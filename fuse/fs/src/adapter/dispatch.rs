@@ -164,9 +164,36 @@ impl<N: Nfs3> Adapter<N> {
             Operation::Removexattr { name } if self.fs.has_acl() => {
                 self.removexattr(header, node, name, reply);
             }
-            // NFSv3 does not have these. ENOSYS makes the kernel answer them itself from then on:
-            // with EOPNOTSUPP, or in its own way (copy_file_range by copying, lseek by the size).
-            _ => reply.error(libc::ENOSYS),
+            ref other => reply.error(refusal(other)),
         }
+    }
+}
+
+/// The error for what NFSv3 does not have. ENOSYS makes the kernel answer it itself from then on: with
+/// EOPNOTSUPP, or in its own way (copy_file_range by copying, lseek by the size). But Linux before 6.3
+/// returns ENOSYS from ioctl(2), for which programs do not look.
+fn refusal(operation: &Operation<'_>) -> i32 {
+    match operation {
+        Operation::Ioctl { .. } => libc::ENOTTY,
+        _ => libc::ENOSYS,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ioctl_is_refused_as_by_files_that_have_none() {
+        let ioctl = Operation::Ioctl {
+            handle: 1,
+            flags: 0,
+            command: 0x5401,
+            argument: 0,
+            input: b"",
+            out_size: 0,
+        };
+        assert_eq!(refusal(&ioctl), libc::ENOTTY);
+        assert_eq!(refusal(&Operation::Unknown), libc::ENOSYS);
     }
 }

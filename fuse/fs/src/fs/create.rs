@@ -216,7 +216,8 @@ impl<N: Nfs3> Fs<N> {
         check_name(name)?;
         let dir = self.inode(parent)?;
         let stamp = Stamp::now();
-        let attributes = SetAttributes::default();
+        // As Linux's client does: some servers keep the mode, and would otherwise choose one.
+        let attributes = with_mode(0o777);
         let call = self
             .nfs
             .symlink(cred, &dir.handle, name, target, &attributes);

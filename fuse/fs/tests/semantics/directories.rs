@@ -237,3 +237,11 @@ fn a_page_that_was_asked_for_ahead_and_is_old_is_asked_for_again() {
         m.fs.releasedir(opened.handle).unwrap();
     }
 }
+
+/// What Linux's client sends. A server may keep the mode, and choose one if there is none.
+#[test]
+fn a_symbolic_link_is_made_with_all_permissions() {
+    let m = Mount::new();
+    let made = block_on(m.fs.symlink(&m.cred, 1, b"l", b"target")).unwrap();
+    assert_eq!(made.attributes.mode & 0o7777, 0o777);
+}
