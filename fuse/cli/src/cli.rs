@@ -354,6 +354,7 @@ impl From<CliUnmount> for UnmountArgs {
             dir: args.dir,
             force: args.force,
             lazy: args.lazy,
+            read_only: false,
             verbose: args.verbose,
             namespace: None,
         }

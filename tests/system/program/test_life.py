@@ -309,6 +309,44 @@ def test_remount(server):
     expect(nfsrdma("mount", server.spec, server.mnt, "-o", "remount,rsize=4K"), 1, "unmount and mount")
 
 
+def test_a_remount_changes_access_times_as_told_and_keeps_them_otherwise(server):
+    root()
+    server.mount_well("noatime,nodiratime")
+    times = {"noatime", "relatime", "nodiratime"}
+    for words, expected in (
+        ("ro", {"noatime", "nodiratime"}),
+        ("rw,relatime", {"relatime", "nodiratime"}),
+        ("diratime", {"relatime"}),
+        ("noatime", {"noatime"}),
+        ("atime", {"relatime"}),
+        ("strictatime", set()),
+        ("ro", set()),
+        ("rw,nodiratime,relatime", {"relatime", "nodiratime"}),
+    ):
+        expect(nfsrdma("mount", server.spec, server.mnt, "-o", f"remount,{words}"), 0)
+        shown = set(mounted(server.mnt)[3].split(","))
+        assert shown & times == expected, f"{words}: {shown}"
+
+
+def test_umount_r_makes_a_mount_that_is_in_use_read_only(server):
+    root()
+    server.mount_well("nosuid,noatime")
+    # As umount(8) calls it.
+    helper = server.base / "umount.nfsrdma"
+    helper.symlink_to(BIN / "nfsrdma")
+    (server.mnt / "f").write_bytes(b"x")
+    with open(server.mnt / "f", "r+b"):
+        expect(run(helper, server.mnt, "-r"), 32, "is in use")
+        assert "rw" in mounted(server.mnt)[3].split(",")
+    with open(server.mnt / "f", "rb") as file:
+        expect(run(helper, server.mnt), 32, "is in use")
+        expect(run(helper, server.mnt, "-r"), 0, "is in use: it is read-only now")
+        assert {"ro", "nosuid", "noatime"} <= set(mounted(server.mnt)[3].split(","))
+        assert file.read() == b"x"
+    expect(run(helper, server.mnt, "-r"), 0)
+    assert not mounted(server.mnt)
+
+
 def test_verbose_tells_the_options(server):
     result = server.mount("rsize=64K,wsize=32K,nocrc,soft", "-v")
     expect(result, 0, "rsize=65536", "wsize=32768", "nocrc", "soft", "credits=")

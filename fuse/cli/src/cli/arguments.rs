@@ -30,6 +30,8 @@ pub struct UnmountArgs {
     pub dir: PathBuf,
     pub force: bool,
     pub lazy: bool,
+    /// Make a mount that is in use read-only (`umount -r`).
+    pub read_only: bool,
     pub verbose: u8,
     /// The mount namespace to enter first (`umount -N`).
     pub namespace: Option<PathBuf>,

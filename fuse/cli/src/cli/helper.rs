@@ -59,7 +59,7 @@ struct HelperUnmount {
     /// Accepted
     #[arg(short)]
     no_mtab: bool,
-    /// Accepted
+    /// Make it read-only if it is in use
     #[arg(short)]
     read_only: bool,
     /// Say more
@@ -101,6 +101,7 @@ pub(super) fn unmount(arguments: Vec<OsString>) -> Result<UnmountArgs, clap::Err
         dir: args.dir,
         force: args.force,
         lazy: args.lazy,
+        read_only: args.read_only,
         verbose: args.verbose,
         namespace: args.namespace,
     })

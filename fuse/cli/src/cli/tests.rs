@@ -77,6 +77,7 @@ fn unmounting() {
         dir: "/mnt".into(),
         force: true,
         lazy: true,
+        read_only: false,
         verbose: 0,
         namespace: None,
     };
@@ -91,7 +92,17 @@ fn unmounting() {
     let namespace = Some("/proc/1/ns/mnt".into());
     assert_eq!(
         run("umount.nfsrdma /mnt -fl -N /proc/1/ns/mnt"),
-        Command::Unmount(UnmountArgs { namespace, ..args })
+        Command::Unmount(UnmountArgs {
+            namespace,
+            ..args.clone()
+        })
+    );
+    assert_eq!(
+        run("umount.nfsrdma /mnt -flr"),
+        Command::Unmount(UnmountArgs {
+            read_only: true,
+            ..args
+        })
     );
 }
 

@@ -29,6 +29,8 @@ pub(crate) fn run(dir: &Path, options: &Options, text: &str) -> Result<(), Failu
         )));
     }
     let mut flags = fuse_mount::flags(&options.vfs);
+    flags.remove(TIMES);
+    flags |= access_times(&found.flags, text);
     if keeps_devices_closed(current.as_deref().unwrap_or_default(), text) {
         flags |= MountFlags::NODEV;
     }
@@ -42,6 +44,58 @@ pub(crate) fn run(dir: &Path, options: &Options, text: &str) -> Result<(), Failu
             without_number(&errno.into())
         )),
     })
+}
+
+/// Makes the mount read-only, and changes nothing else of it. Fails while a file there is open for
+/// writing.
+pub(crate) fn make_read_only(dir: &Path, mount: &Mount) -> Result<(), Errno> {
+    let has = |name| mount.flags.split(',').any(|flag| flag == name);
+    let mut flags = MountFlags::RDONLY | access_times(&mount.flags, "");
+    for (name, flag) in [
+        ("nosuid", MountFlags::NOSUID),
+        ("nodev", MountFlags::NODEV),
+        ("noexec", MountFlags::NOEXEC),
+        ("nosymfollow", MountFlags::NOSYMFOLLOW),
+    ] {
+        if has(name) {
+            flags |= flag;
+        }
+    }
+    // BIND: the flags of this mount, not those of the file system, such as `sync`.
+    mount_remount(dir, flags | MountFlags::BIND, "")
+}
+
+/// The flags for access times.
+const TIMES: MountFlags = MountFlags::NOATIME
+    .union(MountFlags::RELATIME)
+    .union(MountFlags::STRICTATIME)
+    .union(MountFlags::NODIRATIME);
+
+/// The flags for access times: those of `current`, as in the table of mounts, with what the options
+/// in `wanted` say. One is always set, since without any Linux keeps what is in force, also if the
+/// options ask for its default.
+fn access_times(current: &str, wanted: &str) -> MountFlags {
+    let has = |name| current.split(',').any(|flag| flag == name);
+    let mut times = match (has("noatime"), has("relatime")) {
+        (true, _) => MountFlags::NOATIME,
+        (_, true) => MountFlags::RELATIME,
+        _ => MountFlags::STRICTATIME,
+    };
+    let mut directories = match has("nodiratime") {
+        true => MountFlags::NODIRATIME,
+        false => MountFlags::empty(),
+    };
+    for word in wanted.split(',') {
+        match word {
+            "atime" | "relatime" => times = MountFlags::RELATIME,
+            "noatime" => times = MountFlags::NOATIME,
+            "strictatime" => times = MountFlags::STRICTATIME,
+            "diratime" => directories = MountFlags::empty(),
+            "nodiratime" => directories = MountFlags::NODIRATIME,
+            _ => {}
+        }
+    }
+    times | directories
 }
 
 /// The options that the process serving `mount` was started with.
@@ -145,6 +199,28 @@ mod tests {
     fn what_fuse_shows_is_not_for_mounting() {
         assert!(Options::parse("user_id=0").is_err());
         assert!(Options::parse("remount,user_id=0,max_read=4096").is_ok());
+    }
+
+    #[test]
+    fn access_times_change_as_told_and_stay_otherwise() {
+        for (current, wanted, expected) in [
+            ("rw,noatime", "remount,relatime", MountFlags::RELATIME),
+            ("rw,noatime", "remount,atime", MountFlags::RELATIME),
+            ("rw,noatime", "remount,ro", MountFlags::NOATIME),
+            ("rw", "remount,ro", MountFlags::STRICTATIME),
+            ("rw,noatime,nodiratime", "diratime", MountFlags::NOATIME),
+            (
+                "rw,nodiratime,relatime",
+                "remount,noatime",
+                MountFlags::NOATIME | MountFlags::NODIRATIME,
+            ),
+        ] {
+            assert_eq!(
+                access_times(current, wanted),
+                expected,
+                "{current} {wanted}"
+            );
+        }
     }
 
     #[test]

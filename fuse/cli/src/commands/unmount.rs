@@ -2,6 +2,7 @@
 //! has ended. It also cancels attempts to mount that are still going on.
 
 use crate::cli::UnmountArgs;
+use crate::commands::remount;
 use crate::failure::{Exit, Failure};
 use crate::ipc::exit_watch::{ExitOutcome, ExitWatch};
 use crate::ipc::flush_request::{self, Outcome};
@@ -65,7 +66,14 @@ pub(crate) fn run(args: &UnmountArgs) -> Result<(), Failure> {
     }
     verbose("unmounting");
     let pid = watch.as_ref().ok().and_then(ExitWatch::pid);
-    take_away(args, &dir, &mount, pid)?;
+    if let Err(failure) = take_away(args, &dir, &mount, pid) {
+        let busy = failure.message == explain(&dir, Errno::BUSY).message;
+        if busy && args.read_only && remount::make_read_only(&dir, &mount).is_ok() {
+            output::message(format_args!("{shown} is in use: it is read-only now"));
+            return Ok(());
+        }
+        return Err(failure);
+    }
     // This fails without permission; the serving process removes the entry as well.
     let _ = utab::remove(mount.source.as_bytes(), &dir);
     // A lazy unmount is complete only when the last user has left, which nobody waits for.
