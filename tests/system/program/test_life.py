@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import mmap
 import os
 import shutil
 import signal
@@ -345,6 +346,32 @@ def test_umount_r_makes_a_mount_that_is_in_use_read_only(server):
         assert file.read() == b"x"
     expect(run(helper, server.mnt, "-r"), 0)
     assert not mounted(server.mnt)
+
+
+def test_statfs_shows_what_the_server_says(server):
+    server.mount_well()
+    there, here = os.statvfs(server.export), os.statvfs(server.mnt)
+    assert (here.f_namemax, here.f_files) == (there.f_namemax, there.f_files)
+    assert here.f_ffree == here.f_favail
+
+
+def test_programs_are_told_to_use_large_buffers_for_files(server):
+    server.mount_well()
+    with open(server.mnt / "f", "wb") as file:
+        assert os.fstat(file.fileno()).st_blksize == 65536
+        assert os.stat(server.mnt).st_blksize == 4096
+        for _ in range(1 << 14):
+            file.write(b"0123456789abcdef")
+    status = os.stat(server.mnt / "f")
+    assert (status.st_size, status.st_blksize) == (1 << 18, 65536)
+    assert status.st_blocks * 512 == os.stat(server.export / "f").st_blocks * 512
+    # The size is no condition for O_DIRECT.
+    buffer = mmap.mmap(-1, 4096)
+    buffer[:] = b"d" * 4096
+    file = os.open(server.mnt / "f", os.O_RDWR | os.O_DIRECT)
+    assert os.pwrite(file, buffer, 4096) == 4096
+    assert os.preadv(file, [buffer], 4096) == 4096 and buffer[:] == b"d" * 4096
+    os.close(file)
 
 
 def test_verbose_tells_the_options(server):

@@ -125,6 +125,11 @@ pub struct Mounted {
 }
 
 impl Mounted {
+    /// The longest name at the server, in bytes.
+    pub fn name_max(&self) -> u32 {
+        self.pathconf.as_ref().map_or(255, |of| of.name_max)
+    }
+
     /// Calls UMNT, whose answer does not matter, and ends the connections. Pending calls fail with
     /// `Interrupted`. Runs in tokio.
     pub async fn unmount(&self) {

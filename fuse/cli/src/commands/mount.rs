@@ -198,7 +198,7 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
         .as_ref()
         .map(|at| stats::metrics::listen(at, "metrics="))
         .transpose()?;
-    let config = settings::file_system(&plan.options);
+    let mut config = settings::file_system(&plan.options);
     let pool = Pool::new(settings::pool_bytes(&plan.options, &config))
         .map_err(|error| Failure::new(Exit::System, error.to_string()))?;
     let connected = runtime.block_on(reach_server(plan, log, reporter, &pool));
@@ -210,6 +210,7 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
             return Err(failure);
         }
     };
+    config.name_max = mounted.name_max();
     let fs = Fs::new(Arc::new(mounted.client.clone()), mounted.root, pool, config);
     let device = fuse_mount::attach(&plan.point, &plan.spec.source(), &plan.options)?;
     let probe = Arc::new(device.try_clone().map_err(system)?);

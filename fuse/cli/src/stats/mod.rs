@@ -57,7 +57,7 @@ impl Source {
             server: ServerLimits {
                 wtmult: mounted.fsinfo.wtmult,
                 dtpref: mounted.fsinfo.dtpref,
-                name_max: mounted.pathconf.as_ref().map_or(255, |p| p.name_max),
+                name_max: mounted.name_max(),
             },
             ..Document::default()
         };

@@ -1,10 +1,10 @@
 //! GETATTR, SETATTR, ACCESS and STATFS.
 
-use super::convert::set_time;
+use super::convert::{set_time, space};
 use super::credentials::{self};
 use super::replies::{reply_attributes, reply_held, reply_ok, reply_or_undo, reply_with};
 use super::state::Adapter;
-use nfsrdma_channel::{Header, Reply, SetAttr, Statfs};
+use nfsrdma_channel::{Header, Reply, SetAttr};
 use nfsrdma_nfs3::Nfs3;
 use nfsrdma_xdr::nfs3::{FsstatOk, SetAttributes};
 
@@ -74,24 +74,13 @@ impl<N: Nfs3> Adapter<N> {
 
     pub(super) fn statfs(&self, request: &Header, node: u64, reply: Reply) {
         let (fs, cred) = (self.fs.clone(), credentials::user_of(request));
+        let name_max = fs.name_max();
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             reply_held(
                 reply,
                 fs.statfs(&cred, node).await,
-                |reply, stat: FsstatOk| {
-                    const UNIT: u64 = 4096;
-                    reply.statfs(&Statfs {
-                        blocks: stat.total_bytes / UNIT,
-                        bfree: stat.free_bytes / UNIT,
-                        bavail: stat.available_bytes / UNIT,
-                        files: stat.total_files,
-                        ffree: stat.free_files,
-                        bsize: UNIT as u32,
-                        namelen: 255,
-                        frsize: UNIT as u32,
-                    });
-                },
+                |reply, stat: FsstatOk| reply.statfs(&space(&stat, name_max)),
             );
         });
     }

@@ -1,9 +1,19 @@
 //! Conversions between the types of NFS and of FUSE.
 
 use crate::fs::{Entry, FsError};
-use nfsrdma_channel::{Attr, TimeOrNow};
-use nfsrdma_xdr::nfs3::{Attributes, FileType, SetTime, SpecData, Time};
+use nfsrdma_channel::{Attr, Statfs, TimeOrNow};
+use nfsrdma_xdr::nfs3::{Attributes, FileType, FsstatOk, SetTime, SpecData, Time};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A block in bytes.
+const BLOCK: u32 = 4096;
+/// `st_blksize` of a file, in bytes: the size of the buffers by which stdio, Python and others read and
+/// write.
+///
+/// Each write(2) costs a request, so blocks of 4096 bytes would cost most of the throughput. But glibc
+/// also fills the buffer after each fseek(3), and gets buffers of 128 KiB and more from the system each
+/// time, so the size is not that of a WRITE, as it is with Linux's client.
+const BLOCK_OF_FILE: u32 = 64 << 10;
 
 /// The file type bits of a mode.
 pub(super) fn kind(kind: FileType) -> u32 {
@@ -44,7 +54,26 @@ pub(super) fn attributes(of: &Attributes) -> Attr {
         uid: of.uid,
         gid: of.gid,
         rdev: device(of.rdev),
-        blksize: 4096,
+        blksize: match of.kind {
+            FileType::Regular => BLOCK_OF_FILE,
+            _ => BLOCK,
+        },
+    }
+}
+
+/// The results of statfs(2). Like that of Linux's client, the number of free files is that for the
+/// caller, since statfs(2) has no place for both.
+pub(super) fn space(of: &FsstatOk, name_max: u32) -> Statfs {
+    let unit = u64::from(BLOCK);
+    Statfs {
+        blocks: of.total_bytes / unit,
+        bfree: of.free_bytes / unit,
+        bavail: of.available_bytes / unit,
+        files: of.total_files,
+        ffree: of.available_files,
+        bsize: BLOCK,
+        namelen: name_max,
+        frsize: BLOCK,
     }
 }
 
@@ -81,6 +110,56 @@ pub(super) fn errno(error: &FsError) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn programs_are_told_of_large_blocks_for_files_only() {
+        let blocks = |kind| {
+            let attributes = Attributes {
+                kind,
+                mode: 0,
+                nlink: 1,
+                uid: 0,
+                gid: 0,
+                size: 5,
+                used: 4096,
+                rdev: SpecData { major: 0, minor: 0 },
+                fsid: 1,
+                fileid: 2,
+                atime: Time::default(),
+                mtime: Time::default(),
+                ctime: Time::default(),
+            };
+            let attr = super::attributes(&attributes);
+            (attr.blksize, attr.blocks)
+        };
+        assert_eq!(blocks(FileType::Regular), (65536, 8));
+        assert_eq!(blocks(FileType::Directory), (4096, 8));
+    }
+
+    #[test]
+    fn free_files_are_those_for_the_caller() {
+        let stat = FsstatOk {
+            attributes: None,
+            total_bytes: 40_960,
+            free_bytes: 20_480,
+            available_bytes: 8192,
+            total_files: 30,
+            free_files: 20,
+            available_files: 10,
+            invarsec: 0,
+        };
+        let Statfs {
+            blocks,
+            bfree,
+            bavail,
+            files,
+            ffree,
+            namelen,
+            ..
+        } = space(&stat, 143);
+        assert_eq!((blocks, bfree, bavail), (10, 5, 2));
+        assert_eq!((files, ffree, namelen), (30, 10, 143));
+    }
 
     #[test]
     fn device_numbers_are_the_kernels() {

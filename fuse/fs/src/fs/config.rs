@@ -61,6 +61,8 @@ pub struct FsConfig {
     pub write_parallel: usize,
     /// The most names cached for all directories together, existing or not.
     pub name_entries: usize,
+    /// The longest name, as statfs(2) shows it: `name_max` of the server's PATHCONF.
+    pub name_max: u32,
 }
 
 impl Default for FsConfig {
@@ -83,6 +85,7 @@ impl Default for FsConfig {
             readahead_bytes: 4 << 20,
             write_parallel: 256,
             name_entries: 1 << 17,
+            name_max: 255,
         }
     }
 }

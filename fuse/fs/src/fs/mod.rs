@@ -257,6 +257,11 @@ impl<N: Nfs3> Fs<N> {
         self.clock.now()
     }
 
+    /// The longest name at the server, in bytes.
+    pub fn name_max(&self) -> u32 {
+        self.config.name_max
+    }
+
     fn limits(&self) -> Limits {
         self.nfs.limits()
     }
