@@ -13,6 +13,9 @@ const BLOCK: u32 = 4096;
 /// Each write(2) costs a request, so blocks of 4096 bytes would cost most of the throughput. But glibc
 /// also fills the buffer after each fseek(3), and gets buffers of 128 KiB and more from the system each
 /// time, so the size is not that of a WRITE, as it is with Linux's client.
+///
+/// Linux before 6.17 also makes it the block size of the inode, with which FUSE aligns nothing: neither
+/// O_DIRECT nor `st_blocks` depend on it.
 const BLOCK_OF_FILE: u32 = 64 << 10;
 
 /// The file type bits of a mode.
