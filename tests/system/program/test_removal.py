@@ -9,6 +9,7 @@ import pytest
 
 from program.support import *  # noqa: F403
 from program.support import run
+from program.test_crossing import Call
 
 
 def fails(code, call, *words):
@@ -142,3 +143,28 @@ def test_links_are_counted_while_a_hidden_name_goes(server):
     until(lambda: not hidden_names(server.export), "the end of the hidden name")
     os.chmod(kept, 0o640)
     assert os.stat(kept).st_nlink == 1, os.stat(kept)
+
+
+def test_a_hidden_name_that_cannot_go_keeps_nobody_from_the_others():
+    with scripted() as (server, command):
+        server.mount_well()
+        kept, removed = server.mnt / "kept", server.mnt / "removed"
+        kept.write_bytes(b"text")
+        os.link(kept, removed)
+        descriptor = os.open(removed, os.O_RDONLY)
+        os.unlink(removed)
+        command("jukebox REMOVE 1000")
+        try:
+            os.close(descriptor)
+            until(lambda: came(command, "REMOVE") > 0, "the REMOVE")
+            for call in (
+                Call(lambda: os.stat(kept).st_nlink),
+                Call(lambda: [os.stat(entry.path).st_nlink for entry in os.scandir(server.mnt) if entry.name == "kept"]),
+                Call(os.chmod, kept, 0o640),
+                Call(kept.read_bytes),
+            ):
+                assert call.end() in (1, [1], None, b"text"), call.result
+        finally:
+            command("clear")
+        until(lambda: os.listdir(server.export) == ["kept"], "the end of the hidden name")
+        assert os.stat(kept).st_nlink == 1

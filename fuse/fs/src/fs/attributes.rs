@@ -13,6 +13,7 @@ use super::changing::not_abandoned;
 use super::error::{FsError, FsResult};
 use super::file::{FileData, FileState};
 use super::inode::{Inode, Kind, Stamp};
+use super::inode_flags::Flag;
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
 use nfsrdma_xdr::nfs3::{
     Attributes, FileType, FsstatOk, SetAttributes, SetTime, Status, Time, access,
@@ -26,7 +27,7 @@ use std::time::Duration;
 /// no longer knows its handle (`error`), the last known ones, with no links.
 fn removed_object(inode: &Inode, error: &FsError) -> Option<Attributes> {
     let gone = matches!(error.status(), Some(Status::Stale | Status::BadHandle));
-    if !gone || !inode.removed.load(Ordering::Relaxed) {
+    if !gone || !inode.flags.has(Flag::Removed) {
         return None;
     }
     let attributes = inode.state.lock().attributes().copied()?;
@@ -85,13 +86,14 @@ impl<N: Nfs3> Fs<N> {
             let mut state = inode.state.lock();
             let attributes = *state.fresh(now)?;
             let size = attributes.size.max(end);
+            let nlink = inode.visible_links(&state, &attributes);
             if state.record_told(size) {
                 self.pages_dropped_of(&inode);
             }
             let shown = Attributes {
                 size,
                 fileid: self.table.visible_fileid(&attributes),
-                nlink: inode.visible_links(&attributes),
+                nlink,
                 ..attributes
             };
             (shown, state.fresh_for(now))

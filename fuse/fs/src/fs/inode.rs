@@ -12,10 +12,11 @@ use super::attribute_cache::{AttributeCache, Span};
 use super::clock::Nanos;
 use super::digest::{digest, digest_of_contents};
 use super::file::FileData;
+use super::inode_flags::{Flag, Flags};
 use crate::sync::Mutex;
 use nfsrdma_nfs3::{Acls, Cred};
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, Verifier, WccData, access};
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// The next epoch; shared by all files and directories, so that no two contents have the same.
@@ -59,15 +60,9 @@ pub struct Inode {
     pub lookups: AtomicU64,
     /// How many open files of this mount lead here.
     pub opens: AtomicU32,
-    /// The server answered STALE or BADHANDLE since attributes last arrived.
-    refused: AtomicBool,
+    pub flags: Flags,
     /// The number of hidden names that the server has, including one that is being removed.
     pub hidden_links: AtomicU16,
-    /// This mount removed one of its names.
-    pub removed: AtomicBool,
-    /// A RENAME or LINK to a hidden name is under way, or its result is not recorded yet. Set with
-    /// `state` locked.
-    pub hiding: AtomicBool,
     /// The directory in which the kernel was last given a name of this object; 0 if none was given.
     pub named_in: AtomicU64,
     /// For a directory: whether the kernel must look its names up each time. See `sibling_names`.
@@ -502,10 +497,16 @@ fn same_cred(a: &Cred, b: &Cred) -> bool {
 }
 
 impl Inode {
-    /// The number of links that programs see, without hidden names. Call with the state locked.
-    pub(super) fn visible_links(&self, attributes: &Attributes) -> u32 {
+    /// The number of links that programs see, without hidden names.
+    pub(super) fn visible_links(&self, state: &State, attributes: &Attributes) -> u32 {
         let hidden = self.hidden_links.load(Ordering::Relaxed);
-        attributes.nlink.saturating_sub(u32::from(hidden))
+        let links = attributes.nlink.saturating_sub(u32::from(hidden));
+        // Nobody has it open while its hidden name is being removed, so it has another name. The
+        // server may have removed the hidden one already.
+        match hidden > 0 && state.silly.is_none() {
+            true => links.max(attributes.nlink.min(1)),
+            false => links,
+        }
     }
 
     pub fn new(nodeid: u64, handle: FileHandle, kind: FileType, fileid: u64) -> Self {
@@ -516,10 +517,8 @@ impl Inode {
             handle,
             lookups: AtomicU64::new(0),
             opens: AtomicU32::new(0),
-            refused: AtomicBool::new(false),
+            flags: Flags::default(),
             hidden_links: AtomicU16::new(0),
-            removed: AtomicBool::new(false),
-            hiding: AtomicBool::new(false),
             named_in: AtomicU64::new(0),
             names_asked: Mutex::default(),
             state: Mutex::new(State::new()),
@@ -534,7 +533,7 @@ impl Inode {
     /// The newest attributes known, valid or not; `None` if the server no longer knows the handle,
     /// or the object has no links, so that the name is looked up again.
     pub fn last_known(&self) -> Option<Attributes> {
-        if self.refused.load(Ordering::Relaxed) {
+        if self.flags.has(Flag::Refused) {
             return None;
         }
         let known = self.state.lock().attributes().copied();
@@ -543,12 +542,12 @@ impl Inode {
 
     /// The server answered that it does not know the handle.
     pub fn mark_stale(&self) {
-        self.refused.store(true, Ordering::Relaxed);
+        self.flags.set(Flag::Refused);
         self.state.lock().expire();
     }
 
     pub fn mark_valid(&self) {
-        self.refused.store(false, Ordering::Relaxed);
+        self.flags.clear(Flag::Refused);
     }
 
     /// The cached data; `None` if nothing was ever cached.

@@ -25,6 +25,7 @@ mod failures;
 mod file;
 mod fill_gaps;
 mod inode;
+mod inode_flags;
 mod inode_table;
 mod kernel_pages;
 mod kernel_read;
@@ -351,7 +352,7 @@ impl<N: Nfs3> Fs<N> {
         if state.record_told(size) {
             self.pages_dropped_of(inode);
         }
-        let nlink = inode.visible_links(&newest);
+        let nlink = inode.visible_links(&state, &newest);
         Attributes {
             size,
             nlink,

@@ -10,6 +10,7 @@
 
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Silly};
+use super::inode_flags::Flag;
 use super::{Fs, check_name, inode, names};
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
 use nfsrdma_rpcrdma::abandon::regardless;
@@ -52,7 +53,7 @@ pub(super) struct Hiding<'a, N: Nfs3> {
 
 impl<N: Nfs3> Drop for Hiding<'_, N> {
     fn drop(&mut self) {
-        self.inode.hiding.store(false, Ordering::Release);
+        self.inode.flags.clear(Flag::Hiding);
         self.fs.removed.notify_waiters();
         self.fs.count_closed(&self.inode);
     }
@@ -70,11 +71,11 @@ impl<N: Nfs3> Fs<N> {
             removed.as_mut().enable();
             {
                 let state = inode.state.lock();
-                if !inode.hiding.load(Ordering::Acquire) {
+                if !inode.flags.has(Flag::Hiding) {
                     if !must_hide(inode, &state) {
                         return None;
                     }
-                    inode.hiding.store(true, Ordering::Relaxed);
+                    inode.flags.set(Flag::Hiding);
                     inode.opens.fetch_add(1, Ordering::SeqCst);
                     break;
                 }
@@ -276,6 +277,7 @@ impl<N: Nfs3> Fs<N> {
                 let mut state = self.0.state.lock();
                 state.named_otherwise();
                 self.0.hidden_links.fetch_sub(1, Ordering::Relaxed);
+                self.0.flags.clear(Flag::RemovalIsLate);
                 drop(state);
                 // This notifies the operations that wait.
                 self.1.take();
@@ -286,17 +288,29 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// Waits while the hidden name of `inode` is being removed, because the links in a reply to a
-    /// call sent meanwhile may or may not include it.
+    /// call sent meanwhile may or may not include it. But a server may put a removal off for hours,
+    /// and who asks for the attributes may hold up others (the kernel locks the directory for a
+    /// LOOKUP). So nobody waits any more after some tenths of a second. The number of links may then
+    /// be too small by one until the removal has ended, but not 0 ([`Inode::visible_links`]).
     pub(super) async fn hidden_gone(&self, inode: &Inode) {
+        // The first pause may have begun before.
+        let mut pauses = 2;
         loop {
-            let mut removed = std::pin::pin!(self.removed.notified());
+            let mut removed = pin!(self.removed.notified());
             removed.as_mut().enable();
             let on_its_way = inode.hidden_links.load(Ordering::Relaxed) > 0
+                && !inode.flags.has(Flag::RemovalIsLate)
                 && inode.state.lock().silly.is_none();
             if !on_its_way {
                 break;
             }
-            removed.await;
+            tokio::select! {
+                () = removed => {}
+                () = self.pause() => pauses -= 1,
+            }
+            if pauses == 0 {
+                inode.flags.set(Flag::RemovalIsLate);
+            }
         }
     }
 
@@ -345,6 +359,6 @@ pub(super) fn check_not_hidden(dir: &Inode, name: &[u8], inode: &Inode) -> FsRes
 /// are open without being hidden: directories, FIFOs, devices, sockets, and whatever was opened
 /// with O_PATH.
 pub(super) fn mark_removed(inode: &Inode) {
-    inode.removed.store(true, Ordering::Relaxed);
+    inode.flags.set(Flag::Removed);
     inode.state.lock().expire();
 }

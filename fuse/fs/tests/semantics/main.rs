@@ -10,4 +10,5 @@ mod errors;
 mod opens;
 mod permissions;
 mod random;
+mod removals;
 mod support;

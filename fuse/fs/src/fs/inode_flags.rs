@@ -1,0 +1,37 @@
+//! What is noted of an inode with one bit each. There are many inodes, so each byte counts.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+#[derive(Debug, Clone, Copy)]
+#[repr(u8)]
+pub(super) enum Flag {
+    /// The server answered STALE or BADHANDLE since attributes last arrived.
+    Refused = 1,
+    /// This mount removed one of its names.
+    Removed = 2,
+    /// A RENAME or LINK to a hidden name is under way, or its result is not recorded yet. Set with
+    /// `state` locked.
+    Hiding = 4,
+    /// The hidden name has been on its way out for long: nobody waits for that any more.
+    RemovalIsLate = 8,
+}
+
+#[derive(Debug, Default)]
+pub struct Flags(AtomicU8);
+
+impl Flags {
+    pub(super) fn has(&self, flag: Flag) -> bool {
+        self.0.load(Ordering::Acquire) & flag as u8 != 0
+    }
+
+    pub(super) fn set(&self, flag: Flag) {
+        self.0.fetch_or(flag as u8, Ordering::AcqRel);
+    }
+
+    pub(super) fn clear(&self, flag: Flag) {
+        // Mostly it is not set, and that is cheaper to see.
+        if self.has(flag) {
+            self.0.fetch_and(!(flag as u8), Ordering::AcqRel);
+        }
+    }
+}
