@@ -1,8 +1,11 @@
 """Files and directories that are removed while they are open."""
 
+import contextlib
 import errno
 import functools
 import os
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -143,6 +146,64 @@ def test_links_are_counted_while_a_hidden_name_goes(server):
     until(lambda: not hidden_names(server.export), "the end of the hidden name")
     os.chmod(kept, 0o640)
     assert os.stat(kept).st_nlink == 1, os.stat(kept)
+
+
+@contextlib.contextmanager
+def put_off(by):
+    """A mount, and a removal of its file `x` or a RENAME over it, which the server puts off until `go` is called."""
+    procedure = {"unlink": "REMOVE", "rename": "RENAME"}[by]
+    with scripted() as (server, command):
+        (server.export / "x").write_bytes(b"old")
+        (server.export / "tmp").write_bytes(b"new")
+        server.mount_well()
+        x, tmp = server.mnt / "x", server.mnt / "tmp"
+        os.stat(x), os.stat(tmp)
+        command(f"jukebox {procedure} 1000")
+        taking = Call(os.unlink, x) if by == "unlink" else Call(os.rename, tmp, x)
+
+        def go():
+            command("clear")
+            assert taking.end() is None
+
+        try:
+            until(lambda: came(command, procedure) > 0, f"the {procedure}")
+            yield server, command, go
+        finally:
+            command("clear")
+
+
+@pytest.mark.parametrize("by", ["unlink", "rename"])
+def test_an_open_beside_a_removal_that_is_put_off_loses_nothing(by):
+    """What is opened stays, or the open finds what is there after the removal."""
+    with put_off(by) as (server, command, go):
+        before = came(command, "GETATTR")
+        opening = Call(lambda: [os.open(server.mnt / "x", os.O_RDWR)])
+        until(lambda: not opening.is_alive() or came(command, "GETATTR") > before, "the question for its links")
+        go()
+        opened = opening.end()
+        if by == "unlink" and opened == errno.ENOENT:
+            return
+        [file] = opened
+        assert os.pread(file, 9, 0) in (b"old", b"new")
+        os.pwrite(file, b"written", 0)
+        os.fsync(file)
+        assert os.pread(file, 9, 0) == b"written"
+        os.close(file)
+
+
+def test_an_open_that_waits_for_a_removal_ends_when_it_is_killed():
+    with put_off("unlink") as (server, command, go):
+        before = came(command, "GETATTR")
+        program = subprocess.Popen(["cat", server.mnt / "x"], stdout=subprocess.DEVNULL)
+        try:
+            until(lambda: came(command, "GETATTR") > before or program.poll() is not None, "the open")
+            until(lambda: blocked(program.pid), "a program that waits")
+            program.kill()
+            assert program.wait(LIMIT) == -signal.SIGKILL, "it did not wait"
+        finally:
+            stop(program)
+        go()
+        assert os.listdir(server.export) == ["tmp"]
 
 
 def test_a_hidden_name_that_cannot_go_keeps_nobody_from_the_others():

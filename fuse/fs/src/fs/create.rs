@@ -128,7 +128,12 @@ impl<N: Nfs3> Fs<N> {
         }
         let (inode, found) = (self.table.adopt(&found.0), found.1);
         let _under_way = self.open_under_way(&inode);
-        let prepared = self.prepare_open(cred, &inode, flags, since).await;
+        // The kernel has locked the directory, so the wait is left to the OPEN that follows.
+        let prepared = match self.may_go(cred, &inode).await {
+            Ok(false) => self.prepare_open(cred, &inode, flags, since).await,
+            Ok(true) => Err(FsError::Stale),
+            Err(error) => Err(error),
+        };
         if let Err(error) = prepared {
             self.forget(inode.nodeid, 1);
             return Err(match error {

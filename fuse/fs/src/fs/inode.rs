@@ -63,6 +63,9 @@ pub struct Inode {
     pub flags: Flags,
     /// The number of hidden names that the server has, including one that is being removed.
     pub hidden_links: AtomicU16,
+    /// The number of calls under way that remove one of its names, hidden or not, without hiding the
+    /// file before. Changed with `state` locked.
+    pub losing: AtomicU16,
     /// The directory in which the kernel was last given a name of this object; 0 if none was given.
     pub named_in: AtomicU64,
     /// For a directory: whether the kernel must look its names up each time. See `sibling_names`.
@@ -519,6 +522,7 @@ impl Inode {
             opens: AtomicU32::new(0),
             flags: Flags::default(),
             hidden_links: AtomicU16::new(0),
+            losing: AtomicU16::new(0),
             named_in: AtomicU64::new(0),
             names_asked: Mutex::default(),
             state: Mutex::new(State::new()),

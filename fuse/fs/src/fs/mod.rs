@@ -32,6 +32,7 @@ mod kernel_read;
 mod link;
 mod locking;
 mod lookup;
+mod losing;
 mod mapping;
 mod names;
 mod open;

@@ -87,6 +87,7 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<Opened> {
         let inode = self.inode(nodeid)?;
         let _under_way = self.open_under_way(&inode);
+        self.until_it_stays(cred, &inode).await?;
         let since = Stamp::mark();
         self.prepare_open(cred, &inode, flags, since).await?;
         self.reads_before_open(&inode, queued).await;
@@ -219,9 +220,9 @@ impl<N: Nfs3> Fs<N> {
         self.lose(lost);
         drop(file);
         if inode.opens.fetch_sub(1, Ordering::Relaxed) == 1 {
-            let silly = inode.state.lock().silly.take();
+            let silly = inode.take_hidden(false);
             if let Some(silly) = silly {
-                self.remove_hidden(&inode, *silly).await;
+                self.remove_hidden(&inode, silly).await;
             }
         }
         reported

@@ -6,8 +6,8 @@
 //! happens to a file that is replaced again and again. Programs of this machine never see this if
 //! the file is replaced through this mount, by two rules:
 //!
-//! * A file counts as open while an OPEN of it asks the server, so that RENAME and REMOVE hide it
-//!   ([`Fs::begin_hiding`]).
+//! * A file counts as open while an OPEN of it asks the server, so that RENAME and REMOVE hide it. An
+//!   OPEN waits for those that have begun before (`losing.rs`).
 //! * After an OPEN failed, each file that a LOOKUP of the same thread returns counts as open until it
 //!   is opened or a second has passed. Such a LOOKUP is sent while no RENAME or REMOVE of this mount
 //!   is under way in the directory, since one that has begun would not hide the file; it waits for
@@ -122,20 +122,20 @@ impl<N: Nfs3> Fs<N> {
         if inode.opens.fetch_sub(1, Ordering::SeqCst) != 1 {
             return;
         }
-        let silly = inode.state.lock().silly.take();
-        if let Some(silly) = silly {
+        if let Some(silly) = inode.take_hidden(false) {
             let (fs, inode) = (self.clone(), inode.clone());
             self.begin_removal(silly.dir_node);
             exec::spawn(async move {
                 let _removal = fs.begun_removal(silly.dir_node);
-                fs.remove_hidden(&inode, *silly).await;
+                fs.remove_hidden(&inode, silly).await;
             });
         }
     }
 
     /// Whether any file is open or counts as open.
     pub(super) fn any_open(&self) -> bool {
-        !self.files.read().is_empty() || self.opening.any()
+        // In this order, because an OPEN ends after its file was added.
+        self.opening.any() || !self.files.read().is_empty()
     }
 
     /// Call before a name in a directory is removed or replaced; see [`Fs::not_removing`].

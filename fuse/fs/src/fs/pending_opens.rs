@@ -56,7 +56,7 @@ impl PendingOpens {
 
     /// An OPEN has ended.
     pub(super) fn end(&self) {
-        self.under_way.fetch_sub(1, Ordering::Relaxed);
+        self.under_way.fetch_sub(1, Ordering::Release);
     }
 
     /// An OPEN of a thread failed at `now`: its look-ups count as opens until it has had another OPEN
@@ -126,7 +126,7 @@ impl PendingOpens {
 
     /// Whether any file counts as open by these rules.
     pub(super) fn any(&self) -> bool {
-        self.under_way.load(Ordering::Relaxed) > 0 || !self.held.lock().files.is_empty()
+        self.under_way.load(Ordering::Acquire) > 0 || !self.held.lock().files.is_empty()
     }
 
     fn lock_of(&self, dir_node: u64) -> &AsyncRwLock<()> {

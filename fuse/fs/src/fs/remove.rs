@@ -3,18 +3,18 @@
 //! NFSv3 has no open files: REMOVE of the last name removes the data. So a file that this mount has
 //! open is renamed to a hidden name instead (silly rename), and removed at the last close with the
 //! credential of whoever unlinked it. Since only the hidden name keeps the data, nobody on this
-//! machine can remove or rename it (EBUSY, as with Linux's client). `Hiding` lets one call at a
-//! time hide a file, because a file with several names must not get two hidden ones. RMDIR waits
-//! for hidden names that are being removed, which would keep the directory from being empty. While
-//! no file is open, UNLINK is one REMOVE (RFC 1813 section 3.3.12).
+//! machine can remove or rename it (EBUSY, as with Linux's client). RMDIR waits for hidden names that
+//! are being removed, which would keep the directory from being empty. While no file is open, UNLINK
+//! is one REMOVE (RFC 1813 section 3.3.12). `losing.rs` decides whether a file is hidden.
 
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Silly};
 use super::inode_flags::Flag;
-use super::{Fs, check_name, inode, names};
+use super::losing::Losing;
+use super::{Fs, check_name, names};
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
 use nfsrdma_rpcrdma::abandon::regardless;
-use nfsrdma_xdr::nfs3::{FileType, Status};
+use nfsrdma_xdr::nfs3::Status;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::BuildHasher;
@@ -43,72 +43,24 @@ impl<N: Nfs3> Drop for Removal<'_, N> {
     }
 }
 
-/// A file is being hidden. Until this is dropped, no other call removes one of its names: two names
-/// that are hidden at the same time would leave one hidden name behind.
-pub(super) struct Hiding<'a, N: Nfs3> {
-    fs: &'a Arc<Fs<N>>,
-    /// It counts as open, so that a close meanwhile is not the last one.
-    inode: Arc<Inode>,
-}
-
-impl<N: Nfs3> Drop for Hiding<'_, N> {
-    fn drop(&mut self) {
-        self.inode.flags.clear(Flag::Hiding);
-        self.fs.removed.notify_waiters();
-        self.fs.count_closed(&self.inode);
-    }
-}
-
 impl<N: Nfs3> Fs<N> {
-    /// Call before a name of `inode` is removed. If the file is open and not hidden yet, the result
-    /// is `Some`, and the caller has to hide it.
-    pub(super) async fn begin_hiding<'a>(
-        self: &'a Arc<Self>,
-        inode: &Arc<Inode>,
-    ) -> Option<Hiding<'a, N>> {
-        loop {
-            let mut removed = std::pin::pin!(self.removed.notified());
-            removed.as_mut().enable();
-            {
-                let state = inode.state.lock();
-                if !inode.flags.has(Flag::Hiding) {
-                    if !must_hide(inode, &state) {
-                        return None;
-                    }
-                    inode.flags.set(Flag::Hiding);
-                    inode.opens.fetch_add(1, Ordering::SeqCst);
-                    break;
-                }
-            }
-            removed.await;
-        }
-        Some(Hiding {
-            fs: self,
-            inode: inode.clone(),
-        })
-    }
-
     pub async fn unlink(self: &Arc<Self>, cred: &Cred, parent: u64, name: &[u8]) -> FsResult<()> {
         check_name(name)?;
         let dir = self.inode(parent)?;
         let _removing = self.removing(dir.nodeid).await;
-        if self.any_open() {
-            let child = self.child(cred, &dir, name).await?;
-            check_not_hidden(&dir, name, &child)?;
-            if let Some(_hiding) = self.begin_hiding(&child).await {
-                return Box::pin(self.hide_by_rename(cred, &dir, name, &child))
-                    .await
-                    .map(|_| ());
-            }
+        let losing = self.about_to_lose(cred, &dir, name).await?;
+        if let Some((child, Losing::Open(_hiding))) = &losing {
+            return Box::pin(self.hide_by_rename(cred, &dir, name, child))
+                .await
+                .map(|_| ());
         }
-        // The object has one link less after this.
-        let known = self.child_to_unlink(cred, &dir, name).await;
         let call = pin!(self.nfs.remove(cred, &dir.handle, name));
         let wcc = self.changing_name(&dir, name, call, |wcc| *wcc).await?;
         self.searched_to_change(cred, &dir, &wcc);
         self.own_name(&dir, name, None);
-        if let Some(child) = known {
-            mark_removed(&child);
+        // The object has one link less now. This ends before the OPENs that wait for it go on.
+        if let Some((child, _)) = &losing {
+            mark_removed(child);
             child.state.lock().named_otherwise();
         }
         Ok(())
@@ -260,15 +212,13 @@ impl<N: Nfs3> Fs<N> {
             inode.hidden_links.fetch_add(1, Ordering::Relaxed);
         }
         // If the file was closed meanwhile, no last close will remove the name.
-        if inode.opens.load(Ordering::SeqCst) == 0 {
-            let silly = inode.state.lock().silly.take();
-            if let Some(silly) = silly {
-                self.remove_hidden(inode, *silly).await;
-            }
+        if let Some(silly) = inode.take_hidden(false) {
+            self.remove_hidden(inode, silly).await;
         }
     }
 
-    /// Removes the hidden name of `inode`; until then it is not counted as a link.
+    /// Removes the hidden name of `inode`, which was [taken](Inode::take_hidden); until then it is not
+    /// counted as a link.
     pub(super) async fn remove_hidden(&self, inode: &Inode, silly: Silly) {
         /// Ends the removal, even if the future is dropped.
         struct Gone<'a, N: Nfs3>(&'a Inode, Option<Removal<'a, N>>);
@@ -279,6 +229,7 @@ impl<N: Nfs3> Fs<N> {
                 self.0.hidden_links.fetch_sub(1, Ordering::Relaxed);
                 self.0.flags.clear(Flag::RemovalIsLate);
                 drop(state);
+                self.0.kept_or_gone();
                 // This notifies the operations that wait.
                 self.1.take();
             }
@@ -337,21 +288,6 @@ pub(super) fn hidden_name_stays(name: &[u8], error: &FsError) {
         %error,
         "cannot remove a file that was unlinked while open"
     );
-}
-
-/// Whether `inode` must be hidden instead of being removed.
-fn must_hide(inode: &Inode, state: &inode::State) -> bool {
-    inode.kind == FileType::Regular
-        && inode.opens.load(Ordering::Relaxed) > 0
-        && state.silly.is_none()
-}
-
-/// Fails if `name` is the hidden name of a file that is open here.
-pub(super) fn check_not_hidden(dir: &Inode, name: &[u8], inode: &Inode) -> FsResult<()> {
-    match &inode.state.lock().silly {
-        Some(silly) if silly.dir == dir.handle && *silly.name == *name => Err(FsError::Busy),
-        _ => Ok(()),
-    }
 }
 
 /// Records that a name of this object was removed, which may have been its last. If the server no

@@ -10,7 +10,8 @@
 
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Kind};
-use super::remove::{HIDDEN, check_not_hidden, hidden_name_stays, mark_removed};
+use super::losing::{Losing, check_not_hidden};
+use super::remove::{HIDDEN, hidden_name_stays, mark_removed};
 use super::{Fs, check_name};
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_rpcrdma::abandon::regardless;
@@ -48,34 +49,23 @@ impl<N: Nfs3> Fs<N> {
         let (from_dir, to_dir) = (self.inode(from.0)?, self.inode(to.0)?);
         // The target loses its name, the source does not.
         let _removing = self.removing(to_dir.nodeid).await;
-        let (mut aside, mut _hiding) = (None, None);
-        let target;
-        if self.any_open() {
-            target = match self.child(cred, &to_dir, to.1).await {
-                Ok(target) => Some(target),
-                Err(error) if error.status() == Some(Status::NoEnt) => None,
-                Err(error) => return Err(error),
-            };
-            if let Some(target) = &target {
-                check_not_hidden(&to_dir, to.1, target)?;
-            }
-            if from.1.starts_with(HIDDEN) {
-                let source = self.child(cred, &from_dir, from.1).await?;
-                check_not_hidden(&from_dir, from.1, &source)?;
-            }
-            if let Some(target) = &target {
-                _hiding = self.begin_hiding(target).await;
-            }
-            if let (Some(target), Some(_)) = (&target, &_hiding) {
-                let source = self.child(cred, &from_dir, from.1).await?;
-                // If both are names of one file, RENAME does nothing (RFC 1813 section 3.3.14).
-                if source.handle != target.handle {
-                    aside = Some(self.put_aside(cred, &to_dir, to.1, target).await?);
-                }
-            }
-        } else {
-            target = self.child_to_unlink(cred, &to_dir, to.1).await;
+        if from.1.starts_with(HIDDEN) && self.any_open() {
+            let source = self.child(cred, &from_dir, from.1).await?;
+            check_not_hidden(&from_dir, from.1, &source)?;
         }
+        let losing = match self.about_to_lose(cred, &to_dir, to.1).await {
+            Err(error) if error.status() == Some(Status::NoEnt) => None,
+            losing => losing?,
+        };
+        let mut aside = None;
+        if let Some((target, Losing::Open(_))) = &losing {
+            let source = self.child(cred, &from_dir, from.1).await?;
+            // If both are names of one file, RENAME does nothing (RFC 1813 section 3.3.14).
+            if source.handle != target.handle {
+                aside = Some(self.put_aside(cred, &to_dir, to.1, target).await?);
+            }
+        }
+        let target = losing.as_ref().map(|(target, _)| target);
         let epoch = from_dir.state.lock().epoch;
         let source = self.known_child(&from_dir, from.1);
         let result = self
@@ -88,7 +78,7 @@ impl<N: Nfs3> Fs<N> {
                 }
                 self.note_name_error(&from_dir, from.1, error)
             });
-        match (result, &target, aside) {
+        match (result, target, aside) {
             (Ok(()), Some(target), Some(Aside::Linked(hidden))) => {
                 self.hidden(cred, &to_dir, &hidden, target).await;
             }
@@ -126,7 +116,7 @@ impl<N: Nfs3> Fs<N> {
         self.name_renamed(&to_dir, to.1, source.as_ref());
         if let Some(target) = target {
             if source.is_none_or(|source| source.handle != target.handle) {
-                mark_removed(&target);
+                mark_removed(target);
             }
             target.state.lock().named_otherwise();
         }

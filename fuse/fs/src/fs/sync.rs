@@ -351,9 +351,8 @@ impl<N: Nfs3> Fs<N> {
         self.write_back_all().await;
         self.release_expired(true);
         for file in open {
-            let silly = file.inode.state.lock().silly.take();
-            if let Some(silly) = silly {
-                self.remove_hidden(&file.inode, *silly).await;
+            if let Some(silly) = file.inode.take_hidden(true) {
+                self.remove_hidden(&file.inode, silly).await;
             }
         }
         self.all_removals_done().await;

@@ -4,7 +4,7 @@ use crate::support::*;
 use nfsrdma_fs::fs::ROOT;
 use nfsrdma_memory_server::{Fate, MemoryServer, Op};
 use nfsrdma_rpcrdma::exec::block_on;
-use nfsrdma_xdr::nfs3::SetAttributes;
+use nfsrdma_xdr::nfs3::{SetAttributes, Status};
 use std::sync::{Mutex, mpsc};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
@@ -34,6 +34,131 @@ fn put_off(server: &MemoryServer, op: Op, fate: Fate) -> mpsc::Sender<()> {
     go
 }
 
+/// Removes `x`, or renames `tmp` to it.
+fn take_name(m: &Mount, by: Op) -> nfsrdma_fs::fs::FsResult<()> {
+    match by {
+        Op::Remove => m.unlink("x"),
+        _ => m.rename("tmp", "x"),
+    }
+}
+
+/// Opens `x` while its name is being taken, which the server does after it has answered what the open
+/// asks without waiting. Returns the results of both.
+fn open_while_name_is_taken(m: &Mount, by: Op, fate: Fate) -> (i32, Result<u64, i32>) {
+    m.server.plant("x", b"old");
+    m.server.plant("tmp", b"new");
+    let node = m.node("x");
+    m.node("tmp");
+    let go = put_off(&m.server, by, fate);
+    thread::scope(|scope| {
+        let taking = scope.spawn(|| errno(take_name(m, by)));
+        until("the call that takes the name", || m.server.calls(by) > 0);
+        let before = m.server.calls(Op::Getattr);
+        let opening = scope.spawn(|| m.open(node, RW));
+        until("the open", || {
+            opening.is_finished() || m.server.calls(Op::Getattr) > before
+        });
+        drop(go);
+        let opened = opening.join().unwrap();
+        let taken = taking.join().unwrap();
+        m.server.clear_hook();
+        (taken, opened.map_err(|error| error.errno()))
+    })
+}
+
+#[test]
+fn a_file_whose_open_was_answered_is_not_lost_to_a_removal_on_its_way() {
+    for by in [Op::Remove, Op::Rename] {
+        let m = Mount::new();
+        let (taken, opened) = open_while_name_is_taken(&m, by, Fate::Done);
+        assert_eq!(taken, 0, "{by:?}");
+        match opened {
+            // The kernel looks the name up once more.
+            Err(error) => assert_eq!(error, libc::ESTALE, "{by:?}"),
+            Ok(file) => {
+                assert_eq!(m.read(file, 0, 9).unwrap(), b"old", "{by:?}");
+                m.write(file, 3, b"er").unwrap();
+                assert_eq!(errno(m.fsync(file)), 0, "{by:?}");
+                m.close(file).unwrap();
+            }
+        }
+        if by == Op::Rename {
+            let file = m.open(m.node("x"), RW).unwrap();
+            assert_eq!(m.read(file, 0, 9).unwrap(), b"new");
+            m.close(file).unwrap();
+            assert_eq!(m.server.names(""), ["x"]);
+        }
+    }
+}
+
+#[test]
+fn a_file_whose_removal_is_refused_is_opened() {
+    for by in [Op::Remove, Op::Rename] {
+        let m = Mount::new();
+        let refused = Fate::Refused(Status::Access);
+        let (taken, opened) = open_while_name_is_taken(&m, by, refused);
+        assert_eq!(taken, libc::EACCES, "{by:?}");
+        let file = opened.unwrap();
+        assert_eq!(m.read(file, 0, 9).unwrap(), b"old", "{by:?}");
+        m.unlink("x").unwrap();
+        m.write(file, 3, b"er").unwrap();
+        assert_eq!(errno(m.fsync(file)), 0, "{by:?}");
+        m.close(file).unwrap();
+        assert_eq!(m.server.names(""), ["tmp"]);
+    }
+}
+
+/// A program has looked the name up before the file was unlinked, and opens what it found after the
+/// last close.
+#[test]
+fn a_file_whose_hidden_name_is_on_its_way_out_is_not_opened() {
+    let m = Mount::new();
+    m.server.plant("x", b"old");
+    let node = m.node("x");
+    let file = m.open(node, RW).unwrap();
+    m.unlink("x").unwrap();
+    let go = put_off(&m.server, Op::Remove, Fate::Done);
+    thread::scope(|scope| {
+        let closing = scope.spawn(|| m.close(file));
+        until("the REMOVE", || m.server.calls(Op::Remove) > 0);
+        let before = m.server.calls(Op::Getattr);
+        let opening = scope.spawn(|| m.open(node, RW));
+        until("the open", || {
+            opening.is_finished() || m.server.calls(Op::Getattr) > before
+        });
+        drop(go);
+        closing.join().unwrap().unwrap();
+        assert_eq!(errno(opening.join().unwrap()), libc::ESTALE);
+    });
+    assert!(m.server.names("").is_empty());
+}
+
+/// open(2) with O_CREAT of a name that the kernel believes not to exist: the kernel has locked the
+/// directory, so nothing is waited for.
+#[test]
+fn a_file_that_was_to_be_created_and_is_about_to_go_is_left_to_the_next_open() {
+    let m = Mount::new();
+    assert!(m.lookup("y").is_none());
+    m.server.plant("y", b"text");
+    m.clock.advance(Duration::from_secs(3600));
+    let go = put_off(&m.server, Op::Remove, Fate::Done);
+    let flags = RW | libc::O_CREAT;
+    thread::scope(|scope| {
+        let removing = scope.spawn(|| {
+            m.lookup("y");
+            m.unlink("y")
+        });
+        until("the REMOVE", || m.server.calls(Op::Remove) > 0);
+        let creating = scope.spawn(|| {
+            let created = m.fs.create(&m.cred, ROOT, b"y", 0o644, flags);
+            errno(block_on(created))
+        });
+        assert_eq!(end(go, vec![creating]), [libc::ESTALE]);
+        removing.join().unwrap().unwrap();
+    });
+    assert!(m.server.names("").is_empty());
+}
+
 /// The results of `threads`, which must not wait for what was put off.
 fn end<T>(go: mpsc::Sender<()>, threads: Vec<ScopedJoinHandle<'_, T>>) -> Vec<T> {
     let begun = Instant::now();
@@ -54,6 +179,26 @@ fn two_names(m: &Mount) -> u64 {
     let entry = block_on(m.fs.link(&m.cred, node, ROOT, b"b")).unwrap();
     assert_eq!(entry.attributes.nlink, 2);
     node
+}
+
+#[test]
+fn a_removal_that_is_put_off_keeps_nobody_from_opening_another_name_of_the_file() {
+    let m = Mount::new();
+    let node = two_names(&m);
+    let go = put_off(&m.server, Op::Remove, Fate::Done);
+    thread::scope(|scope| {
+        let removing = scope.spawn(|| m.unlink("a"));
+        until("the REMOVE", || m.server.calls(Op::Remove) > 0);
+        let opening = scope.spawn(|| m.open(node, RW));
+        let [opened] = &end(go, vec![opening])[..] else {
+            unreachable!()
+        };
+        removing.join().unwrap().unwrap();
+        let file = *opened.as_ref().unwrap();
+        assert_eq!(m.read(file, 0, 9).unwrap(), b"text");
+        m.close(file).unwrap();
+    });
+    assert_eq!(m.server.names(""), ["b"]);
 }
 
 /// The file was unlinked while it was open, and the last close has its hidden name removed.
