@@ -3,9 +3,10 @@
 //! RENAME removes the file that the new name led to. NFSv3 has no open files, so its data would be
 //! lost to programs of this mount that have it open. Such a target gets a hidden name first: by
 //! LINK, so that the new name exists at every moment, or, where LINK is refused, by a RENAME of its
-//! own. If the server then refuses the RENAME, the link is removed or the name restored. While no
-//! file is open, none of this is needed, and RENAME is the only call. Finally the cached names are
-//! changed accordingly. The flags of renameat2(2) are refused with EINVAL, because NFSv3 has
+//! own. If the server then refuses the RENAME, the link is removed or the name restored. If it is not
+//! known whether it was run, nothing is undone that could take the last name from either file. While
+//! no file is open, none of this is needed, and RENAME is the only call. Finally the cached names
+//! are changed accordingly. The flags of renameat2(2) are refused with EINVAL, because NFSv3 has
 //! nothing like them.
 
 use super::error::{FsError, FsResult};
@@ -13,7 +14,7 @@ use super::inode::{Inode, Kind};
 use super::losing::{Losing, check_not_hidden};
 use super::remove::{HIDDEN, hidden_name_stays, mark_removed};
 use super::{Fs, check_name};
-use nfsrdma_nfs3::{Cred, Nfs3};
+use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
 use nfsrdma_rpcrdma::abandon::regardless;
 use nfsrdma_xdr::nfs3::Status;
 use std::sync::Arc;
@@ -62,7 +63,7 @@ impl<N: Nfs3> Fs<N> {
             let source = self.child(cred, &from_dir, from.1).await?;
             // If both are names of one file, RENAME does nothing (RFC 1813 section 3.3.14).
             if source.handle != target.handle {
-                aside = Some(self.put_aside(cred, &to_dir, to.1, target).await?);
+                aside = Some((self.put_aside(cred, &to_dir, to.1, target).await?, source));
             }
         }
         let target = losing.as_ref().map(|(target, _)| target);
@@ -79,32 +80,14 @@ impl<N: Nfs3> Fs<N> {
                 self.note_name_error(&from_dir, from.1, error)
             });
         match (result, target, aside) {
-            (Ok(()), Some(target), Some(Aside::Linked(hidden))) => {
+            (Ok(()), Some(target), Some((Aside::Linked(hidden), _))) => {
                 self.hidden(cred, &to_dir, &hidden, target).await;
             }
             (Ok(()), _, _) => {}
-            (Err(error), target, Some(Aside::Linked(hidden))) => {
-                let call = self.nfs.remove(cred, &to_dir.handle, &hidden);
-                let call = self.changing(&to_dir, call, |wcc| *wcc);
-                if let Err(error) = regardless(call).await {
-                    hidden_name_stays(&hidden, &error);
-                }
-                if let Some(target) = target {
-                    target.state.lock().named_otherwise();
-                }
-                return Err(error);
-            }
-            (Err(error), Some(target), Some(Aside::Renamed(hidden))) => {
-                let call = self.rename_call(cred, (&to_dir, &hidden), (&to_dir, to.1));
-                let back = regardless(call).await;
-                if back.is_ok() {
-                    let mut state = target.state.lock();
-                    state.silly = None;
-                    state.named_otherwise();
-                    target.hidden_links.fetch_sub(1, Ordering::Relaxed);
-                    drop(state);
-                    self.own_name(&to_dir, to.1, Some(target));
-                }
+            (Err(error), Some(target), Some((aside, source))) => {
+                let to = (&to_dir, to.1);
+                let undone = self.put_back(cred, to, target, aside, &source, &error);
+                regardless(Box::pin(undone)).await;
                 return Err(error);
             }
             (Err(error), _, _) => return Err(error),
@@ -121,6 +104,63 @@ impl<N: Nfs3> Fs<N> {
             target.state.lock().named_otherwise();
         }
         Ok(())
+    }
+
+    /// Undoes [`Fs::put_aside`] of `target` after the RENAME of `source` over it has failed with `error`.
+    async fn put_back(
+        &self,
+        cred: &Cred,
+        (dir, name): (&Arc<Inode>, &[u8]),
+        target: &Arc<Inode>,
+        aside: Aside,
+        source: &Inode,
+        error: &FsError,
+    ) {
+        // Without a status of the server, the RENAME may have been run.
+        let refused = error.status().is_some();
+        let hidden = match aside {
+            Aside::Linked(hidden) if refused => {
+                let call = self.nfs.remove(cred, &dir.handle, &hidden);
+                if let Err(error) = self.changing(dir, call, |wcc| *wcc).await {
+                    hidden_name_stays(&hidden, &error);
+                }
+                return target.state.lock().named_otherwise();
+            }
+            // The link may be the last name, so it stays until the last close.
+            Aside::Linked(hidden) => return self.hidden(cred, dir, &hidden, target).await,
+            Aside::Renamed(hidden) => hidden,
+        };
+        let back = match refused {
+            true => Ok(true),
+            false => match self.nfs.lookup(cred, &dir.handle, name).await {
+                Err(NfsError::Status(Status::NoEnt)) => Ok(true),
+                // It was run.
+                Ok(found) if found.object == source.handle => return,
+                Ok(_) => Ok(false),
+                Err(error) => Err(error.into()),
+            },
+        };
+        let back = match back {
+            Ok(true) => {
+                let call = self.rename_call(cred, (dir, &hidden), (dir, name));
+                call.await.map(|()| true)
+            }
+            back => back,
+        };
+        // The hidden name is gone, or it is the last one of a file that nobody has removed: the last
+        // close must not remove it.
+        {
+            let mut state = target.state.lock();
+            if state.silly.take().is_some() {
+                target.hidden_links.fetch_sub(1, Ordering::Relaxed);
+            }
+            state.named_otherwise();
+        }
+        match back {
+            Ok(true) => self.own_name(dir, name, Some(target)),
+            Ok(false) => not_given_back(&hidden, &FsError::Exists),
+            Err(error) => not_given_back(&hidden, &error),
+        }
     }
 
     /// Caches that `name` leads to `source` now. If it is not known what was renamed (`None`), the
@@ -189,6 +229,15 @@ impl<N: Nfs3> Fs<N> {
         let hidden = self.hide_by_rename(cred, dir, name, target).await?;
         Ok(Aside::Renamed(hidden))
     }
+}
+
+/// Logs that an open file could not get its name back after a RENAME over it has failed.
+fn not_given_back(hidden: &[u8], error: &FsError) {
+    tracing::warn!(
+        name = %String::from_utf8_lossy(hidden),
+        %error,
+        "a file that was to be replaced could not get its name back, and has this one now"
+    );
 }
 
 /// Whether `dir` is sticky, so that only its owner and that of `target` may remove a name of

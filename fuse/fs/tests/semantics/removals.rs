@@ -5,6 +5,7 @@ use nfsrdma_fs::fs::ROOT;
 use nfsrdma_memory_server::{Fate, MemoryServer, Op};
 use nfsrdma_rpcrdma::exec::block_on;
 use nfsrdma_xdr::nfs3::{SetAttributes, Status};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, mpsc};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
@@ -238,4 +239,80 @@ fn a_hidden_name_whose_removal_is_put_off_keeps_nobody_from_the_others() {
     });
     assert_eq!(m.stat(node).unwrap().nlink, 1);
     assert_eq!(m.server.names(""), ["b"]);
+}
+
+/// `x`, which is open, and `tmp`, which is to be renamed to it. `link`: whether the server has LINK,
+/// without which the open target of a RENAME is hidden by another RENAME. `fate` decides on the
+/// RENAMEs besides that, by their number.
+fn replaced(link: bool, fate: impl Fn(u64) -> Fate + Send + Sync + 'static) -> (Mount, u64) {
+    let m = Mount::new();
+    m.server.plant("x", b"old");
+    m.server.plant("tmp", b"new");
+    let file = m.open(m.node("x"), RW).unwrap();
+    let renames = AtomicU64::new(0);
+    m.server.set_hook(move |op, _| match op {
+        Op::Link if !link => Fate::Refused(Status::NotSupp),
+        Op::Rename => match (link, renames.fetch_add(1, Ordering::Relaxed)) {
+            (true, number) => fate(number),
+            (false, 0) => Fate::Done,
+            (false, number) => fate(number - 1),
+        },
+        _ => Fate::Done,
+    });
+    (m, file)
+}
+
+/// The server has carried the RENAME out, but its reply comes too late.
+#[test]
+fn a_rename_whose_reply_never_came_destroys_neither_file() {
+    for link in [true, false] {
+        let (m, file) = replaced(link, |number| match number {
+            0 => Fate::Lost,
+            _ => Fate::Done,
+        });
+        assert_eq!(errno(m.rename("tmp", "x")), libc::ETIMEDOUT);
+        m.server.clear_hook();
+        assert_eq!(m.server.contents("x").unwrap(), b"new", "link: {link}");
+        assert_eq!(m.read(file, 0, 9).unwrap(), b"old", "link: {link}");
+        m.write(file, 3, b"er").unwrap();
+        assert_eq!(errno(m.fsync(file)), 0, "link: {link}");
+        m.close(file).unwrap();
+        assert_eq!(m.server.names(""), ["x"], "link: {link}");
+        assert_eq!(m.server.contents("x").unwrap(), b"new", "link: {link}");
+    }
+}
+
+/// Nor is it known that the server has not carried it out.
+#[test]
+fn a_rename_that_was_never_sent_changes_nothing() {
+    for link in [true, false] {
+        let (m, file) = replaced(link, |number| match number {
+            0 => Fate::Local,
+            _ => Fate::Done,
+        });
+        assert_ne!(errno(m.rename("tmp", "x")), 0);
+        m.server.clear_hook();
+        assert_eq!(m.read(file, 0, 9).unwrap(), b"old", "link: {link}");
+        m.close(file).unwrap();
+        let mut names = m.server.names("");
+        names.sort();
+        assert_eq!(names, ["tmp", "x"], "link: {link}");
+        assert_eq!(m.server.contents("x").unwrap(), b"old", "link: {link}");
+    }
+}
+
+/// The RENAME is refused, and so is the one that would give the open file its name back.
+#[test]
+fn an_open_file_that_does_not_get_its_name_back_is_not_removed_at_its_last_close() {
+    let (m, file) = replaced(false, |_| Fate::Refused(Status::Access));
+    assert_eq!(errno(m.rename("tmp", "x")), libc::EACCES);
+    m.server.clear_hook();
+    m.close(file).unwrap();
+    let mut names = m.server.names("");
+    names.sort();
+    let [hidden, tmp] = &names[..] else {
+        panic!("{names:?}")
+    };
+    assert!(hidden.starts_with(".nfs") && tmp == "tmp", "{names:?}");
+    assert_eq!(m.server.contents(hidden).unwrap(), b"old");
 }
