@@ -29,6 +29,10 @@ use std::sync::atomic::Ordering;
 /// How often a listing starts over without a new name. Otherwise it would never end if the server
 /// refuses each cookie that it has given.
 const MOST_VAIN_RESTARTS: u32 = 16;
+/// The size of the pages of all open directories together, up to [`LEAST_PAGE`] of each.
+const PAGES_BYTES: usize = 4 << 20;
+/// The least size of a page that is requested: many entries of the longest name.
+const LEAST_PAGE: usize = 4096;
 /// How long a page that was requested ahead may wait for the kernel.
 const AHEAD_AGE: Nanos = 1_000_000_000;
 
@@ -299,6 +303,14 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
+    /// The size of the page to request: the fewer, the more directories are open, because each keeps
+    /// a page and perhaps the next one until it is closed.
+    fn page_bytes(&self) -> u32 {
+        let open = self.dirs.read().len().max(1);
+        let share = (PAGES_BYTES / open).max(LEAST_PAGE) as u32;
+        share.min(self.limits().dtpref)
+    }
+
     async fn ask(
         &self,
         dir: &DirHandle,
@@ -306,7 +318,7 @@ impl<N: Nfs3> Fs<N> {
         verifier: Verifier,
     ) -> FsResult<(DirPage, Stamp, u64)> {
         let inode = &dir.inode;
-        let count = self.limits().dtpref;
+        let count = self.page_bytes();
         loop {
             let stamp = Stamp::now();
             let epoch = inode.state.lock().epoch;

@@ -245,3 +245,28 @@ fn a_symbolic_link_is_made_with_all_permissions() {
     let made = block_on(m.fs.symlink(&m.cred, 1, b"l", b"target")).unwrap();
     assert_eq!(made.attributes.mode & 0o7777, 0o777);
 }
+
+/// Each open directory keeps a page until it is closed.
+#[test]
+fn many_open_directories_keep_small_pages() {
+    let m = Mount::new();
+    let names = plant(&m.server, 3000);
+    let shown = |handle| {
+        let listing = block_on(m.fs.readdir(handle, 0)).unwrap();
+        listing.entries().len()
+    };
+    let open = || block_on(m.fs.opendir(&m.cred, ROOT)).unwrap().handle;
+    let one = open();
+    let alone = shown(one);
+    let handles: Vec<_> = (0..3000).map(|_| open()).collect();
+    let kept: usize = handles.iter().map(|&handle| shown(handle)).sum();
+    assert!(kept < 50 * handles.len(), "{kept} entries are kept");
+    assert!(alone > 200, "{alone} entries");
+    // All of them can be listed whole.
+    assert!(m.list(ROOT, 100, |_| {}) == names);
+    for handle in handles {
+        m.fs.releasedir(handle).unwrap();
+    }
+    assert_eq!(shown(one), alone);
+    m.fs.releasedir(one).unwrap();
+}
