@@ -200,6 +200,11 @@ impl MemoryServer {
         self.tree.lock().bare = true;
     }
 
+    /// Answers SETATTR without attributes from now on.
+    pub fn bare_setattr(&self) {
+        self.tree.lock().bare_setattr = true;
+    }
+
     /// Stops the clock: everything from now on happens at the same time.
     pub fn stop_clock(&self) {
         self.tree.lock().clock_stands = true;

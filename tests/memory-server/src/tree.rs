@@ -55,6 +55,8 @@ pub(super) struct Tree {
     pub(super) capacity: u64,
     pub(super) reuse: bool,
     pub(super) bare: bool,
+    /// SETATTR is answered without attributes.
+    pub(super) bare_setattr: bool,
     /// Everything happens within one tick of the clock.
     pub(super) clock_stands: bool,
     pub(super) pre_op: PreOp,
@@ -93,6 +95,7 @@ impl Tree {
             capacity: u64::MAX,
             reuse: false,
             bare: false,
+            bare_setattr: false,
             clock_stands: false,
             pre_op: PreOp::Atomic,
             always_stable: false,

@@ -402,6 +402,7 @@ impl<N: Nfs3> Fs<N> {
         };
         self.send_setattr(cred, inode, &new, Kind::Metadata, None)
             .await
+            .map(|_| ())
     }
 
     /// Whether `has`, which GETACL has just returned, is the access ACL `wanted`. GETACL returns

@@ -458,6 +458,14 @@ impl AttributeCache {
         }
     }
 
+    /// The server has set the size, and has not said to what attributes that has led.
+    pub(super) fn set_size(&mut self, size: u64) {
+        if let Some(attributes) = &mut self.known {
+            attributes.size = size;
+        }
+        self.fresh_until = 0;
+    }
+
     /// The cached contents are dropped; contents read from now on belong to the known attributes.
     /// If these are out of date, the next reply differs, and the contents are dropped again.
     pub(super) fn forget_contents(&mut self) {

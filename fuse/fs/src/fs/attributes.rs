@@ -288,23 +288,27 @@ impl<N: Nfs3> Fs<N> {
         if let Some(size) = new.size {
             // Data read meanwhile may be older, even if it is not known whether the call was run.
             void();
-            result?;
+            let told = result?;
             if let Some(data) = data {
                 data.with(|inner| inner.truncate(size));
                 // Dirty data may be gone.
                 self.shared.writers.call();
             }
             let mut state = inode.state.lock();
-            if state.attributes().is_some_and(|a| a.size != size) {
+            if !told {
+                // Pages of mappings that waited must not be taken for a part of the file.
+                state.set_size(size);
+            } else if state.attributes().is_some_and(|a| a.size != size) {
                 state.expire();
             }
             return Ok(());
         }
-        result
+        result.map(|_| ())
     }
 
-    /// Sends SETATTR and applies the attributes of its reply. With `guard`, the server refuses
-    /// (NFS3ERR_NOT_SYNC) if the object has another ctime.
+    /// Sends SETATTR and applies the attributes of its reply, which may have none (RFC 1813 section
+    /// 2.6): then it returns false. With `guard`, the server refuses (NFS3ERR_NOT_SYNC) if the object
+    /// has another ctime.
     pub(super) async fn send_setattr(
         &self,
         cred: &Cred,
@@ -312,12 +316,18 @@ impl<N: Nfs3> Fs<N> {
         new: &SetAttributes,
         kind: Kind,
         guard: Option<Time>,
-    ) -> FsResult<()> {
+    ) -> FsResult<bool> {
         inode.state.lock().forget_told();
         let change = self.change(inode, kind);
         let call = pin!(self.nfs.setattr(cred, &inode.handle, new, guard));
-        self.changed(change, inode, call, |wcc| *wcc).await?;
-        Ok(())
+        let result = self.changed(change, inode, call, |wcc| *wcc).await;
+        if let Err(error) = &result
+            && error.status().is_none()
+        {
+            // The server may have carried it out. The kernel keeps what it has when it gets an error.
+            self.unheard(inode);
+        }
+        Ok(result?.after.is_some())
     }
 
     /// Prepares for a call that changes attributes: waits until everything written before is on

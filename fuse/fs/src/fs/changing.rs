@@ -13,6 +13,7 @@ use super::change_context::{KernelCache, MemoryWait};
 use super::error::FsResult;
 use super::inode::{Inode, Kind, Outcome, Stamp};
 use super::open_file::Opened;
+use super::outdated::drop_outdated;
 use crate::sync::thread;
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError, NfsResult, ReadDone, WriteDone};
 use nfsrdma_rdma::contract::Segs;
@@ -223,9 +224,7 @@ impl<N: Nfs3> Fs<N> {
         self.shared.stats.foreign_changes.add(1);
         self.expire_names_in(inode);
         if let Some(data) = inode.data() {
-            data.with(|inner| {
-                inner.invalidate();
-            });
+            data.with(|inner| drop_outdated(inner, inode));
         }
         let known = inode.state.lock().kernel_epoch != 0;
         self.drop_kernel_data(inode, known);
@@ -292,7 +291,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    fn unheard(&self, inode: &Inode) {
+    pub(super) fn unheard(&self, inode: &Inode) {
         inode.state.lock().unheard();
         if let Some(kernel) = self.change_context.kernel.get() {
             kernel.invalidate_attributes(inode.nodeid);

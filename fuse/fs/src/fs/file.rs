@@ -101,6 +101,8 @@ pub struct FileState {
     /// When a READ of the kernel last arrived or was answered.
     last_kernel_read: Nanos,
     stale_pages: StalePages,
+    /// The epoch of the file's contents to which the cached data belongs.
+    epoch: u64,
 }
 
 impl FileState {
@@ -319,6 +321,15 @@ impl FileState {
         self.void_reads(0..u64::MAX);
     }
 
+    /// Drops cached data as [`FileState::invalidate`] does, if it does not belong to this epoch of the
+    /// file's contents.
+    pub fn has_epoch(&mut self, epoch: u64) {
+        if self.epoch != epoch {
+            self.epoch = epoch;
+            self.invalidate();
+        }
+    }
+
     /// As [`FileState::invalidate`], for a part of the file.
     pub fn invalidate_range(&mut self, range: Range<u64>) {
         self.pages().invalidate_range(range.clone());
@@ -378,10 +389,14 @@ impl fmt::Debug for FileData {
 }
 
 impl FileData {
-    pub fn new(id: u64, shared: &Arc<Shared>) -> Arc<Self> {
+    /// `epoch` is that of the contents to which data belongs that is cached from now on.
+    pub fn new(id: u64, epoch: u64, shared: &Arc<Shared>) -> Arc<Self> {
         Arc::new_cyclic(|this| FileData {
             id,
-            inner: Mutex::default(),
+            inner: Mutex::new(FileState {
+                epoch,
+                ..FileState::default()
+            }),
             changed: Notify::new(),
             dropped: Dropped::default(),
             shared: shared.clone(),

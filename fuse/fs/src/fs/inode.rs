@@ -429,6 +429,11 @@ impl State {
         self.cache.grow(size);
     }
 
+    /// The server has set the size, and has not said to what attributes that has led.
+    pub fn set_size(&mut self, size: u64) {
+        self.cache.set_size(size);
+    }
+
     /// Invalidates the cached contents, whatever the attributes say.
     pub fn renew_epoch(&mut self) {
         self.epoch = next_epoch();

@@ -19,7 +19,7 @@ use super::clock::{Clock, nanos};
 use super::error::FsResult;
 use super::file::{FileData, FileState};
 use super::inode::Inode;
-use super::read::size_with;
+use super::outdated::size_with;
 use nfsrdma_nfs3::Nfs3;
 use nfsrdma_rdma::Buf;
 use nfsrdma_rdma::contract::Segs;

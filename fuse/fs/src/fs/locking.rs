@@ -10,6 +10,7 @@ use super::Fs;
 use super::error::{FsError, FsResult};
 use super::inode::Inode;
 use super::open_file::OpenFile;
+use super::outdated::drop_outdated;
 use crate::locks::{
     ByteRange, Granted, Interrupt, LockError, LockFile, Locks, Mode, Owner, Releasing,
     Request as LockRequest, Tested,
@@ -171,12 +172,14 @@ impl<N: Nfs3> Fs<N> {
 
     /// Invalidates the cached contents and attributes.
     fn forget_cached(&self, inode: &Inode) {
-        if let Some(data) = inode.data() {
-            data.with(|inner| inner.invalidate());
+        {
+            let mut state = inode.state.lock();
+            state.renew_epoch();
+            state.expire();
         }
-        let mut state = inode.state.lock();
-        state.renew_epoch();
-        state.expire();
+        if let Some(data) = inode.data() {
+            data.with(|inner| drop_outdated(inner, inode));
+        }
     }
 
     /// F_GETLK: a lock that conflicts with the requested one. `known` as for [`Fs::set_lock`].

@@ -38,6 +38,7 @@ mod names;
 mod open;
 mod open_file;
 mod opening;
+mod outdated;
 mod paths;
 mod pending_opens;
 mod read;
@@ -290,7 +291,8 @@ impl<N: Nfs3> Fs<N> {
             let id = self
                 .next_file
                 .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            FileData::new(id, &self.shared)
+            let epoch = inode.state.lock().epoch;
+            FileData::new(id, epoch, &self.shared)
         })
     }
 

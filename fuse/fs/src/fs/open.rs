@@ -14,6 +14,7 @@ use super::error::{FsError, FsResult};
 use super::file::FileData;
 use super::inode::{Inode, Stamp};
 use super::open_file::{OpenFile, Opened};
+use super::outdated::drop_outdated;
 use crate::locks::Releasing;
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_xdr::nfs3::SetAttributes;
@@ -69,7 +70,12 @@ impl<N: Nfs3> Fs<N> {
             None => {
                 self.ask_access(cred, inode, wanted).await?;
                 self.revalidate(cred, inode, since).await?;
-                let overtaken = |data: &Arc<FileData>| data.with(|i| i.pages().has_overtaken());
+                let overtaken = |data: &Arc<FileData>| {
+                    data.with(|inner| {
+                        drop_outdated(inner, inode);
+                        inner.pages().has_overtaken()
+                    })
+                };
                 if inode.data().is_some_and(overtaken) {
                     self.write_back(inode, true).await;
                 }

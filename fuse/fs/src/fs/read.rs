@@ -19,6 +19,7 @@ use super::error::{FsError, FsResult};
 use super::file::{FileData, FileState};
 use super::inode::{Inode, Stamp};
 use super::open_file::OpenFile;
+use super::outdated::current_size;
 use crate::cache::{MAX_PIECE, Piece};
 use futures_util::future::join_all;
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
@@ -85,7 +86,7 @@ impl<N: Nfs3> Fs<N> {
         self.check_locks(&file, handle).ok()?;
         let data = file.inode.data()?;
         let (found, size) = data.with(|inner| {
-            let size = size_with(inner, &file.inode)?;
+            let size = current_size(inner, &file.inode)?;
             let end = offset + u64::from(len);
             let range = offset..end.min(size);
             if offset > size {
@@ -134,7 +135,7 @@ impl<N: Nfs3> Fs<N> {
         for _ in 0..16 + u64::from(len) / unit {
             let step = data
                 .until(|inner| {
-                    let size = size_with(inner, inode).unwrap_or(0);
+                    let size = current_size(inner, inode).unwrap_or(0);
                     match self.next_step(inner, offset..end.min(size)) {
                         Step::Wait => None,
                         step => Some(step),
@@ -508,14 +509,6 @@ impl<N: Nfs3> Fs<N> {
             at = stop;
         }
     }
-}
-
-/// The file's size, if it is known, including data that the server does not have yet. The file's
-/// lock is held, so `end` forgets data only after the attributes include it.
-pub(super) fn size_with(inner: &FileState, inode: &Inode) -> Option<u64> {
-    let end = inner.end();
-    let size = inode.state.lock().attributes()?.size;
-    Some(size.max(end))
 }
 
 /// The error for a reply to READ that has no data, and does not say that the file ends.

@@ -92,7 +92,7 @@ impl<N: Nfs3> Fs<N> {
                 Err(error) if guard.is_some() && error.status() == Some(Status::NotSync) => {}
                 // The server squashes root, so the WRITE itself clears the bits.
                 Err(error) if is_refusal(&error) => break,
-                result => return result,
+                result => return result.map(|_| ()),
             }
         }
         Ok(())

@@ -18,7 +18,7 @@ use super::error::{FsError, FsResult};
 use super::file::{FileData, FileState};
 use super::inode::Inode;
 use super::open_file::OpenFile;
-use super::read::size_with;
+use super::outdated::{drop_outdated, size_with};
 use super::write_place::{Origin, Place};
 use super::writer::WaitingCaller;
 use crate::cache::{
@@ -385,7 +385,8 @@ impl<N: Nfs3> Fs<N> {
 
     /// As [`Fs::write_limits`]. While an O_DIRECT write is under way, bytes that were read beside it may
     /// be older than its data, and must not be written after it.
-    pub(super) fn limits_of(&self, inode: &Inode, inner: &FileState) -> WriteLimits {
+    pub(super) fn limits_of(&self, inode: &Inode, inner: &mut FileState) -> WriteLimits {
+        drop_outdated(inner, inode);
         let limits = self.write_limits(inode);
         match inner.is_writing_direct() {
             true => WriteLimits {

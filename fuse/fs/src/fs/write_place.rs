@@ -3,7 +3,7 @@
 use super::Fs;
 use super::error::{FsError, FsResult};
 use super::inode::Inode;
-use super::read::size_with;
+use super::outdated::size_with;
 use crate::cache::WriteData;
 use nfsrdma_nfs3::{Cred, Nfs3};
 use std::sync::Arc;

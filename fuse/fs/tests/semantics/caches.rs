@@ -2,9 +2,9 @@
 
 use crate::support::*;
 use nfsrdma_fs::fs::{FsConfig, KernelCache, LookupCache, ROOT};
-use nfsrdma_memory_server::{MemoryServer, Op};
+use nfsrdma_memory_server::{Fate, MemoryServer, Op};
 use nfsrdma_rpcrdma::exec::block_on;
-use nfsrdma_xdr::nfs3::SetAttributes;
+use nfsrdma_xdr::nfs3::{SetAttributes, Status};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -468,4 +468,51 @@ fn the_kernel_drops_the_pages_of_a_file_that_a_killed_program_has_truncated() {
     assert!(m.fs.kernel_is_behind(node), "so the notification is sent");
     let opened = block_on(m.fs.open(&m.cred, node, RW)).unwrap();
     assert!(!opened.keep_cache && opened.attributes_changed);
+}
+
+/// A `soft` mount gives the call up, and the kernel keeps what it had when it gets the error.
+#[test]
+fn the_kernel_drops_what_a_change_of_attributes_without_a_reply_may_have_made_wrong() {
+    type Change = fn(&Mount, u64);
+    let changes: [Change; 3] = [
+        |m, node| assert!(m.truncate(node, 1).is_err()),
+        |m, node| assert!(m.open(node, RW | libc::O_TRUNC).is_err()),
+        |m, node| {
+            let new = SetAttributes {
+                mode: Some(0o600),
+                ..SetAttributes::default()
+            };
+            assert!(block_on(m.fs.setattr(&m.cred, node, &new, false)).is_err());
+        },
+    ];
+    for change in changes {
+        let m = Mount::new();
+        let count = Arc::new(AtomicUsize::new(0));
+        m.fs.set_kernel_cache(Box::new(Invalidated(count.clone())));
+        m.server.plant("f", b"long");
+        let node = m.node("f");
+        let f = m.open(node, RW).unwrap();
+        m.read(f, 0, 4).unwrap();
+        m.stat(node).unwrap();
+        // An error of the server changes nothing.
+        m.server.set_hook(|op, _| match op {
+            Op::Setattr => Fate::Refused(Status::Io),
+            _ => Fate::Done,
+        });
+        change(&m, node);
+        assert_eq!(count.load(Ordering::Relaxed), 0);
+        m.server.set_hook(|op, _| match op {
+            Op::Setattr => Fate::Lost,
+            _ => Fate::Done,
+        });
+        change(&m, node);
+        m.server.clear_hook();
+        assert!(count.load(Ordering::Relaxed) > 0);
+        assert!(m.fs.kernel_is_behind(node), "so the notification is sent");
+        let opened = block_on(m.fs.open(&m.cred, node, RW)).unwrap();
+        assert!(!opened.keep_cache && opened.attributes_changed);
+        let known = m.server.contents("f").unwrap();
+        assert_eq!(m.stat(node).unwrap().size, known.len() as u64);
+        assert_eq!(m.read(opened.handle, 0, 4).unwrap(), known);
+    }
 }

@@ -5,9 +5,10 @@ use nfsrdma_fs::fs::{Found, FsConfig, ROOT};
 use nfsrdma_memory_server::{Fate, MemoryServer, Op};
 use nfsrdma_nfs3::Limits;
 use nfsrdma_rpcrdma::exec::{self, block_on};
-use nfsrdma_xdr::nfs3::Status;
+use nfsrdma_xdr::nfs3::{SetAttributes, Status};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 /// A mount with such a large cache that nothing is committed before it must be.
@@ -747,4 +748,48 @@ fn no_mapped_page_is_cut_off_by_a_size_that_may_be_out_of_date() {
     block_on(m.fs.write_mapped(f, 0, &pages[..], &mut ())).unwrap();
     m.fsync(f).unwrap();
     assert!(m.server.contents("f").unwrap() == pages);
+}
+
+/// A page of a mapping has arrived while the file was being truncated, and the server says nothing of
+/// the attributes, which it may (RFC 1813 section 2.6).
+#[test]
+fn a_mapped_page_does_not_lengthen_a_file_whose_truncation_was_answered_without_attributes() {
+    for (size, open) in [(0, true), (0, false), (4096, false)] {
+        let m = Mount::new();
+        m.server.plant("f", &[b'o'; 3 * 4096]);
+        m.server.bare_setattr();
+        let node = m.node("f");
+        let f = m.open(node, RW).unwrap();
+        assert_eq!(m.read(f, 0, 3 * 4096).unwrap().len(), 3 * 4096);
+        m.server.keep(Some(Op::Setattr));
+        let (tell, told) = channel();
+        let (fs, cred, done) = (m.fs.clone(), m.cred.clone(), tell.clone());
+        exec::spawn(async move {
+            if open {
+                let flags = RW | libc::O_TRUNC;
+                fs.open(&cred, node, flags).await.unwrap();
+            } else {
+                let new = SetAttributes {
+                    size: Some(size),
+                    ..SetAttributes::default()
+                };
+                fs.setattr(&cred, node, &new, false).await.unwrap();
+            }
+            done.send(()).unwrap();
+        });
+        let (fs, page) = (m.fs.clone(), [b'm'; 4096]);
+        exec::spawn(async move {
+            let written = fs.write_mapped(f, 8192, &page[..], &mut ()).await;
+            assert_eq!(written.unwrap(), 4096);
+            tell.send(()).unwrap();
+        });
+        assert!(told.try_recv().is_err(), "both wait");
+        m.server.keep(None);
+        for _ in 0..2 {
+            told.recv_timeout(Duration::from_secs(60)).unwrap();
+        }
+        m.fsync(f).unwrap();
+        assert_eq!(m.server.contents("f").unwrap(), vec![b'o'; size as usize]);
+        assert_eq!(m.stat(node).unwrap().size, size);
+    }
 }
