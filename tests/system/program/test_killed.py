@@ -132,3 +132,42 @@ def test_a_change_whose_reply_never_came_is_seen(procedure, code):
         server.child.send_signal(signal.SIGCONT)
         until(lambda: os.path.lexists(seen) == made, "the new name on the mount")
         until(lambda: old.exists() == (server.export / "old").exists(), "the old name on the mount")
+
+
+@pytest.mark.parametrize("code", [
+    "os.truncate(sys.argv[1], 100)",
+    "os.truncate(os.open(sys.argv[1], os.O_WRONLY), 100)",
+    "os.open(sys.argv[1], os.O_WRONLY | os.O_TRUNC)",
+    "os.chmod(sys.argv[1], 0o600)",
+])  # fmt: skip
+def test_a_change_of_attributes_whose_reply_never_came_is_seen(code):
+    with scripted() as (server, command):
+        there, seen = server.export / "f", server.mnt / "f"
+        there.write_bytes(b"o" * 8192)
+        there.chmod(0o644)
+
+        def state(file):
+            return file.stat().st_mode, file.stat().st_size, file.read_bytes()
+
+        server.mount_well(f"{FOR_EVER},soft,timeo=10,retrans=1")
+        before = state(there)
+        # The first of these change the time of access, which later opens see.
+        for _ in range(3):
+            assert state(seen) == before
+        command("hold-reply SETATTR 9")
+        words = [sys.executable, "-c", f"import os, sys; {code}", seen]
+        with subprocess.Popen(words, stderr=subprocess.PIPE) as program:
+            try:
+                until(lambda: state(there) != before or program.poll() is not None, "the change at the server")
+                server.pause()
+            except BaseException:
+                program.kill()
+                raise
+            said = program.communicate()[1].decode()
+        assert "TimeoutError" in said or "Input/output error" in said, said
+        assert state(there) != before
+        server.child.send_signal(signal.SIGCONT)
+        # No open, which asks the server: what the kernel has is no longer used.
+        until(lambda: seen.stat().st_mode == there.stat().st_mode, "the mode on the mount")
+        until(lambda: seen.stat().st_size == there.stat().st_size, "the size on the mount")
+        assert state(seen) == state(there)
