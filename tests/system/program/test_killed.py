@@ -103,6 +103,22 @@ CHANGES = [
 ]
 
 
+def given_up(server, words, changed):
+    """Runs a program on a soft mount, which gives its call up: the server carries it out (`changed`), and is silent
+    then until the program has failed."""
+    with subprocess.Popen(words, stderr=subprocess.PIPE) as program:
+        try:
+            until(lambda: changed() or program.poll() is not None, "the change at the server")
+            server.pause()
+        except BaseException:
+            program.kill()
+            raise
+        said = program.communicate()[1].decode()
+    assert "TimeoutError" in said or "Input/output error" in said, said
+    assert changed()
+    server.child.send_signal(signal.SIGCONT)
+
+
 @pytest.mark.parametrize("procedure, code", CHANGES)
 def test_a_change_whose_reply_never_came_is_seen(procedure, code):
     """A soft mount gives a call up that the server has carried out. What the kernel has
@@ -119,17 +135,7 @@ def test_a_change_whose_reply_never_came_is_seen(procedure, code):
         def changed():
             return there.exists() if made else not (server.export / "old").exists()
 
-        with subprocess.Popen(words, stderr=subprocess.PIPE) as program:
-            try:
-                until(lambda: changed() or program.poll() is not None, "the change at the server")
-                server.pause()
-            except BaseException:
-                program.kill()
-                raise
-            said = program.communicate()[1].decode()
-        assert "TimeoutError" in said or "Input/output error" in said, said
-        assert changed()
-        server.child.send_signal(signal.SIGCONT)
+        given_up(server, words, changed)
         until(lambda: os.path.lexists(seen) == made, "the new name on the mount")
         until(lambda: old.exists() == (server.export / "old").exists(), "the old name on the mount")
 
@@ -156,17 +162,7 @@ def test_a_change_of_attributes_whose_reply_never_came_is_seen(code):
             assert state(seen) == before
         command("hold-reply SETATTR 9")
         words = [sys.executable, "-c", f"import os, sys; {code}", seen]
-        with subprocess.Popen(words, stderr=subprocess.PIPE) as program:
-            try:
-                until(lambda: state(there) != before or program.poll() is not None, "the change at the server")
-                server.pause()
-            except BaseException:
-                program.kill()
-                raise
-            said = program.communicate()[1].decode()
-        assert "TimeoutError" in said or "Input/output error" in said, said
-        assert state(there) != before
-        server.child.send_signal(signal.SIGCONT)
+        given_up(server, words, lambda: state(there) != before)
         # No open, which asks the server: what the kernel has is no longer used.
         until(lambda: seen.stat().st_mode == there.stat().st_mode, "the mode on the mount")
         until(lambda: seen.stat().st_size == there.stat().st_size, "the size on the mount")
