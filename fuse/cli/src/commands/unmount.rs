@@ -67,7 +67,7 @@ pub(crate) fn run(args: &UnmountArgs) -> Result<(), Failure> {
     verbose("unmounting");
     let pid = watch.as_ref().ok().and_then(ExitWatch::pid);
     if let Err(failure) = take_away(args, &dir, &mount, pid) {
-        let busy = failure.message == explain(&dir, Errno::BUSY).message;
+        let busy = is_busy(&failure, &dir);
         if busy && args.read_only && remount::make_read_only(&dir, &mount).is_ok() {
             output::message(format_args!("{shown} is in use: it is read-only now"));
             return Ok(());
@@ -197,9 +197,8 @@ fn take_away(
         Err(Errno::PERM) if !geteuid().is_root() => by_helper(dir, args.lazy).map(Ok),
         Err(errno) => Err(explain(dir, errno)),
     };
-    let busy = |failure: &Failure| failure.message == explain(dir, Errno::BUSY).message;
     let attempt = || match unmount() {
-        Err(failure) if busy(&failure) => Ok(Err(Errno::BUSY)),
+        Err(failure) if is_busy(&failure, dir) => Ok(Err(Errno::BUSY)),
         result => result,
     };
     if attempt()?.is_ok() {
@@ -303,6 +302,10 @@ fn not_taken(dir: &Path) -> Failure {
         "{dir} has data that its server does not take: unmount when the server answers again, or give the data up with \
          'nfsrdma umount -f {dir}'"
     ))
+}
+
+fn is_busy(failure: &Failure, dir: &Path) -> bool {
+    failure.message == explain(dir, Errno::BUSY).message
 }
 
 fn explain(dir: &Path, errno: Errno) -> Failure {
