@@ -57,7 +57,7 @@ pub(super) struct Retry {
 
 impl Retry {
     /// Ends the pause of all that wait.
-    pub(super) fn is_over(&self) {
+    pub(super) fn end(&self) {
         self.sleeps.store(false, Ordering::Release);
         self.over.notify_waiters();
     }

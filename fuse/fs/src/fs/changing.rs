@@ -526,14 +526,14 @@ impl<N: Nfs3> Fs<N> {
             let sleeper = retry.clone();
             let begun = thread::Builder::new().spawn(move || {
                 thread::sleep(RETRY_PAUSE);
-                sleeper.is_over();
+                sleeper.end();
             });
             if begun.is_err() {
                 // No further thread can be made (the limit of a container or user).
                 retry.sleeps.store(false, Ordering::Release);
                 if self.at_end() {
                     thread::sleep(RETRY_PAUSE);
-                    retry.is_over();
+                    retry.end();
                 }
             }
         }

@@ -213,7 +213,8 @@ impl Monitor {
         inner.looked = false;
     }
 
-    /// Stops monitoring the server if `still`, called when no lock can begin, confirms it.
+    /// Stops monitoring the server if this mount is `alone` and then `still` confirms it. Both are asked
+    /// when no lock can begin.
     pub(super) async fn stop(&self, alone: impl Future<Output = bool>, still: impl Fn() -> bool) {
         let inner = self.inner.lock().await;
         if !self.monitored.swap(false, Ordering::SeqCst) {

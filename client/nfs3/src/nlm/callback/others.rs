@@ -8,7 +8,6 @@
 //! are told of locks lost in a crash ([`any_mount_with_locks`]); SECURITY.md says so. A file handle
 //! is sent only to sockets of this user and of root, because it gives access to the file. Mounts of
 //! other users poll instead.
-//! other users do without that hint, and poll.
 //!
 //! Each program of this machine can make that list long, and strangers make this mount look at it.
 //! So it is looked at in a thread that may block, by one at a time, and what was found is used for
@@ -350,6 +349,7 @@ mod tests {
         assert!(heard(&theirs, &Hint::Vacant));
         assert!(strangers.iter().any(|socket| heard(socket, &Hint::Vacant)));
     }
+
     #[tokio::test]
     async fn a_mount_that_has_just_begun_is_not_missed_where_a_lock_would_be_given_away() {
         static THERE: parking_lot::Mutex<Vec<String>> = parking_lot::Mutex::new(Vec::new());
