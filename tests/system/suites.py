@@ -26,6 +26,28 @@ def state(pid):
         return None
 
 
+def links_of(pid):
+    """What the descriptors of a process are; one that is closed meanwhile is left out."""
+    found = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            found.append(os.readlink(link))
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def of_threads(pid, file):
+    """The text of such a file of /proc for each thread of a process; one that ends meanwhile is left out."""
+    found = []
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            found.append((thread / file).read_text())
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
 def blocked(pid):
     """Whether a process is in a system call that takes some time."""
     call = Path(f"/proc/{pid}/syscall")

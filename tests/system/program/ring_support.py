@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from program.support import root, run, servers_of, stats
+from program.support import links_of, root, run, servers_of, stats
 
 SWITCH = Path("/sys/module/fuse/parameters/enable_uring")
 REASON = "requests come by /dev/fuse and not by io_uring"
@@ -41,8 +41,7 @@ def switched(value):
 
 def rings(pid):
     """The number of io_urings of a process."""
-    links = list(Path(f"/proc/{pid}/fd").iterdir())
-    return sum(os.readlink(link) == "anon_inode:[io_uring]" for link in links)
+    return links_of(pid).count("anon_inode:[io_uring]")
 
 
 def no_rings_here():

@@ -15,7 +15,18 @@ from pathlib import Path
 
 import pytest
 
-from suites import LIMIT, blocked, free_port, servers_of, start_responder, state, stop, until  # noqa: F401
+from suites import (  # noqa: F401
+    LIMIT,
+    blocked,
+    free_port,
+    links_of,
+    of_threads,
+    servers_of,
+    start_responder,
+    state,
+    stop,
+    until,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -139,9 +150,8 @@ class Server(Place):
     def pause(self):
         """Stops its process by SIGSTOP, and waits until all of its threads are stopped."""
         self.child.send_signal(signal.SIGSTOP)
-        threads = Path(f"/proc/{self.child.pid}/task")
-        stopped = lambda thread: (thread / "stat").read_text().rpartition(") ")[2].startswith("T")
-        until(lambda: all(map(stopped, threads.iterdir())), "a server that is stopped")
+        stopped = lambda line: line.rpartition(") ")[2].startswith("T")
+        until(lambda: all(map(stopped, of_threads(self.child.pid, "stat"))), "a server that is stopped")
 
     def stop(self):
         if self.child:

@@ -396,9 +396,8 @@ def test_sigterm_unmounts_where_no_thread_can_be_made():
     with Server() as server:
         server.mount_well()
         (pid,) = servers_of(server.mnt)
-        names = lambda: [(thread / "comm").read_text() for thread in Path(f"/proc/{pid}/task").iterdir()]
         # Those of tokio that have nothing to do end after ten seconds.
-        until(lambda: names().count("nfsrdma-rt\n") <= 3, "the idle threads to end")
+        until(lambda: of_threads(pid, "comm").count("nfsrdma-rt\n") <= 3, "the idle threads to end")
         with limited_threads(pid):
             try:
                 os.kill(pid, signal.SIGTERM)

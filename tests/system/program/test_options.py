@@ -161,9 +161,11 @@ def test_frames():
 def test_mount_service():
     with Server() as server, Relay(server.mountport, host="127.0.0.2") as other:
         server_only = f"port={server.port},mountproto=tcp,mountvers=3"
-        # Nobody listens there at the server's own address.
-        result = nfsrdma("mount", server.spec, server.mnt, "-o", f"{server_only},mountport={other.port},retry=0")
-        expect(result, 32, "mountd", "refused")
+        # Nobody listens there: the port is taken, and by nobody else, but not for listening.
+        with socket.socket() as silent:
+            silent.bind(("127.0.0.1", 0))
+            words = f"{server_only},mountport={silent.getsockname()[1]},retry=0"
+            expect(nfsrdma("mount", server.spec, server.mnt, "-o", words), 32, "mountd", "refused")
         elsewhere = f"{server_only},mounthost=127.0.0.2,mountport={other.port}"
         ports = {}
         for word in ("noresvport", "resvport"):

@@ -73,8 +73,7 @@ def test_reader_threads():
         for number in (1, 7):
             with mount(server, f"threads={number}") as said:
                 # Each reader has a descriptor of /dev/fuse of its own.
-                names_of = [os.readlink(link) for link in Path(f"/proc/{said['pid']}/fd").iterdir()]
-                seen[number] = sum(name == "/dev/fuse" for name in names_of)
+                seen[number] = links_of(said["pid"]).count("/dev/fuse")
     assert seen[7] - seen[1] == 6, seen
 
 
@@ -90,7 +89,7 @@ def test_event_loops():
             ("workers=2,nconnect=5", 2, 5),
         ):
             with mount(server, words) as said:
-                names = [(task / "comm").read_text() for task in Path(f"/proc/{said['pid']}/task").iterdir()]
+                names = of_threads(said["pid"], "comm")
                 assert sum(name.startswith("worker-") for name in names) == workers, (words, names)
                 assert any(name.startswith("fuse-") for name in names) == (workers == 0), (words, names)
                 options = said["options"].split(",")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from suites import LIMIT, servers_of, start_responder, state, until
+from suites import LIMIT, of_threads, servers_of, start_responder, state, until  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[3]
 #: The seconds in which a killed process must be gone, with allowance for a busy machine. docs/RELIABILITY.md has the

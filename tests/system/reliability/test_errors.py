@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from reliability.support import LIMIT, READY, Setup, begin, gone, mounted, pattern, program, ready, run, state, until, waits
+from reliability.support import LIMIT, READY, Setup, begin, gone, mounted, of_threads, pattern, program, ready, run, state, until, waits
 
 
 def fails(*failures):
@@ -231,13 +231,12 @@ def test_the_process_keeps_only_the_capabilities_it_needs(setup):
     needed = sum(1 << bit for bit in (2, 10, 14, 19, 21))
     (setup.mnt / "f").write_bytes(b"f")
     own = dict(line.split(":\t") for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
-    tasks = list(Path(f"/proc/{setup.client}/task").iterdir())
-    assert len(tasks) > 2
-    for task in tasks:
-        lines = (task / "status").read_text().splitlines()
-        has = dict(line.split(":\t") for line in lines if ":\t" in line)
+    threads = of_threads(setup.client, "status")
+    assert len(threads) > 2
+    for status in threads:
+        has = dict(line.split(":\t") for line in status.splitlines() if ":\t" in line)
         for kind in ("CapEff", "CapPrm"):
-            assert int(has[kind], 16) == int(own[kind], 16) & needed, (task.name, kind, has[kind])
+            assert int(has[kind], 16) == int(own[kind], 16) & needed, (has["Name"], kind, has[kind])
         assert int(has["CapBnd"], 16) & ~needed == 0, has["CapBnd"]
         assert int(has["CapInh"], 16) == 0 and int(has["CapAmb"], 16) == 0
         assert has["NoNewPrivs"] == "1"
