@@ -24,6 +24,9 @@ pub enum NfsError {
     /// The server ran the procedure and answered with an error status.
     #[error("server answered {}", .0.name())]
     Status(Status),
+    /// The server has made the object, and then refused a call that belongs to it.
+    #[error("server made the object, and then answered {}", .0.name())]
+    Unfinished(Status),
     /// The server does not accept the caller's credential (RFC 5531 section 8.2, auth_stat).
     #[error("server refused the caller: {0}")]
     Denied(String),

@@ -85,7 +85,7 @@ impl Nfs3Client {
         let object = match made.object {
             Some(object) => object,
             None => {
-                let found = self.lookup(cred, dir, name).await?;
+                let found = self.lookup(cred, dir, name).await.map_err(unfinished)?;
                 made.object = Some(found.object);
                 found.object
             }
@@ -96,9 +96,18 @@ impl Nfs3Client {
                 *time = SetTime::ToServerTime;
             }
         }
-        let wcc = self.setattr(cred, &object, &new, None).await?;
+        let set = self.setattr(cred, &object, &new, None).await;
+        let wcc = set.map_err(unfinished)?;
         made.attributes = wcc.after;
         Ok(made)
+    }
+}
+
+/// The error of a call after CREATE, which has changed the directory already.
+fn unfinished(error: NfsError) -> NfsError {
+    match error {
+        NfsError::Status(status) => NfsError::Unfinished(status),
+        error => error,
     }
 }
 

@@ -1,6 +1,7 @@
 """Old and new data, and what is kept: docs/COHERENCE.md, with two mounts of a real export."""
 
 import contextlib
+import errno
 import json
 import mmap
 import os
@@ -670,3 +671,17 @@ def test_what_another_wrote_is_read_once_a_change_of_the_mode_has_shown_it():
                     os.pwrite(theirs, text * PAGE, 0)
                 os.chmod(seen, 0o600 + turn)
                 until(lambda text=text: page(file, 0) == text * PAGE, "what was written at the server")
+
+
+@pytest.mark.responder("--fail", "SETATTR=IO:1")
+@pytest.mark.parametrize("mount", ["actimeo=3600", "actimeo=3600,permissions=server"], indirect=True)
+def test_a_file_whose_exclusive_create_fails_half_way_is_seen(mount, server):
+    """An exclusive CREATE sets the attributes by a SETATTR of its own. That one may fail, and the name is there."""
+    assert not (mount / "f").exists() and os.listdir(mount) == []
+    with pytest.raises(OSError) as raised:
+        os.open(mount / "f", os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+    assert raised.value.errno == errno.EIO
+    assert (server.export / "f").exists()
+    # The kernel is notified after the reply to the call that failed.
+    until(lambda: (mount / "f").exists(), "the name that was made")
+    assert os.listdir(mount) == ["f"]

@@ -106,7 +106,7 @@ impl FsError {
 
 fn errno_of_call(error: &NfsError) -> i32 {
     match error {
-        NfsError::Status(status) => errno_of_status(*status),
+        NfsError::Status(status) | NfsError::Unfinished(status) => errno_of_status(*status),
         NfsError::Denied(_) => libc::EACCES,
         // The program did nothing wrong: client, server or network did.
         NfsError::Refused(_) => libc::EIO,
