@@ -167,3 +167,40 @@ def test_a_change_of_attributes_whose_reply_never_came_is_seen(code):
         until(lambda: seen.stat().st_mode == there.stat().st_mode, "the mode on the mount")
         until(lambda: seen.stat().st_size == there.stat().st_size, "the size on the mount")
         assert state(seen) == state(there)
+
+
+@pytest.mark.parametrize("procedure, code, then, found", [
+    ("REMOVE", "os.unlink('f')", "os.rename('other', 'f')", {"f": b"other"}),
+    ("RENAME", "os.rename('f', 'g')", "os.rename('other', 'f')", {"f": b"other", "g": b"f"}),
+    ("RENAME", "os.rename('f', 'd/f')", "os.rename('other', 'd/f')", {"d/f": b"other"}),
+    ("LINK", "os.link('f', 'g')", "os.rename('other', 'g')", {"f": b"f", "g": b"other"}),
+    ("SETATTR", "os.truncate('f', 0)", "os.truncate('f', 3)", {"f": bytes(3), "other": b"other"}),
+    ("SETATTR", "os.open('f', os.O_RDWR | os.O_TRUNC)", "os.truncate('f', 3)", {"f": bytes(3), "other": b"other"}),
+])  # fmt: skip
+def test_what_others_do_comes_after_the_change_of_a_killed_program(procedure, code, then, found):
+    """The kernel lets others change the directory, or the file, as soon as the killed program has its answer."""
+    with scripted() as (server, command):
+        for name in ("f", "other"):
+            (server.export / name).write_bytes(name.encode())
+        (server.export / "d").mkdir()
+        server.mount_well(FOR_EVER)
+        assert sorted(os.listdir(server.mnt)) == ["d", "f", "other"]
+        within = f"os.chdir({str(server.mnt)!r}); "
+        later = [sys.executable, "-c", f"import os; {within}{then}"]
+        started = []
+
+        def meanwhile():
+            started.append(subprocess.Popen(later))
+            until(lambda: blocked(started[0].pid) or started[0].poll() is not None, "the other program's call")
+
+        try:
+            killed_in(command, procedure, within + code, meanwhile=meanwhile)
+            assert started[0].wait(LIMIT) == 0
+        finally:
+            for program in started:
+                program.kill()
+                program.wait()
+        # This waits for what is under way.
+        expect(nfsrdma("umount", server.mnt), 0)
+        files = [path for path in server.export.rglob("*") if path.is_file()]
+        assert {str(path.relative_to(server.export)): path.read_bytes() for path in files} == found

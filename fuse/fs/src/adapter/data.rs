@@ -11,6 +11,7 @@ use super::replies::{
 };
 use super::signals::hears;
 use super::state::{Adapter, close};
+use super::waiting::Held;
 use crate::cache::WriteData;
 use crate::fs::{FsResult, OpenFile, ReadEnd};
 use nfsrdma_channel::{Header, Reply, WriteIn};
@@ -29,7 +30,7 @@ impl<N: Nfs3> Adapter<N> {
         let (fs, cred) = (self.fs.clone(), self.cred(request, node));
         let (notifier, queued) = (self.notifier.clone(), self.queued.clone());
         let unflushed = !self.posix_locks();
-        self.change(request, reply, |reply| async move {
+        let operation = move |reply: Held| async move {
             let reads = fs.clone();
             let known = async move {
                 let known = move || !reads.may_miss_end(node, 1);
@@ -55,7 +56,11 @@ impl<N: Nfs3> Adapter<N> {
                     None => {}
                 },
             );
-        });
+        };
+        match flags & libc::O_TRUNC {
+            0 => self.change(request, reply, operation),
+            _ => self.change_of([node; 2], request, reply, operation),
+        }
     }
 
     pub(super) fn read(

@@ -36,6 +36,7 @@ mod replies;
 mod ring;
 mod signals;
 mod state;
+mod turns;
 mod unmount;
 mod waiting;
 mod worker;
@@ -295,6 +296,7 @@ fn start<N: Nfs3>(
     let adapter = Adapter {
         fs: fs.clone(),
         waiting: waiting.clone(),
+        turns: Arc::default(),
         credentials: credentials.clone(),
         notifier: channel.notifier(),
         queued,

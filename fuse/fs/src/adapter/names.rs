@@ -81,7 +81,7 @@ impl<N: Nfs3> Adapter<N> {
         reply: Reply,
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
-        self.change(request, reply, |reply| async move {
+        self.change_of([parent; 2], request, reply, move |reply| async move {
             let result = fs.mknod(&cred, parent, name.as_bytes(), mode, rdev).await;
             reply_new_entry(reply, result, &fs, (parent, &name));
         });
@@ -96,7 +96,7 @@ impl<N: Nfs3> Adapter<N> {
         reply: Reply,
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
-        self.change(request, reply, |reply| async move {
+        self.change_of([parent; 2], request, reply, move |reply| async move {
             let result = fs.mkdir(&cred, parent, name.as_bytes(), mode).await;
             reply_new_entry(reply, result, &fs, (parent, &name));
         });
@@ -104,7 +104,7 @@ impl<N: Nfs3> Adapter<N> {
 
     pub(super) fn unlink(&self, request: &Header, parent: u64, name: &OsStr, reply: Reply) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
-        self.change(request, reply, |reply| async move {
+        self.change_of([parent; 2], request, reply, move |reply| async move {
             let result = fs.unlink(&cred, parent, name.as_bytes()).await;
             reply_or_undo(reply, result, reply_ok, |_| {
                 fs.name_unheard(parent, name.as_bytes());
@@ -114,7 +114,7 @@ impl<N: Nfs3> Adapter<N> {
 
     pub(super) fn rmdir(&self, request: &Header, parent: u64, name: &OsStr, reply: Reply) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
-        self.change(request, reply, |reply| async move {
+        self.change_of([parent; 2], request, reply, move |reply| async move {
             let result = fs.rmdir(&cred, parent, name.as_bytes()).await;
             reply_or_undo(reply, result, reply_ok, |_| {
                 fs.name_unheard(parent, name.as_bytes());
@@ -132,7 +132,7 @@ impl<N: Nfs3> Adapter<N> {
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
         let target = target.to_owned();
-        self.change(request, reply, |reply| async move {
+        self.change_of([parent; 2], request, reply, move |reply| async move {
             let result = fs
                 .symlink(&cred, parent, name.as_bytes(), target.as_bytes())
                 .await;
@@ -151,15 +151,20 @@ impl<N: Nfs3> Adapter<N> {
         let (fs, cred) = (self.fs.clone(), self.cred(request, from.0));
         let (name, new_name) = (from.1.to_owned(), to.1.to_owned());
         let (parent, new_parent) = (from.0, to.0);
-        self.change(request, reply, |reply| async move {
-            let from = (parent, name.as_bytes());
-            let to = (new_parent, new_name.as_bytes());
-            let result = fs.rename(&cred, from, to, flags).await;
-            reply_or_undo(reply, result, reply_ok, |_| {
-                fs.name_unheard(from.0, from.1);
-                fs.name_unheard(to.0, to.1);
-            });
-        });
+        self.change_of(
+            [parent, new_parent],
+            request,
+            reply,
+            move |reply| async move {
+                let from = (parent, name.as_bytes());
+                let to = (new_parent, new_name.as_bytes());
+                let result = fs.rename(&cred, from, to, flags).await;
+                reply_or_undo(reply, result, reply_ok, |_| {
+                    fs.name_unheard(from.0, from.1);
+                    fs.name_unheard(to.0, to.1);
+                });
+            },
+        );
     }
 
     pub(super) fn link(
@@ -171,7 +176,7 @@ impl<N: Nfs3> Adapter<N> {
         reply: Reply,
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
-        self.change(request, reply, |reply| async move {
+        self.change_of([parent; 2], request, reply, move |reply| async move {
             let result = fs.link(&cred, node, parent, name.as_bytes()).await;
             reply_new_entry(reply, result, &fs, (parent, &name));
         });
@@ -188,7 +193,7 @@ impl<N: Nfs3> Adapter<N> {
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
         let unflushed = !self.posix_locks();
-        self.change(request, reply, |reply| async move {
+        self.change_of([parent; 2], request, reply, move |reply| async move {
             let result = fs.create(&cred, parent, name.as_bytes(), mode, flags).await;
             reply_or_undo(
                 reply,

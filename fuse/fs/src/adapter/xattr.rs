@@ -60,7 +60,7 @@ impl<N: Nfs3> Adapter<N> {
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, node), name.to_owned());
         let value = value.to_vec();
-        self.change(request, reply, |reply| async move {
+        self.change_of([node; 2], request, reply, move |reply| async move {
             let name = name.as_bytes();
             reply_held(
                 reply,
@@ -72,7 +72,7 @@ impl<N: Nfs3> Adapter<N> {
 
     pub(super) fn removexattr(&self, request: &Header, node: u64, name: &OsStr, reply: Reply) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, node), name.to_owned());
-        self.change(request, reply, |reply| async move {
+        self.change_of([node; 2], request, reply, move |reply| async move {
             let removed = fs.removexattr(&cred, node, name.as_bytes()).await;
             reply_held(reply, removed, reply_ok);
         });
