@@ -478,7 +478,6 @@ macro_rules! xdr_enum {
     ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $value:literal,)* }) => {
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        #[repr(u32)]
         pub enum $name { $($(#[$vmeta])* $variant = $value,)* }
 
         impl $name {

@@ -46,13 +46,12 @@ impl<N: Nfs3> Fs<N> {
         let wanted = nfsrdma_xdr::nfs3::access::READ;
         let now = self.now();
         self.check_open(cred, &inode, wanted, since).await?;
-        let keep_cache = {
+        let (keep_cache, drops) = {
             let mut state = inode.state.lock();
-            let epoch = state.epoch;
-            let unchanged = std::mem::replace(&mut state.kernel_epoch, epoch) == epoch;
-            unchanged && !self.children_need_attributes(&state, now)
+            let (keeps, drops) = inode.keeps_pages(&mut state, false);
+            (keeps && !self.children_need_attributes(&state, now), drops)
         };
-        let dir = Arc::new(DirHandle::new(inode, cred.clone()));
+        let dir = Arc::new(DirHandle::new(inode, cred.clone(), drops));
         let handle = self.dirs.write().insert(dir) as u64;
         Ok(Opened {
             handle,
@@ -94,10 +93,10 @@ impl<N: Nfs3> Fs<N> {
     }
 
     fn dir(&self, handle: u64) -> FsResult<Arc<DirHandle>> {
-        let dirs = self.dirs.read();
-        dirs.get(handle as usize)
-            .cloned()
-            .ok_or(FsError::UnknownHandle)
+        let dir = self.dirs.read().get(handle as usize).cloned();
+        let dir = dir.ok_or(FsError::UnknownHandle)?;
+        dir.inode.open_handled(&dir.drops);
+        Ok(dir)
     }
 
     pub fn releasedir(&self, handle: u64) -> FsResult<()> {

@@ -13,6 +13,7 @@ use super::clock::Nanos;
 use super::digest::{digest, digest_of_contents};
 use super::file::FileData;
 use super::inode_flags::{Flag, Flags};
+use super::promised_drops::PromisedDrops;
 use crate::sync::Mutex;
 use nfsrdma_nfs3::{Acls, Cred};
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, Verifier, WccData, access};
@@ -66,6 +67,7 @@ pub struct Inode {
     /// The number of calls under way that remove one of its names, hidden or not, without hiding the
     /// file before. Changed with `state` locked.
     pub losing: AtomicU16,
+    pub(super) promised: PromisedDrops,
     /// The directory in which the kernel was last given a name of this object; 0 if none was given.
     pub named_in: AtomicU64,
     /// For a directory: whether the kernel must look its names up each time. See `sibling_names`.
@@ -528,6 +530,7 @@ impl Inode {
             flags: Flags::default(),
             hidden_links: AtomicU16::new(0),
             losing: AtomicU16::new(0),
+            promised: PromisedDrops::default(),
             named_in: AtomicU64::new(0),
             names_asked: Mutex::default(),
             state: Mutex::new(State::new()),

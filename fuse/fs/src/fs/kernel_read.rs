@@ -159,11 +159,7 @@ impl<N: Nfs3> Fs<N> {
     /// server takes, and then for `queued`, which waits for READs that the kernel has made and no
     /// thread of this program has read.
     pub(super) async fn reads_before_open(&self, inode: &Inode, queued: impl Future<Output = ()>) {
-        let misled = {
-            let state = inode.state.lock();
-            state.told_epoch != 0 && state.told_epoch != state.epoch
-        };
-        if misled {
+        if inode.kernel_is_misled() {
             reads_so_far(inode).await;
             queued.await;
         }

@@ -41,6 +41,7 @@ mod opening;
 mod outdated;
 mod paths;
 mod pending_opens;
+mod promised_drops;
 mod read;
 mod remove;
 mod rename;

@@ -12,7 +12,7 @@ use super::Fs;
 use super::access::wanted_to_open;
 use super::error::{FsError, FsResult};
 use super::file::FileData;
-use super::inode::{Inode, Stamp};
+use super::inode::{Inode, Stamp, State};
 use super::open_file::{OpenFile, Opened};
 use super::outdated::drop_outdated;
 use crate::locks::Releasing;
@@ -21,6 +21,25 @@ use nfsrdma_xdr::nfs3::SetAttributes;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+impl Inode {
+    /// Whether the kernel may have attributes that are out of date, including the size.
+    pub(super) fn kernel_is_misled(&self) -> bool {
+        let state = self.state.lock();
+        self.promised.attributes() || state.told_epoch != 0 && state.told_epoch != state.epoch
+    }
+
+    /// An open is to be answered. Returns whether the kernel may keep its pages, and the number of what
+    /// it is to drop otherwise. `attributes`: those that it has are out of date as well.
+    pub(super) fn keeps_pages(&self, state: &mut State, attributes: bool) -> (bool, u16) {
+        let epoch = state.epoch;
+        let cached = std::mem::replace(&mut state.kernel_epoch, epoch);
+        let outdated = cached != 0 && cached != epoch;
+        self.promised.promise(outdated, attributes);
+        let keep = cached == epoch && !self.promised.pages();
+        (keep, self.promised.number())
+    }
+}
 
 impl<N: Nfs3> Fs<N> {
     /// Opens a file: asks the server whether `cred` may, and whether the file has changed, so that
@@ -124,17 +143,17 @@ impl<N: Nfs3> Fs<N> {
     /// Registers an open file, and decides what the kernel may keep of its caches.
     pub(super) fn opened(&self, inode: Arc<Inode>, cred: &Cred, flags: i32) -> Opened {
         inode.opens.fetch_add(1, Ordering::Relaxed);
-        let (keep_cache, attributes_changed) = {
+        let (keep_cache, attributes_changed, drops) = {
             let mut state = inode.state.lock();
             let epoch = state.epoch;
             let told = std::mem::replace(&mut state.told_epoch, epoch);
-            let cached = std::mem::replace(&mut state.kernel_epoch, epoch);
-            (cached == epoch, told != 0 && told != epoch)
+            let (keep, drops) = inode.keeps_pages(&mut state, told != 0 && told != epoch);
+            (keep, inode.promised.attributes(), drops)
         };
         if !keep_cache {
             self.pages_dropped_of(&inode);
         }
-        let file = Arc::new(OpenFile::new(inode, cred.clone(), flags));
+        let file = Arc::new(OpenFile::new(inode, cred.clone(), flags, drops));
         let handle = self.files.write().insert(file.clone()) as u64;
         if file.can_write() {
             let mut writable = self.writable.lock();

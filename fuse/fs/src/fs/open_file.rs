@@ -4,7 +4,7 @@ use super::inode::Inode;
 use super::writer::Writer;
 use crate::cache::ReadAhead;
 use crate::sync::Mutex;
-use crate::sync::atomic::AtomicBool;
+use crate::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use nfsrdma_nfs3::Cred;
 use std::sync::Arc;
 
@@ -29,10 +29,26 @@ pub struct OpenFile {
     pub writer: Arc<Writer>,
     /// A descriptor of it was closed, so there may be no other.
     pub flushed: AtomicBool,
+    /// See [`Inode::open_handled`].
+    drops: AtomicU16,
+}
+
+impl Inode {
+    /// A request by an open file shows that the kernel has handled the reply to its open. `drops`: what
+    /// that was to make it drop ([`PromisedDrops::number`](super::promised_drops::PromisedDrops)), set to
+    /// 0.
+    pub(super) fn open_handled(&self, drops: &AtomicU16) {
+        // Mostly it is 0, and that is cheaper to see.
+        if drops.load(Ordering::Relaxed) != 0 {
+            let number = drops.swap(0, Ordering::Relaxed);
+            let _state = self.state.lock();
+            self.promised.dropped(number);
+        }
+    }
 }
 
 impl OpenFile {
-    pub fn new(inode: Arc<Inode>, cred: Cred, flags: i32) -> Self {
+    pub fn new(inode: Arc<Inode>, cred: Cred, flags: i32, drops: u16) -> Self {
         OpenFile {
             inode,
             cred,
@@ -40,7 +56,13 @@ impl OpenFile {
             readahead: Mutex::default(),
             writer: Arc::default(),
             flushed: AtomicBool::new(false),
+            drops: AtomicU16::new(drops),
         }
+    }
+
+    /// A request by this file has arrived, other than RELEASE or pages of a mapping.
+    pub fn used(&self) {
+        self.inode.open_handled(&self.drops);
     }
 
     pub fn can_write(&self) -> bool {

@@ -83,6 +83,7 @@ impl<N: Nfs3> Fs<N> {
             return None;
         }
         let file = self.files.read().get(handle as usize).cloned()?;
+        file.used();
         self.check_locks(&file, handle).ok()?;
         let data = file.inode.data()?;
         let (found, size) = data.with(|inner| {
@@ -115,6 +116,7 @@ impl<N: Nfs3> Fs<N> {
         flags: i32,
     ) -> FsResult<Segs<Buf>> {
         let file = self.file(handle)?;
+        file.used();
         self.check_locks(&file, handle)?;
         let inode = &file.inode;
         if OpenFile::is_direct(flags) {

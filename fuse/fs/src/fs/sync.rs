@@ -52,6 +52,7 @@ impl<N: Nfs3> Fs<N> {
     /// FLUSH, if there is nothing to do, which is the usual case; `None` otherwise.
     pub fn flush_cached(&self, handle: u64) -> Option<FsResult<()>> {
         let file = self.files.read().get(handle as usize).cloned()?;
+        file.used();
         file.flushed.store(true, Ordering::Relaxed);
         if file.writer.has_failed() {
             return None;
@@ -99,6 +100,7 @@ impl<N: Nfs3> Fs<N> {
                 return;
             }
         };
+        file.used();
         // Set before the data is looked at, so that later writes see it.
         file.flushed.store(true, Ordering::Relaxed);
         if file.can_write() {
@@ -130,6 +132,7 @@ impl<N: Nfs3> Fs<N> {
         caller: &mut impl WaitingCaller,
     ) -> FsResult<()> {
         let file = self.file(handle)?;
+        file.used();
         self.write_back(&file.inode, true).await;
         if !caller.is_waiting() {
             return Err(NfsError::Interrupted.into());

@@ -67,6 +67,7 @@ impl<N: Nfs3> Fs<N> {
         flags: i32,
     ) -> Option<FsResult<u32>> {
         let file = self.files.read().get(handle as usize).cloned()?;
+        file.used();
         let waits = OpenFile::is_direct(flags) || file.is_sync() || self.config.sync;
         if waits || file.writer.refuses() {
             return None;
@@ -144,6 +145,7 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<u32> {
         let data = data.into();
         let file = self.file(handle)?;
+        file.used();
         self.check_locks(&file, handle)?;
         if !OpenFile::is_direct(flags) {
             self.report_failure(&file, offset, caller).await?;
