@@ -67,7 +67,8 @@ impl<N: Nfs3> Fs<N> {
             }
         }
         let target = losing.as_ref().map(|(target, _)| target);
-        let epoch = from_dir.state.lock().epoch;
+        let epochs = || [&from_dir, &to_dir].map(|dir| dir.state.lock().epoch);
+        let before = epochs();
         let source = self.known_child(&from_dir, from.1);
         let result = self
             .rename_call(cred, (&from_dir, from.1), (&to_dir, to.1))
@@ -92,10 +93,17 @@ impl<N: Nfs3> Fs<N> {
             }
             (Err(error), _, _) => return Err(error),
         }
-        // If another client has changed the directory before, the name may have led to another
-        // object, and that was renamed.
-        let source = source.filter(|_| from_dir.state.lock().epoch == epoch);
-        self.own_name(&from_dir, from.1, None);
+        // If another client has changed a directory before, the names may have led to other objects,
+        // of which one was renamed; or to one, and then both are still there.
+        let after = epochs();
+        let source = source.filter(|_| after[0] == before[0]);
+        let one = source
+            .as_ref()
+            .is_some_and(|source| target.is_some_and(|of| Arc::ptr_eq(of, source)));
+        match one || after != before {
+            true => self.names.remove(from_dir.nodeid, from.1),
+            false => self.own_name(&from_dir, from.1, None),
+        }
         self.name_renamed(&to_dir, to.1, source.as_ref());
         if let Some(target) = target {
             if source.is_none_or(|source| source.handle != target.handle) {

@@ -3,6 +3,7 @@
 use crate::support::*;
 use nfsrdma_fs::fs::ROOT;
 use nfsrdma_memory_server::{Fate, MemoryServer, Op};
+use nfsrdma_nfs3::Nfs3;
 use nfsrdma_rpcrdma::exec::block_on;
 use nfsrdma_xdr::nfs3::{SetAttributes, Status};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -315,4 +316,38 @@ fn an_open_file_that_does_not_get_its_name_back_is_not_removed_at_its_last_close
     };
     assert!(hidden.starts_with(".nfs") && tmp == "tmp", "{names:?}");
     assert_eq!(m.server.contents(hidden).unwrap(), b"old");
+}
+
+/// Another client has made the second name meanwhile. RENAME does nothing then (RFC 1813 section
+/// 3.3.14).
+#[test]
+fn a_name_that_is_renamed_to_another_one_of_its_file_stays() {
+    for open in [false, true] {
+        for elsewhere in [false, true] {
+            let m = Mount::new();
+            m.server.plant("x", b"text");
+            let dir = block_on(m.fs.mkdir(&m.cred, ROOT, b"dir", 0o755)).unwrap();
+            let to = match elsewhere {
+                true => dir.nodeid,
+                false => ROOT,
+            };
+            let file = open.then(|| m.open(m.node("x"), RW).unwrap());
+            m.node("x");
+            assert!(m.lookup_in(to, "y").unwrap().is_none());
+            let at = match elsewhere {
+                true => m.server.handle("dir").unwrap(),
+                false => m.server.root(),
+            };
+            let x = m.server.handle("x").unwrap();
+            block_on(m.server.link(&m.cred, &x, &at, b"y")).unwrap();
+            let rename = m.fs.rename(&m.cred, (ROOT, b"x"), (to, b"y"), 0);
+            block_on(rename).unwrap();
+            let context = format!("open: {open}, elsewhere: {elsewhere}");
+            assert!(m.lookup_in(to, "y").unwrap().is_some(), "{context}");
+            assert!(m.lookup_in(ROOT, "x").unwrap().is_some(), "{context}");
+            if let Some(file) = file {
+                m.close(file).unwrap();
+            }
+        }
+    }
 }
