@@ -200,6 +200,11 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         self.cred.is_some()
     }
 
+    /// The credential of the data that is not on stable storage, or of the last such data.
+    pub fn cred(&self) -> Option<&C> {
+        self.cred.as_ref()
+    }
+
     /// The end of the data written here that the size in the attributes may not include yet.
     pub fn end(&self) -> u64 {
         self.end

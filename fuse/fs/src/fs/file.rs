@@ -10,6 +10,7 @@
 
 use super::appends::{Appends, Turn};
 use super::clock::Nanos;
+use super::error::FsError;
 use super::stale_pages::{Dropped, StalePages};
 use super::stats::Stats;
 use super::writer::Writer;
@@ -21,6 +22,9 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
+
+/// The most users whose losses are remembered for each file.
+const MOST_LOSERS: usize = 16;
 
 /// The limits and totals that all files share.
 #[derive(Debug)]
@@ -103,6 +107,10 @@ pub struct FileState {
     stale_pages: StalePages,
     /// The epoch of the file's contents to which the cached data belongs.
     epoch: u64,
+    /// How often written data was lost.
+    losses: u64,
+    /// The last error by which data of each user was lost, with the user and the number of that loss.
+    lost: Vec<(u32, u64, FsError)>,
 }
 
 impl FileState {
@@ -141,6 +149,32 @@ impl FileState {
         self.exclusive -= 1;
         self.ended += 1;
         self.write_back.end_flush();
+    }
+
+    /// Written data is lost, of the user whose data is not on stable storage.
+    pub(super) fn lose(&mut self, error: &FsError) {
+        let Some(uid) = self.write_back.cred().map(|cred| cred.uid) else {
+            return;
+        };
+        self.losses += 1;
+        self.lost.retain(|(of, ..)| *of != uid);
+        if self.lost.len() >= MOST_LOSERS {
+            self.lost.remove(0);
+        }
+        self.lost.push((uid, self.losses, error.clone()));
+    }
+
+    /// How often written data was lost.
+    pub(super) fn losses(&self) -> u64 {
+        self.losses
+    }
+
+    /// The last error by which data of this user was lost, unless [`FileState::losses`] was `before`
+    /// then or later.
+    pub(super) fn lost_since(&self, uid: u32, before: u64) -> Option<FsError> {
+        let mut lost = self.lost.iter();
+        let (.., error) = lost.find(|(of, number, _)| *of == uid && *number > before)?;
+        Some(error.clone())
     }
 
     /// Begins an O_DIRECT write of `range`; false if it has to wait for a SETATTR, or for an earlier

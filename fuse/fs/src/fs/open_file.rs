@@ -4,7 +4,7 @@ use super::inode::Inode;
 use super::writer::Writer;
 use crate::cache::ReadAhead;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use nfsrdma_nfs3::Cred;
 use std::sync::Arc;
 
@@ -29,6 +29,9 @@ pub struct OpenFile {
     pub writer: Arc<Writer>,
     /// A descriptor of it was closed, so there may be no other.
     pub flushed: AtomicBool,
+    /// The [losses](super::file::FileState::losses) of which fsync need not tell: those before the file
+    /// was opened, or that it has told.
+    pub(super) losses: AtomicU64,
     /// See [`Inode::open_handled`].
     drops: AtomicU16,
 }
@@ -49,6 +52,7 @@ impl Inode {
 
 impl OpenFile {
     pub fn new(inode: Arc<Inode>, cred: Cred, flags: i32, drops: u16) -> Self {
+        let losses = inode.data().map(|data| data.with(|inner| inner.losses()));
         OpenFile {
             inode,
             cred,
@@ -56,6 +60,7 @@ impl OpenFile {
             readahead: Mutex::default(),
             writer: Arc::default(),
             flushed: AtomicBool::new(false),
+            losses: AtomicU64::new(losses.unwrap_or(0)),
             drops: AtomicU16::new(drops),
         }
     }

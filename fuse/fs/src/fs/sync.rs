@@ -4,7 +4,8 @@
 //! `write_back` asks the file's `WriteBack` for the next action until nothing is dirty or unstable:
 //! it starts WRITEs, waits for their replies, and sends a COMMIT. If the COMMIT returns another
 //! write verifier than the WRITEs, the server has restarted, and `WriteBack` makes the data dirty
-//! again. Errors are stored in each open file that wrote. Its next FSYNC returns them, once. Until
+//! again. Errors are stored in each open file that wrote. Its next FSYNC returns them, once, as does that
+//! of every other open file of the same user. Until
 //! then the next FLUSH of each process returns them as well ([`super::writer`]). Data that is lost without
 //! any program getting the error is listed (`lose`) and reported at the unmount. `tick`, about once
 //! a second, starts the write-back of files that have been dirty
@@ -137,7 +138,7 @@ impl<N: Nfs3> Fs<N> {
         if !caller.is_waiting() {
             return Err(NfsError::Interrupted.into());
         }
-        file.writer.report(caller)?;
+        self.report_lost(&file, caller)?;
         self.check_locks(&file, handle)
     }
 

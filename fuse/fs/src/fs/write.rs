@@ -253,7 +253,7 @@ impl<N: Nfs3> Fs<N> {
             if !caller.is_waiting() {
                 return Err(NfsError::Interrupted.into());
             }
-            file.writer.report(caller)?;
+            self.report_own(file, caller)?;
         }
         Ok(written as u32)
     }

@@ -2,7 +2,7 @@
 
 use super::Fs;
 use super::error::{FsError, FsResult};
-use super::file::FileData;
+use super::file::{FileData, FileState};
 use super::inode::Inode;
 use super::open_file::OpenFile;
 use super::unwritten::Unwritten;
@@ -34,6 +34,40 @@ impl<N: Nfs3> Fs<N> {
         file.writer.refuse(offset, caller)
     }
 
+    /// The error for fsync to report to `caller`, once: of data that was lost since `file` was opened,
+    /// whichever program of its user wrote it: one may put on stable storage what others have written.
+    /// (The errors of other users are theirs.)
+    pub(super) fn report_lost(&self, file: &OpenFile, caller: &impl WaitingCaller) -> FsResult<()> {
+        self.report_own(file, caller)?;
+        let Some(data) = file.inode.data() else {
+            return Ok(());
+        };
+        let told = file.losses.load(Ordering::Relaxed);
+        let lost_since = |inner: &mut FileState| inner.lost_since(file.cred.uid, told);
+        let (losses, lost) = data.with(|inner| (inner.losses(), lost_since(inner)));
+        if caller.sees_result() {
+            file.losses.store(losses, Ordering::Relaxed);
+        }
+        lost.map_or(Ok(()), Err)
+    }
+
+    /// The error for a write with O_SYNC to report, once: of data that was written through `file`.
+    pub(super) fn report_own(&self, file: &OpenFile, caller: &impl WaitingCaller) -> FsResult<()> {
+        // Read before: what fails meanwhile is told by the next fsync.
+        let losses = file
+            .inode
+            .data()
+            .map(|data| data.with(|inner| inner.losses()));
+        let reported = file.writer.report(caller);
+        if let Some(losses) = losses
+            && reported.is_err()
+            && caller.sees_result()
+        {
+            file.losses.store(losses, Ordering::Relaxed);
+        }
+        reported
+    }
+
     /// Data could not be written: reports the error to each open file that wrote, or keeps it for
     /// the unmount if none is left.
     pub(super) fn write_failed(
@@ -53,7 +87,10 @@ impl<N: Nfs3> Fs<N> {
             tracing::error!(fileid = inode.fileid, ?range, %error, "data could not be written");
         }
         self.contents_lost(inode);
-        let writers: Vec<_> = data.with(|inner| inner.write_back().writers().collect());
+        let writers: Vec<_> = data.with(|inner| {
+            inner.lose(error);
+            inner.write_back().writers().collect()
+        });
         let told = !writers.is_empty();
         for range in ranges {
             let lost = Unwritten::new(inode.fileid, range.clone(), error.to_string());

@@ -350,7 +350,7 @@ fn an_object_that_changes_its_type_is_an_error_of_its_own() {
 }
 
 #[test]
-fn who_has_everything_on_the_server_is_not_told_of_what_others_lose() {
+fn who_has_everything_on_the_server_is_told_only_by_fsync_of_what_others_lose() {
     let m = Mount::new();
     let (node, safe) = m.create("f");
     m.write(safe, 0, b"safe").unwrap();
@@ -361,6 +361,8 @@ fn who_has_everything_on_the_server_is_not_told_of_what_others_lose() {
         Op::Write => Fate::Refused(Status::DQuot),
         _ => Fate::Done,
     });
+    assert_eq!(errno(m.flush(safe)), 0);
+    assert_eq!(errno(m.fsync(safe)), libc::EDQUOT);
     assert_eq!(errno(m.fsync(safe)), 0);
     assert_eq!(errno(m.fsync(other)), libc::EDQUOT);
     // Both open files wrote, and each gets the error once.
@@ -626,4 +628,30 @@ fn attributes_of_another_type_in_each_reply_are_one_line_a_minute() {
     });
     assert!(m.server.calls(Op::Read) > 100);
     m.release(f);
+}
+
+/// One program writes, and another one has the file put on stable storage, as a checkpointer does.
+#[test]
+fn who_syncs_a_file_is_told_of_what_others_lose() {
+    let m = Mount::new();
+    let (node, writer) = m.create("f");
+    m.server.change_file("f", 0, &[], Some(0o666));
+    let [syncs, reads] = [RW, libc::O_RDONLY].map(|flags| m.open(node, flags).unwrap());
+    let other = block_on(m.fs.open(&cred(1000), node, RW)).unwrap().handle;
+    m.write(writer, 0, b"data").unwrap();
+    m.server.set_hook(|op, _| match op {
+        Op::Write => Fate::Refused(Status::DQuot),
+        _ => Fate::Done,
+    });
+    for file in [syncs, reads] {
+        assert_eq!(errno(m.fsync(file)), libc::EDQUOT);
+        assert_eq!(errno(m.fsync(file)), 0);
+        assert_eq!(errno(m.close(file)), 0);
+    }
+    // Neither another user nor who opens it later is told.
+    let later = m.open(node, RW).unwrap();
+    for file in [other, later] {
+        assert_eq!(errno(m.fsync(file)), 0);
+    }
+    assert_eq!(errno(m.close(writer)), libc::EDQUOT);
 }
