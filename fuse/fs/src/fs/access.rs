@@ -10,7 +10,7 @@ use super::error::{FsError, FsResult};
 use super::inode::{Inode, Stamp};
 use super::search::is_current;
 use nfsrdma_nfs3::{Cred, Nfs3};
-use nfsrdma_xdr::nfs3::access;
+use nfsrdma_xdr::nfs3::{Attributes, access};
 use std::sync::Arc;
 
 /// All rights of a file, asked for together so that the answer serves later requests too.
@@ -92,7 +92,7 @@ impl<N: Nfs3> Fs<N> {
         if wanted == 0 {
             return self.fetch(cred, &inode).await.map(|_| ());
         }
-        self.ask_access(cred, &inode, wanted).await
+        self.ask_access(cred, &inode, wanted).await.map(|_| ())
     }
 
     /// Checks whether `cred` may write, for truncate(2), which has no open file. SETATTR does not
@@ -102,16 +102,18 @@ impl<N: Nfs3> Fs<N> {
             return Ok(());
         }
         let inode = self.inode(nodeid)?;
-        self.ask_access(cred, &inode, access::MODIFY).await
+        let asked = self.ask_access(cred, &inode, access::MODIFY);
+        asked.await.map(|_| ())
     }
 
-    /// Sends ACCESS. The attributes in its reply are applied, so this also revalidates.
+    /// Sends ACCESS. The attributes in its reply, which are returned, are applied, so this also
+    /// revalidates.
     pub(super) async fn ask_access(
         &self,
         cred: &Cred,
         inode: &Arc<Inode>,
         wanted: u32,
-    ) -> FsResult<()> {
+    ) -> FsResult<Option<Attributes>> {
         self.shared.stats.access_misses.add(1);
         let all = wanted | if inode.is_dir() { DIR } else { FILE };
         let (stamp, before) = (Stamp::now(), inode.state.lock().attributes().copied());
@@ -140,7 +142,7 @@ impl<N: Nfs3> Fs<N> {
                 if granted & wanted != wanted {
                     self.superuser.refused();
                 }
-                judge(wanted, granted)
+                judge(wanted, granted).map(|()| attributes)
             }
             Err(error) => Err(self.note_error(inode, error)),
         }

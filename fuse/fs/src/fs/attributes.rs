@@ -37,11 +37,15 @@ fn removed_object(inode: &Inode, error: &FsError) -> Option<Attributes> {
     })
 }
 
-/// The last known size of a regular file. `None` if it has set-id bits, because a SETATTR of the
-/// size then has an effect even if the size stays: the server clears them.
+/// The size of a regular file. `None` if it has set-id bits, because a SETATTR of the size then has
+/// an effect even if the size stays: the server clears them.
+fn plain_size(of: &Attributes) -> Option<u64> {
+    (of.kind == FileType::Regular && of.mode & 0o6000 == 0).then_some(of.size)
+}
+
+/// The last known one.
 fn known_size(inode: &Inode) -> Option<u64> {
-    let known = inode.state.lock().attributes().copied()?;
-    (known.kind == FileType::Regular && known.mode & 0o6000 == 0).then_some(known.size)
+    inode.state.lock().attributes().and_then(plain_size)
 }
 
 /// While this lives, programs' writes to the file wait.
@@ -214,7 +218,8 @@ impl<N: Nfs3> Fs<N> {
             return Ok(false);
         }
         match self.ask_access(cred, inode, access::MODIFY).await {
-            Ok(()) => Ok(known_size(inode) == Some(size)),
+            // What is known may be older: a reply to another call may have come in between.
+            Ok(told) => Ok(told.as_ref().and_then(plain_size) == Some(size)),
             // SETATTR is sent, for the server's error.
             Err(FsError::AccessDenied) => Ok(false),
             Err(error) => Err(error),

@@ -516,3 +516,50 @@ fn the_kernel_drops_what_a_change_of_attributes_without_a_reply_may_have_made_wr
         assert_eq!(m.read(opened.handle, 0, 4).unwrap(), known);
     }
 }
+
+/// A READ that the server has run before another client made the file longer is answered beside what
+/// truncate(2) asks, whose own answer is not taken for the newer one then.
+#[test]
+fn a_truncation_is_not_left_out_because_of_an_old_size() {
+    const OLD: u64 = 5000;
+    let m = Mount::new();
+    m.server.plant("f", &[1; OLD as usize]);
+    let node = m.node("f");
+    let file = m.open(node, RW).unwrap();
+    m.server.keep(Some(Op::Read));
+    std::thread::scope(|scope| {
+        let (read, answered) = channel();
+        let m = &m;
+        scope.spawn(move || {
+            assert_eq!(m.read(file, 0, 10).unwrap(), [1; 10]);
+            read.send(()).unwrap();
+        });
+        while m.server.calls(Op::Read) == 0 {
+            std::thread::yield_now();
+        }
+        m.server.change_file("f", OLD, &[2; 100], None);
+        let server = Arc::downgrade(&m.server);
+        let answered = std::sync::Mutex::new(answered);
+        m.server.set_hook(move |op, _| {
+            if op == Op::Access
+                && let Some(server) = server.upgrade()
+            {
+                server.keep(None);
+                let _ = answered
+                    .lock()
+                    .unwrap()
+                    .recv_timeout(Duration::from_secs(60));
+            }
+            Fate::Done
+        });
+        let new = SetAttributes {
+            size: Some(OLD),
+            ..SetAttributes::default()
+        };
+        block_on(m.fs.setattr(&m.cred, node, &new, true)).unwrap();
+    });
+    m.server.clear_hook();
+    assert_eq!(m.server.contents("f").unwrap().len() as u64, OLD);
+    assert_eq!(m.stat(node).unwrap().size, OLD);
+    m.close(file).unwrap();
+}
