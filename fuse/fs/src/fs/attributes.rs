@@ -150,6 +150,14 @@ impl<N: Nfs3> Fs<N> {
 
     /// Sends GETATTR, applies the attributes of its reply, and returns the newest ones known.
     pub(super) async fn fetch(&self, cred: &Cred, inode: &Arc<Inode>) -> FsResult<Attributes> {
+        let told = self.fetch_told(cred, inode).await?;
+        let newest = inode.state.lock().attributes().copied();
+        Ok(newest.unwrap_or(told))
+    }
+
+    /// As [`Fs::fetch`], but returns the attributes of the reply. Others are known if it overlaps another
+    /// reply, and it is not known which of the two is newer.
+    pub(super) async fn fetch_told(&self, cred: &Cred, inode: &Arc<Inode>) -> FsResult<Attributes> {
         self.shared.stats.attribute_misses.add(1);
         self.hidden_gone(inode).await;
         let stamp = Stamp::now();
@@ -160,8 +168,7 @@ impl<N: Nfs3> Fs<N> {
             }
             Ok(attributes) => {
                 self.apply_post_op_attr(inode, stamp, Some(&attributes));
-                let newest = inode.state.lock().attributes().copied();
-                Ok(newest.unwrap_or(attributes))
+                Ok(attributes)
             }
             Err(error) => Err(self.note_error(inode, error)),
         }

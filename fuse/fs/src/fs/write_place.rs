@@ -8,7 +8,8 @@ use crate::cache::WriteData;
 use nfsrdma_nfs3::{Cred, Nfs3};
 use std::sync::Arc;
 
-/// GETATTRs for pages behind the known end of the file, until one shows where the end is.
+/// GETATTRs for pages behind the known end of the file, or for an append, until one shows where the
+/// end is.
 const SIZE_TRIES: u32 = 4;
 
 /// Where the kernel has data from that it wants written.
@@ -123,9 +124,18 @@ impl<N: Nfs3> Fs<N> {
         match self.known_end(inode) {
             (Some(end), ended) => Ok((end, ended)),
             (None, ended) => {
-                let written = inode.unwritten_end();
-                let size = self.fetch(cred, inode).await?.size;
-                Ok((size.max(written), ended))
+                let mut end = 0;
+                for _ in 0..SIZE_TRIES {
+                    let written = inode.unwritten_end();
+                    let told = self.fetch_told(cred, inode).await?.size.max(written);
+                    let known = inode.state.lock().attributes().map(|known| known.size);
+                    end = known.map_or(told, |known| known.max(told));
+                    // Otherwise the reply overlaps another one, and either size may be the old one.
+                    if known.is_none_or(|known| known.max(written) == told) {
+                        break;
+                    }
+                }
+                Ok((end, ended))
             }
         }
     }

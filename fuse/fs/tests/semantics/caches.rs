@@ -517,15 +517,17 @@ fn the_kernel_drops_what_a_change_of_attributes_without_a_reply_may_have_made_wr
     }
 }
 
-/// A READ that the server has run before another client made the file longer is answered beside what
-/// truncate(2) asks, whose own answer is not taken for the newer one then.
-#[test]
-fn a_truncation_is_not_left_out_because_of_an_old_size() {
-    const OLD: u64 = 5000;
+const OLD: u64 = 5000;
+
+/// `deed` with a file of [`OLD`] bytes and its node, whose call of `op` is answered beside a READ that the
+/// server has run before another client made the file longer by 100 bytes. Neither reply is known to be
+/// the newer one.
+fn beside_an_old_read(op: Op, deed: impl FnOnce(&Mount, u64, u64)) -> Mount {
     let m = Mount::new();
     m.server.plant("f", &[1; OLD as usize]);
     let node = m.node("f");
     let file = m.open(node, RW).unwrap();
+    m.clock.advance(Duration::from_secs(3600));
     m.server.keep(Some(Op::Read));
     std::thread::scope(|scope| {
         let (read, answered) = channel();
@@ -540,8 +542,8 @@ fn a_truncation_is_not_left_out_because_of_an_old_size() {
         m.server.change_file("f", OLD, &[2; 100], None);
         let server = Arc::downgrade(&m.server);
         let answered = std::sync::Mutex::new(answered);
-        m.server.set_hook(move |op, _| {
-            if op == Op::Access
+        m.server.set_hook(move |of, _| {
+            if of == op
                 && let Some(server) = server.upgrade()
             {
                 server.keep(None);
@@ -552,14 +554,37 @@ fn a_truncation_is_not_left_out_because_of_an_old_size() {
             }
             Fate::Done
         });
+        deed(m, node, file);
+    });
+    m.server.clear_hook();
+    m.close(file).unwrap();
+    m
+}
+
+#[test]
+fn a_truncation_is_not_left_out_because_of_an_old_size() {
+    let m = beside_an_old_read(Op::Access, |m, node, _| {
         let new = SetAttributes {
             size: Some(OLD),
             ..SetAttributes::default()
         };
         block_on(m.fs.setattr(&m.cred, node, &new, true)).unwrap();
+        assert_eq!(m.stat(node).unwrap().size, OLD);
     });
-    m.server.clear_hook();
     assert_eq!(m.server.contents("f").unwrap().len() as u64, OLD);
-    assert_eq!(m.stat(node).unwrap().size, OLD);
-    m.close(file).unwrap();
+}
+
+/// As under a lock, beside a program that reads.
+#[test]
+fn an_append_does_not_go_over_what_another_has_appended_because_of_an_old_size() {
+    for direct in [0, libc::O_DIRECT] {
+        let m = beside_an_old_read(Op::Getattr, |m, _, file| {
+            let flags = RW | libc::O_APPEND | direct;
+            let write = m.fs.write(file, OLD, b"appended", flags);
+            assert_eq!(block_on(write).unwrap(), 8);
+        });
+        let contents = m.server.contents("f").unwrap();
+        assert_eq!(contents[OLD as usize..][..100], [2; 100]);
+        assert_eq!(&contents[OLD as usize + 100..], b"appended");
+    }
 }
