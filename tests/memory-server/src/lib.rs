@@ -157,6 +157,11 @@ impl MemoryServer {
         }
     }
 
+    /// The number of answers that are kept back.
+    pub fn kept(&self) -> usize {
+        self.kept.lock().1.len()
+    }
+
     /// The number of calls of a procedure so far.
     pub fn calls(&self, procedure: Op) -> u64 {
         self.calls[procedure as usize].load(Ordering::Relaxed)

@@ -23,6 +23,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+/// GETATTRs until the reply to one overlaps no other.
+const FETCH_TRIES: u32 = 4;
+
 /// The attributes that fstat(2) shows of an open object that this mount removed: since the server
 /// no longer knows its handle (`error`), the last known ones, with no links.
 fn removed_object(inode: &Inode, error: &FsError) -> Option<Attributes> {
@@ -149,15 +152,28 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// Sends GETATTR, applies the attributes of its reply, and returns the newest ones known.
+    ///
+    /// If the reply overlaps that to another call, which shows something else, either may be older than
+    /// what the caller asks for. Then another GETATTR is sent.
     pub(super) async fn fetch(&self, cred: &Cred, inode: &Arc<Inode>) -> FsResult<Attributes> {
-        let told = self.fetch_told(cred, inode).await?;
-        let newest = inode.state.lock().attributes().copied();
-        Ok(newest.unwrap_or(told))
+        let mut tries = 0;
+        loop {
+            let (told, ambiguous) = self.fetch_told(cred, inode).await?;
+            tries += 1;
+            if !ambiguous || tries == FETCH_TRIES {
+                let newest = inode.state.lock().attributes().copied();
+                return Ok(newest.unwrap_or(told));
+            }
+        }
     }
 
-    /// As [`Fs::fetch`], but returns the attributes of the reply. Others are known if it overlaps another
-    /// reply, and it is not known which of the two is newer.
-    pub(super) async fn fetch_told(&self, cred: &Cred, inode: &Arc<Inode>) -> FsResult<Attributes> {
+    /// As [`Fs::fetch`], with one GETATTR. Returns the attributes of its reply, and whether these may be
+    /// older than those that are known.
+    pub(super) async fn fetch_told(
+        &self,
+        cred: &Cred,
+        inode: &Arc<Inode>,
+    ) -> FsResult<(Attributes, bool)> {
         self.shared.stats.attribute_misses.add(1);
         self.hidden_gone(inode).await;
         let stamp = Stamp::now();
@@ -167,8 +183,8 @@ impl<N: Nfs3> Fs<N> {
                 Err(self.note_error(inode, error))
             }
             Ok(attributes) => {
-                self.apply_post_op_attr(inode, stamp, Some(&attributes));
-                Ok(attributes)
+                let ambiguous = self.apply_post_op_attr(inode, stamp, Some(&attributes));
+                Ok((attributes, ambiguous))
             }
             Err(error) => Err(self.note_error(inode, error)),
         }

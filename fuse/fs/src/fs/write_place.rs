@@ -127,7 +127,8 @@ impl<N: Nfs3> Fs<N> {
                 let mut end = 0;
                 for _ in 0..SIZE_TRIES {
                     let written = inode.unwritten_end();
-                    let told = self.fetch_told(cred, inode).await?.size.max(written);
+                    let (told, _) = self.fetch_told(cred, inode).await?;
+                    let told = told.size.max(written);
                     let known = inode.state.lock().attributes().map(|known| known.size);
                     end = known.map_or(told, |known| known.max(told));
                     // Otherwise the reply overlaps another one, and either size may be the old one.

@@ -536,7 +536,7 @@ fn beside_an_old_read(op: Op, deed: impl FnOnce(&Mount, u64, u64)) -> Mount {
             assert_eq!(m.read(file, 0, 10).unwrap(), [1; 10]);
             read.send(()).unwrap();
         });
-        while m.server.calls(Op::Read) == 0 {
+        while m.server.kept() == 0 {
             std::thread::yield_now();
         }
         m.server.change_file("f", OLD, &[2; 100], None);
@@ -587,4 +587,12 @@ fn an_append_does_not_go_over_what_another_has_appended_because_of_an_old_size()
         assert_eq!(contents[OLD as usize..][..100], [2; 100]);
         assert_eq!(&contents[OLD as usize + 100..], b"appended");
     }
+}
+
+/// As for a program that takes a lock and writes at the end that fstat(2) shows.
+#[test]
+fn stat_does_not_show_an_old_size_that_came_beside() {
+    beside_an_old_read(Op::Getattr, |m, node, _| {
+        assert_eq!(m.stat(node).unwrap().size, OLD + 100);
+    });
 }
