@@ -4,8 +4,8 @@ use super::data::Data;
 use super::tree::{Body, Dir, Id, Tree};
 use super::{MemoryServer, Op, PreOp, verifier};
 use nfsrdma_nfs3::{
-    CreateMode, Cred, DirEntry, DirPage, Found, Limits, Made, Nfs3, NfsResult, ReadDone, Special,
-    WriteDone,
+    Acls, CreateMode, Cred, DirEntry, DirPage, Found, Limits, Made, Nfs3, NfsResult, ReadDone,
+    SetLists, Special, WriteDone,
 };
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
@@ -616,6 +616,29 @@ impl Nfs3 for MemoryServer {
                 case_insensitive: false,
                 case_preserving: true,
             })
+        })
+        .await
+    }
+
+    fn has_acl(&self) -> bool {
+        self.tree.lock().acls
+    }
+
+    async fn setacl(
+        &self,
+        _: &Cred,
+        object: &FileHandle,
+        acls: &Acls,
+        _: SetLists,
+    ) -> NfsResult<Option<Attributes>> {
+        self.call(Op::Setacl, |tree| {
+            let id = tree.id(object)?;
+            let new = SetAttributes {
+                mode: Some(acls.access.mode().0),
+                ..SetAttributes::default()
+            };
+            tree.set(id, &new);
+            Ok(Some(tree.attributes(id)))
         })
         .await
     }

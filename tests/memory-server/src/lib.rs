@@ -50,6 +50,7 @@ pub enum Op {
     Fsinfo,
     Pathconf,
     Commit,
+    Setacl,
 }
 
 /// Decides the fate of a call, by its procedure and the number of earlier calls of that procedure.
@@ -71,7 +72,7 @@ pub struct MemoryServer {
     tree: Mutex<Tree>,
     limits: Limits,
     hook: Mutex<Option<Arc<Hook>>>,
-    calls: [AtomicU64; 22],
+    calls: [AtomicU64; 23],
     workers: Option<Workers>,
     /// By handle: the verifiers of files that an exclusive CREATE made.
     exclusive: Mutex<HashMap<Box<[u8]>, Verifier>>,
@@ -203,6 +204,11 @@ impl MemoryServer {
     /// Answers READDIRPLUS without handles and attributes.
     pub fn bare_entries(&self) {
         self.tree.lock().bare = true;
+    }
+
+    /// Has NFS_ACL from now on. Of an ACL that is set it keeps the mode alone.
+    pub fn with_acls(&self) {
+        self.tree.lock().acls = true;
     }
 
     /// Answers SETATTR without attributes from now on.

@@ -57,6 +57,8 @@ pub(super) struct Tree {
     pub(super) bare: bool,
     /// SETATTR is answered without attributes.
     pub(super) bare_setattr: bool,
+    /// NFS_ACL is there.
+    pub(super) acls: bool,
     /// Everything happens within one tick of the clock.
     pub(super) clock_stands: bool,
     pub(super) pre_op: PreOp,
@@ -96,6 +98,7 @@ impl Tree {
             reuse: false,
             bare: false,
             bare_setattr: false,
+            acls: false,
             clock_stands: false,
             pre_op: PreOp::Atomic,
             always_stable: false,

@@ -262,6 +262,7 @@ impl<N: Nfs3> Fs<N> {
             after: *after,
         });
         let sent = sent.await;
+        self.maybe_unheard(inode, &sent);
         // Whatever the reply says: the ACL may have changed, and the mode with it.
         let mut state = inode.state.lock();
         state.forget_rights();

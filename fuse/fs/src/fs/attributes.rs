@@ -349,12 +349,7 @@ impl<N: Nfs3> Fs<N> {
         let change = self.change(inode, kind);
         let call = pin!(self.nfs.setattr(cred, &inode.handle, new, guard));
         let result = self.changed(change, inode, call, |wcc| *wcc).await;
-        if let Err(error) = &result
-            && error.status().is_none()
-        {
-            // The server may have carried it out. The kernel keeps what it has when it gets an error.
-            self.unheard(inode);
-        }
+        self.maybe_unheard(inode, &result);
         Ok(result?.after.is_some())
     }
 

@@ -291,7 +291,17 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    pub(super) fn unheard(&self, inode: &Inode) {
+    /// The result of a change of attributes. If the server did not answer, it may have carried it out,
+    /// and the kernel keeps what it has when it gets the error.
+    pub(super) fn maybe_unheard<T>(&self, inode: &Inode, result: &FsResult<T>) {
+        if let Err(error) = result
+            && error.status().is_none()
+        {
+            self.unheard(inode);
+        }
+    }
+
+    fn unheard(&self, inode: &Inode) {
         inode.state.lock().unheard();
         if let Some(kernel) = self.change_context.kernel.get() {
             kernel.invalidate_attributes(inode.nodeid);

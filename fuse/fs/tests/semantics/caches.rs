@@ -5,6 +5,7 @@ use nfsrdma_fs::fs::{FsConfig, KernelCache, LookupCache, ROOT};
 use nfsrdma_memory_server::{Fate, MemoryServer, Op};
 use nfsrdma_rpcrdma::exec::block_on;
 use nfsrdma_xdr::nfs3::{SetAttributes, Status};
+use nfsrdma_xdr::posix_acl::{ACCESS_NAME, PosixAcl};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -474,7 +475,7 @@ fn the_kernel_drops_the_pages_of_a_file_that_a_killed_program_has_truncated() {
 #[test]
 fn the_kernel_drops_what_a_change_of_attributes_without_a_reply_may_have_made_wrong() {
     type Change = fn(&Mount, u64);
-    let changes: [Change; 3] = [
+    let changes: [Change; 4] = [
         |m, node| assert!(m.truncate(node, 1).is_err()),
         |m, node| assert!(m.open(node, RW | libc::O_TRUNC).is_err()),
         |m, node| {
@@ -484,25 +485,32 @@ fn the_kernel_drops_what_a_change_of_attributes_without_a_reply_may_have_made_wr
             };
             assert!(block_on(m.fs.setattr(&m.cred, node, &new, false)).is_err());
         },
+        |m, node| {
+            let acl = PosixAcl::of_mode(0o600).to_xattr();
+            let set =
+                m.fs.setxattr(&m.cred, node, ACCESS_NAME.as_bytes(), &acl, 0);
+            assert!(block_on(set).is_err());
+        },
     ];
     for change in changes {
         let m = Mount::new();
         let count = Arc::new(AtomicUsize::new(0));
         m.fs.set_kernel_cache(Box::new(Invalidated(count.clone())));
         m.server.plant("f", b"long");
+        m.server.with_acls();
         let node = m.node("f");
         let f = m.open(node, RW).unwrap();
         m.read(f, 0, 4).unwrap();
         m.stat(node).unwrap();
         // An error of the server changes nothing.
         m.server.set_hook(|op, _| match op {
-            Op::Setattr => Fate::Refused(Status::Io),
+            Op::Setattr | Op::Setacl => Fate::Refused(Status::Io),
             _ => Fate::Done,
         });
         change(&m, node);
         assert_eq!(count.load(Ordering::Relaxed), 0);
         m.server.set_hook(|op, _| match op {
-            Op::Setattr => Fate::Lost,
+            Op::Setattr | Op::Setacl => Fate::Lost,
             _ => Fate::Done,
         });
         change(&m, node);
