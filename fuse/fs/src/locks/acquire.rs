@@ -4,10 +4,11 @@
 //! the server has then, its state is restored afterwards (`restore`). F_GETLK is answered here,
 //! too.
 
+use super::config::Retry;
 use super::error::LockError;
 use super::interrupt::Interrupt;
 use super::lock_table::{Owner, WaiterId};
-use super::manager::{Holding, Locks, Request, Retry, Stop, Tested, grace_pause};
+use super::manager::{Holding, Locks, Request, Stop, Tested, grace_pause};
 use super::range::{ByteRange, Mode};
 use nfsrdma_nfs3::nlm::{LockAnswer, LockCall, Status};
 use nfsrdma_rpcrdma::rpc::plain::PlainError;
@@ -111,7 +112,8 @@ impl Locks {
         interrupt: &Interrupt,
         known: impl Future<Output = ()>,
     ) -> Result<(), LockError> {
-        self.own_released(holding, interrupt).await?;
+        let own = self.own_released(holding, request.range, interrupt);
+        self.config.patiently(own).await?;
         if request.wait {
             // It waits for all locks.
             return Ok(());
@@ -129,7 +131,8 @@ impl Locks {
         if holding.state.lock().lost {
             return Err(LockError::Lost);
         }
-        self.let_go_of_flock(request, holding, interrupt).await?;
+        self.let_go_of_flock(request, holding, interrupt, attempt)
+            .await?;
         let turn = self.queue(request, attempt)?;
         let mut retry = Retry::default();
         let mut poll = FIRST_POLL;
@@ -140,8 +143,9 @@ impl Locks {
                 // The server has kept nobody waiting meanwhile.
                 retry = Retry::default();
             }
-            self.wait_for_recovery(interrupt).await?;
-            attempt.gate = Some(self.gate(holding, interrupt).await.map_err(stopped)?);
+            let recovery = self.wait_for_recovery(interrupt);
+            self.config.patiently(recovery).await?;
+            attempt.gate = Some(self.gate(holding, interrupt).await?);
             let answer = self.ask(request, holding, interrupt, attempt).await?;
             let answer = answer.map(|answer| answer.status);
             let waits = request.wait && matches!(answer, Ok(Status::Blocked | Status::Denied));
@@ -151,7 +155,7 @@ impl Locks {
                     return Ok(());
                 }
                 Ok(Status::Blocked) if request.wait => {
-                    self.refused(request, holding).await;
+                    self.refused(request, holding, attempt).await?;
                     let pause = poll;
                     poll = (poll * 2).min(LAST_POLL);
                     retry = Retry::default();
@@ -159,7 +163,7 @@ impl Locks {
                 }
                 // This server does not queue blocking requests.
                 Ok(Status::Denied) if request.wait => {
-                    self.refused(request, holding).await;
+                    self.refused(request, holding, attempt).await?;
                     let pause = poll;
                     poll = (poll * 2).min(LAST_POLL);
                     retry = Retry::default();
@@ -192,6 +196,21 @@ impl Locks {
                 stop = self.stop(interrupt) => return Err(stopped(stop)),
             }
         }
+    }
+
+    /// Waits for the gate of a holding.
+    async fn gate(
+        &self,
+        holding: &Holding,
+        interrupt: &Interrupt,
+    ) -> Result<OwnedMutexGuard<()>, LockError> {
+        let gate = async {
+            tokio::select! {
+                gate = holding.gate.clone().lock_owned() => Ok(gate),
+                stop = self.stop(interrupt) => Err(stopped(stop)),
+            }
+        };
+        self.config.patiently(gate).await
     }
 
     /// Enters a lock that the server has granted. The caller has the gate.
@@ -229,11 +248,12 @@ impl Locks {
         request: &Request,
         holding: &Arc<Holding>,
         interrupt: &Interrupt,
+        attempt: &mut Attempt,
     ) -> Result<(), LockError> {
         if !self.converts_flock(request) {
             return Ok(());
         }
-        let _gate = self.gate(holding, interrupt).await.map_err(stopped)?;
+        let _gate = self.gate(holding, interrupt).await?;
         // TEST of some servers sees no shared locks (see `refused`), but those of this mount are known. Two
         // owners here that share a lock would otherwise wait for each other before either asks the server.
         let Request {
@@ -250,10 +270,10 @@ impl Locks {
                 Ok(answer) => answer.status == Status::Denied,
                 Err(_) => false,
             };
-        if taken {
-            self.free_flock(holding).await;
+        match taken {
+            true => self.free_flock(holding, attempt).await,
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// Whether the request converts a shared lock of flock(2) to an exclusive one. (The opposite
@@ -268,23 +288,34 @@ impl Locks {
     }
 
     /// Releases a lock that is to be converted. The caller has the gate.
-    async fn free_flock(&self, holding: &Holding) {
-        if self
-            .insist(holding, ByteRange::ALL, LockCall::Unlock)
-            .await
-            .is_some_and(|answer| answer.status != Status::DeniedGracePeriod)
-        {
+    async fn free_flock(&self, holding: &Holding, attempt: &mut Attempt) -> Result<(), LockError> {
+        let unlock = async {
+            let all = ByteRange::ALL;
+            Ok(self.insist(holding, all, LockCall::Unlock).await)
+        };
+        // The server may carry it out even if it is given up.
+        let before = std::mem::replace(&mut attempt.uncertain, true);
+        let answer = self.config.patiently(unlock).await?;
+        attempt.uncertain = before;
+        if answer.is_some_and(|answer| answer.status != Status::DeniedGracePeriod) {
             self.state.lock().apply(holding, ByteRange::ALL, None);
         }
+        Ok(())
     }
 
     /// LOCK was refused, and the request waits. A lock of flock(2) that is to be converted is
     /// released now, although TEST found no conflict: TEST of Linux 6.12 does not see shared locks,
     /// and two owners that share a lock would wait for each other for ever.
-    async fn refused(&self, request: &Request, holding: &Holding) {
+    async fn refused(
+        &self,
+        request: &Request,
+        holding: &Holding,
+        attempt: &mut Attempt,
+    ) -> Result<(), LockError> {
         self.counters.lock_polls.fetch_add(1, Ordering::Relaxed);
-        if self.converts_flock(request) {
-            self.free_flock(holding).await;
+        match self.converts_flock(request) {
+            true => self.free_flock(holding, attempt).await,
+            false => Ok(()),
         }
     }
 
@@ -461,7 +492,7 @@ impl Locks {
         interrupt: &Interrupt,
         known: impl Future<Output = ()> + Send,
     ) -> Result<Option<Tested>, LockError> {
-        let holding = self.enter(request)?;
+        let holding = self.enter_to_test(request)?;
         let result = match self.others_released(request, interrupt, known).await {
             Ok(()) => self.tested(request, &holding, interrupt).await,
             Err(error) => Err(error),

@@ -1,5 +1,5 @@
+use super::super::config::LockConfig;
 use super::super::fake_server::{CONFIG, FakeServer, lock, locks_of, range, request};
-use super::super::manager::LockConfig;
 use super::*;
 use std::future::ready;
 use tokio::runtime::Handle;
@@ -41,16 +41,90 @@ async fn a_downgrade_that_is_interrupted_leaves_what_the_server_has() {
     }
 }
 
-/// A `soft` mount limits how long a process waits for the server, not for a lock of another process.
-#[tokio::test(start_paused = true)]
-async fn the_limit_of_a_soft_mount_begins_when_the_turn_has_come() {
-    const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// A `softerr` mount.
+fn soft() -> (Arc<FakeServer>, Arc<Locks>) {
     let server = Arc::new(FakeServer::default());
     let soft = LockConfig {
         patience: Some((LIMIT, true)),
         ..CONFIG
     };
     let locks = Locks::new(server.clone(), soft, None, Handle::current());
+    (server, locks)
+}
+
+/// The result of a request, which a program waits for.
+async fn told(locks: &Arc<Locks>, request: Request) -> Result<(), LockError> {
+    let (locks, (tell, told)) = (locks.clone(), tokio::sync::oneshot::channel());
+    tokio::spawn(async move {
+        let interrupt = Interrupt::default();
+        let reply = |of| tell.send(of).unwrap();
+        locks.lock(&request, &interrupt, ready(()), reply).await;
+    });
+    let told = tokio::time::timeout(LIMIT * 4, told).await;
+    told.expect("the program waits for ever").unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_soft_mount_gives_a_lock_up_behind_an_unlock_or_a_recovery_without_an_answer() {
+    let (server, locks) = soft();
+    lock(&locks, &request(1, range(0, 9), Mode::Write)).await;
+    lock(&locks, &request(2, range(20, 29), Mode::Write)).await;
+    server.known.lock().silent = true;
+    let (tell, unlocked) = tokio::sync::oneshot::channel();
+    let unlocking = locks.clone();
+    tokio::spawn(async move {
+        let reply = |of| tell.send(of).unwrap();
+        let all = ByteRange::ALL;
+        unlocking.unlock(1, Owner::Posix(1), all, reply).await;
+    });
+    assert_eq!(unlocked.await.unwrap(), Err(LockError::TimedOut));
+    for wait in [false, true] {
+        let again = Request {
+            wait,
+            ..request(1, range(0, 9), Mode::Write)
+        };
+        assert_eq!(told(&locks, again).await, Err(LockError::TimedOut));
+    }
+    let recovering = locks.clone();
+    tokio::spawn(async move { recovering.recover().await });
+    tokio::time::sleep(LIMIT).await;
+    let other = request(3, range(50, 59), Mode::Write);
+    assert_eq!(told(&locks, other.clone()).await, Err(LockError::TimedOut));
+    server.known.lock().silent = false;
+    assert_eq!(told(&locks, other).await, Ok(()));
+    let again = request(1, range(0, 9), Mode::Write);
+    assert_eq!(told(&locks, again).await, Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_soft_mount_gives_up_to_convert_a_lock_of_flock() {
+    let (server, locks) = soft();
+    let flock = |owner, mode| Request {
+        owner: Owner::Flock(owner),
+        ..request(owner, ByteRange::ALL, mode)
+    };
+    lock(&locks, &flock(1, Mode::Read)).await;
+    lock(&locks, &flock(2, Mode::Read)).await;
+    server.known.lock().silent = true;
+    for wait in [false, true] {
+        let convert = Request {
+            wait,
+            ..flock(1, Mode::Write)
+        };
+        assert_eq!(told(&locks, convert).await, Err(LockError::TimedOut));
+    }
+    server.known.lock().silent = false;
+    tokio::time::sleep(LIMIT).await;
+    assert_eq!(server.known.lock().held.len(), 2, "as in the table");
+    assert_eq!(locks.state.lock().table.len(), 2);
+}
+
+/// A `soft` mount limits how long a process waits for the server, not for a lock of another process.
+#[tokio::test(start_paused = true)]
+async fn the_limit_of_a_soft_mount_begins_when_the_turn_has_come() {
+    let (server, locks) = soft();
     lock(&locks, &request(1, range(0, 9), Mode::Write)).await;
     let waiting = {
         let locks = locks.clone();

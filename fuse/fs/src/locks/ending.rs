@@ -1,6 +1,7 @@
 //! The end of a mount's locks, and the locks that killed mounts have left at the server.
 
-use super::manager::{Locks, Retry};
+use super::config::Retry;
+use super::manager::Locks;
 use nfsrdma_nfs3::nlm::{Abandoned, LockCall, LockTarget};
 use nfsrdma_rpcrdma::rpc::plain::PlainError;
 use std::sync::Arc;

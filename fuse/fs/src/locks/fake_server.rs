@@ -1,9 +1,10 @@
 //! A lock server in memory, for tests: it can restart, has grace periods, and calls hooks of the
 //! test before and after it runs a call.
 
+use super::config::{Kinds, LockConfig};
 use super::interrupt::Interrupt;
 use super::lock_table::Owner;
-use super::manager::{Kinds, LockConfig, LockFile, Locks, Request};
+use super::manager::{LockFile, Locks, Request};
 use super::range::{ByteRange, Mode, RangeSet};
 use nfsrdma_nfs3::Cred;
 use nfsrdma_nfs3::nlm::{
@@ -19,17 +20,20 @@ use std::future::ready;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 /// The state of the server.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(crate) struct Known {
     /// The locks of its only file, by svid.
-    pub(super) held: BTreeMap<u32, RangeSet>,
+    pub(crate) held: BTreeMap<u32, RangeSet>,
     pub(super) grace: bool,
     /// TEST does not see shared locks.
     pub(super) blind: bool,
+    /// Calls are run, and not answered.
+    pub(super) silent: bool,
     /// The uid of each caller, and its call.
     pub(super) callers: Vec<(u32, LockCall)>,
 }
@@ -98,8 +102,8 @@ impl Known {
 
 type Hook = Box<dyn FnMut(&mut Known, LockCall) + Send>;
 
-pub(super) struct FakeServer {
-    pub(super) known: Mutex<Known>,
+pub(crate) struct FakeServer {
+    pub(crate) known: Mutex<Known>,
     suspicions: watch::Sender<u64>,
     before: Mutex<Option<Hook>>,
     after: Mutex<Option<Hook>>,
@@ -151,7 +155,7 @@ impl LockServer for FakeServer {
     ) -> LockFuture<'a> {
         Box::pin(async move {
             tokio::task::yield_now().await;
-            let answer = {
+            let (answer, silent) = {
                 let mut known = self.known.lock();
                 if let Some(hook) = &mut *self.before.lock() {
                     hook(&mut known, call);
@@ -160,8 +164,12 @@ impl LockServer for FakeServer {
                 if let Some(hook) = &mut *self.after.lock() {
                     hook(&mut known, call);
                 }
-                answer
+                (answer, known.silent)
             };
+            if silent {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                return Err(PlainError::TimedOut);
+            }
             // Other callers may get their answers first.
             for _ in 0..self.yields.load(Ordering::Relaxed) {
                 tokio::task::yield_now().await;
@@ -228,6 +236,6 @@ pub(super) fn range(start: u64, end: u64) -> ByteRange {
     ByteRange::new(start, end).unwrap()
 }
 
-pub(super) fn locks_of(server: &Arc<FakeServer>) -> Arc<Locks> {
+pub(crate) fn locks_of(server: &Arc<FakeServer>) -> Arc<Locks> {
     Locks::new(server.clone(), CONFIG, None, Handle::current())
 }

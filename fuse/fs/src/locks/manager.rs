@@ -5,6 +5,7 @@
 //! pauses, for ever on a `hard` mount. An answer that the server is in its grace period means that
 //! it has restarted, and starts the recovery of all locks.
 
+use super::config::{Kinds, LockConfig, Retry};
 use super::error::LockError;
 use super::interrupt::Interrupt;
 use super::lock_log::LockLog;
@@ -24,30 +25,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, OwnedMutexGuard};
+use tokio::sync::Notify;
 
-/// The pause after a call without an answer grows from the first to the last.
-const FIRST_RETRY: Duration = Duration::from_millis(100);
-const LAST_RETRY: Duration = Duration::from_secs(1);
 /// Within this time after a recovery, answers of a grace period belong to the same restart.
 const SAME_RESTART: Duration = Duration::from_secs(10);
 /// The pause between two calls during a server's grace period.
 const GRACE_PAUSE: Duration = Duration::from_millis(500);
-
-/// Which locks are taken at the server (`local_lock=` excludes some).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Kinds {
-    pub posix: bool,
-    pub flock: bool,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub struct LockConfig {
-    pub kinds: Kinds,
-    /// How long a call is repeated for a process (`soft`, `softerr`), and whether it then fails
-    /// with ETIMEDOUT instead of EIO; `None`: for ever (`hard`).
-    pub patience: Option<(Duration, bool)>,
-}
 
 /// A file, as the table and the server identify it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -358,8 +341,19 @@ impl Locks {
         self.suspected.notify_one();
     }
 
-    /// The holding for a request, new if there is none. Counts as used until [`Locks::leave`].
+    /// The holding for a request to take a lock, new if there is none. Counts as used until
+    /// [`Locks::leave`].
     pub(super) fn enter(&self, request: &Request) -> Result<Arc<Holding>, LockError> {
+        let holding = self.enter_to_test(request)?;
+        let mut of = holding.state.lock();
+        of.pid = request.pid;
+        of.opens.insert(request.open);
+        drop(of);
+        Ok(holding)
+    }
+
+    /// As [`Locks::enter`], for a request that takes no lock.
+    pub(super) fn enter_to_test(&self, request: &Request) -> Result<Arc<Holding>, LockError> {
         let mut state = self.state.lock();
         let key = (request.file.id, request.owner);
         let holding = match state.holdings.get(&key) {
@@ -386,11 +380,7 @@ impl Locks {
                 holding
             }
         };
-        let mut of = holding.state.lock();
-        of.uses += 1;
-        of.pid = request.pid;
-        of.opens.insert(request.open);
-        drop(of);
+        holding.state.lock().enter();
         Ok(holding)
     }
 
@@ -428,19 +418,6 @@ impl Locks {
                 self.journaled(journal.remove(holding.svid, &holding.file.handle));
             }
             state.svids.give_back(holding.owner);
-        }
-    }
-
-    /// Waits for the gate of a holding, unless the wait is stopped.
-    pub(super) async fn gate(
-        &self,
-        holding: &Holding,
-        interrupt: &Interrupt,
-    ) -> Result<OwnedMutexGuard<()>, Stop> {
-        let gate = holding.gate.clone();
-        tokio::select! {
-            guard = gate.lock_owned() => Ok(guard),
-            stop = self.stop(interrupt) => Err(stop),
         }
     }
 
@@ -550,40 +527,6 @@ impl CallbackSink for Locks {
         let told = &self.counters.lock_restarts_told;
         told.fetch_add(1, Ordering::Relaxed);
         self.restart_told.notify_one();
-    }
-}
-
-/// The pauses between attempts, and the limit of a `soft` mount.
-#[derive(Debug)]
-pub(super) struct Retry {
-    pause: Duration,
-    since: tokio::time::Instant,
-}
-
-impl Default for Retry {
-    fn default() -> Self {
-        Retry {
-            pause: FIRST_RETRY,
-            since: tokio::time::Instant::now(),
-        }
-    }
-}
-
-impl Retry {
-    /// The next pause.
-    pub(super) fn next(&mut self) -> Duration {
-        let pause = self.pause;
-        self.pause = (pause * 2).min(LAST_RETRY);
-        pause
-    }
-
-    /// Fails if a `soft` mount has waited long enough.
-    pub(super) fn check(&self, config: &LockConfig) -> Result<(), LockError> {
-        match config.patience {
-            Some((limit, true)) if self.since.elapsed() >= limit => Err(LockError::TimedOut),
-            Some((limit, false)) if self.since.elapsed() >= limit => Err(LockError::GivenUp),
-            _ => Ok(()),
-        }
     }
 }
 

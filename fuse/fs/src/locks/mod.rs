@@ -33,10 +33,11 @@
 //!   for an unlock only if it is fatal), and all of them end with the mount ([`Locks::finish`]).
 
 mod acquire;
+mod config;
 mod ending;
 mod error;
 #[cfg(test)]
-mod fake_server;
+pub(crate) mod fake_server;
 mod interrupt;
 mod lock_log;
 mod lock_table;
@@ -49,9 +50,10 @@ mod releasing;
 mod svids;
 
 pub use acquire::Granted;
+pub use config::{Kinds, LockConfig};
 pub use error::LockError;
 pub use interrupt::Interrupt;
 pub use lock_table::{Conflict, Deadlock, FileId, LockTable, Owner, WaiterId};
-pub use manager::{Kinds, LockConfig, LockFile, Locks, Request, Tested};
+pub use manager::{LockFile, Locks, Request, Tested};
 pub use range::{ByteRange, LAST, Mode, RangeSet};
 pub use releasing::Releasing;

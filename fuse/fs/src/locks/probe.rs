@@ -10,7 +10,8 @@
 //! refused, it is repeated a few times, since the lock of the other mount exists only briefly.
 
 use super::acquire::lock_call;
-use super::manager::{Holding, Locks, Retry};
+use super::config::Retry;
+use super::manager::{Holding, Locks};
 use super::range::{ByteRange, Mode};
 use nfsrdma_nfs3::nlm::{LockAnswer, LockCall, LockTarget, Status};
 use std::time::Duration;

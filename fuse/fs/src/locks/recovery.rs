@@ -15,8 +15,9 @@
 //! locks on the file, because it must not go on as if nothing had happened.
 
 use super::acquire::lock_call;
+use super::config::{LockConfig, Retry};
 use super::lock_table::FileId;
-use super::manager::{Holding, LockConfig, Locks, Retry, grace_pause};
+use super::manager::{Holding, Locks, grace_pause};
 use super::probe::Found;
 use super::range::{ByteRange, Mode};
 use nfsrdma_nfs3::nlm::{Journal, LockCall, LockServer, Status};
@@ -176,7 +177,7 @@ impl Locks {
     }
 
     /// Claims all locks, and then checks those whose reclaims were refused.
-    async fn recover(self: &Arc<Self>) {
+    pub(super) async fn recover(self: &Arc<Self>) {
         self.recovering.store(true, Ordering::Release);
         let at_a_time = Arc::new(Semaphore::new(AT_A_TIME));
         let (mut counts, refused) = self.reclaim_all(&at_a_time).await;

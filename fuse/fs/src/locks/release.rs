@@ -7,6 +7,7 @@
 //! unlocked once more when the period is over.
 
 use super::acquire::{Granted, lock_call};
+use super::config::given_up;
 use super::error::LockError;
 use super::lock_table::{FileId, Owner};
 use super::manager::{Holding, Locks, grace_pause};
@@ -41,7 +42,7 @@ impl Locks {
                 }
                 () = tokio::time::sleep(limit) => {
                     if let Some(reply) = reply.take() {
-                        reply(Err(if timed_out { LockError::TimedOut } else { LockError::GivenUp }));
+                        reply(Err(given_up(timed_out)));
                     }
                     let _ = unlocking.await;
                 }

@@ -2,8 +2,8 @@
 //!
 //! The kernel sends RELEASE in the background, and may answer for a killed process early: close(2)
 //! has returned, or the process has ended, when its locks are still in the table. With Linux's own
-//! client they are gone by then. So whoever handles a RELEASE or FLUSH notes at once whose locks it
-//! will release ([`Releasing`]), and a request that would be refused because of such a lock waits a
+//! client they are gone by then. So whoever handles a RELEASE, a FLUSH or an unlock notes at once whose
+//! locks it will release ([`Releasing`]), and a request that would be refused because of such a lock waits a
 //! while for the end of that. A request that is refused because of any other lock does not wait.
 //!
 //! The kernel's number of an owner is that of a structure of an open file or a process, whose memory
@@ -35,6 +35,14 @@ pub struct Releasing {
 impl Releasing {
     pub fn owner(&self) -> Owner {
         self.holding.owner
+    }
+}
+
+impl Holding {
+    /// Whether locks in a range are being released.
+    fn is_releasing(&self, range: ByteRange) -> bool {
+        let ranges = &self.state.lock().releasing;
+        ranges.iter().any(|of| of.overlaps(&range))
     }
 }
 
@@ -99,15 +107,15 @@ impl Locks {
         all
     }
 
-    /// Waits until no locks of the request's own owner are being released. The caller has entered
-    /// `holding`.
+    /// Waits until no locks of a request's own owner in its range are being released. The caller has
+    /// entered `holding`.
     pub(super) async fn own_released(
         &self,
         holding: &Holding,
+        range: ByteRange,
         interrupt: &Interrupt,
     ) -> Result<(), LockError> {
-        self.until(interrupt, || holding.state.lock().releasing.is_empty())
-            .await
+        self.until(interrupt, || !holding.is_releasing(range)).await
     }
 
     /// If a lock of this mount is in the way of a request: waits, for [`MOST`] at most, until
@@ -130,12 +138,7 @@ impl Locks {
         if conflict().is_none() {
             return Ok(());
         }
-        let released = || {
-            conflict().is_none_or(|holding| {
-                let ranges = &holding.state.lock().releasing;
-                !ranges.iter().any(|of| of.overlaps(&request.range))
-            })
-        };
+        let released = || conflict().is_none_or(|holding| !holding.is_releasing(request.range));
         let waiting = async {
             known.await;
             self.until(interrupt, released).await

@@ -193,3 +193,18 @@ async fn a_release_that_comes_after_its_number_is_used_again_leaves_the_new_lock
     lock(&locks, &flock(3, 4)).await;
     assert_eq!(locks.close_open(FILE, 4, Some(3), |_| false).len(), 1);
 }
+
+/// F_OFD_GETLK takes no lock, so it keeps none of whoever had its number before.
+#[tokio::test(start_paused = true)]
+async fn who_only_tests_keeps_no_lock_of_an_open_file_that_had_its_number() {
+    let locks = locks_of(&Arc::new(FakeServer::default()));
+    let of_open = |open| Request {
+        open,
+        ..request(1, ByteRange::ALL, Mode::Write)
+    };
+    lock(&locks, &of_open(1)).await;
+    let (other, interrupt) = (of_open(2), Interrupt::default());
+    let tested = locks.test(&other, &interrupt, ready(()));
+    assert_eq!(tested.await, Ok(None));
+    assert_eq!(locks.close_open(FILE, 1, None, |open| open == 2).len(), 1);
+}
