@@ -72,6 +72,7 @@ impl<N: Nfs3> Adapter<N> {
         };
         let (fs, notifier) = (self.fs.clone(), self.notifier.clone());
         let (queued, undoing) = (self.queued.clone(), locks.clone());
+        let releasing = fs.unlocking(&of);
         // An unlock has `wait` set, too, except with LOCK_NB or F_SETLK. If it were interrupted,
         // the lock would stay held.
         let any = of.wait && of.mode.is_some();
@@ -99,7 +100,9 @@ impl<N: Nfs3> Adapter<N> {
                 }
             }
             let known = releases_known(&fs, &queued, node);
-            let Some(granted) = fs.set_lock(of, &interrupt, known, answer).await else {
+            let granted = fs.set_lock(of, &interrupt, known, answer).await;
+            drop(releasing);
+            let Some(granted) = granted else {
                 return;
             };
             // The lock is held now, so only a signal that kills the caller matters.

@@ -199,6 +199,17 @@ impl<N: Nfs3> Fs<N> {
         self.file(handle).is_ok_and(|file| file.can_write())
     }
 
+    /// What an unlock request is to release. Call it before anything else of the request: if its caller
+    /// is killed meanwhile, another process that has the same open file can ask for the lock, and must
+    /// not lose it to this unlock.
+    pub fn unlocking(&self, of: &SetLock) -> Option<Releasing> {
+        let (locks, None) = (self.locks.get()?, of.mode) else {
+            return None;
+        };
+        let file = self.file(of.handle).ok()?;
+        locks.releasing(file.inode.nodeid, of.owner(), of.range().ok()?)
+    }
+
     /// The POSIX locks of a process that closes a file, which FLUSH is to release; `None` if it has
     /// none there and waits for none. Call it before anything else of FLUSH, so that whoever asks
     /// for a lock afterwards finds out.
@@ -261,3 +272,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "locking_tests.rs"]
+mod tests;

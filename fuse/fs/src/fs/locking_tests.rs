@@ -1,0 +1,75 @@
+use super::super::{FsConfig, ROOT};
+use super::*;
+use crate::locks::fake_server::{FakeServer, locks_of};
+use nfsrdma_memory_server::{MemoryServer, Op};
+use nfsrdma_nfs3::{Cred, Credential};
+use nfsrdma_rdma::Pool;
+use std::future::{poll_fn, ready};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+const RW: i32 = libc::O_RDWR;
+
+/// Begins to run a future.
+async fn begin<F: Future>(mut future: std::pin::Pin<&mut F>) {
+    poll_fn(|cx| {
+        assert!(future.as_mut().poll(cx).is_pending());
+        Poll::Ready(())
+    })
+    .await;
+}
+
+/// Two processes have the same open file. One is killed while its unlock waits for data that is
+/// being written; then the other one takes the lock.
+#[tokio::test(start_paused = true)]
+async fn an_unlock_that_goes_on_without_its_caller_takes_no_lock_that_was_taken_since() {
+    let (server, lockd) = (MemoryServer::new(), Arc::new(FakeServer::default()));
+    server.plant("f", b"");
+    let config = FsConfig::default();
+    let pool = Pool::new(config.pool_bytes()).unwrap();
+    let fs = Fs::new(server.clone(), server.root(), pool, config);
+    fs.set_locks(locks_of(&lockd));
+    let cred: Cred = Arc::new(Credential {
+        uid: 0,
+        gid: 0,
+        groups: Vec::new(),
+    });
+    let super::super::Found::Is(entry) = fs.lookup(&cred, ROOT, b"f").await.unwrap() else {
+        panic!("f is not there");
+    };
+    let handle = fs.open(&cred, entry.nodeid, RW).await.unwrap().handle;
+    let request = |mode| SetLock {
+        handle,
+        owner: 1,
+        flock: true,
+        start: 0,
+        end: 0,
+        mode,
+        wait: true,
+        pid: 1,
+    };
+    let set = async |of: SetLock| {
+        let told = |result: FsResult<()>| result.unwrap();
+        fs.set_lock(of, &Interrupt::default(), ready(()), told)
+            .await
+    };
+    assert!(set(request(Some(Mode::Write))).await.is_some());
+    fs.write(handle, 0, &b"data"[..], RW).await.unwrap();
+    server.keep(Some(Op::Write));
+    let mut syncing = pin!(fs.fsync(handle));
+    begin(syncing.as_mut()).await;
+    let releasing = fs.unlocking(&request(None));
+    let mut unlocking = pin!(set(request(None)));
+    begin(unlocking.as_mut()).await;
+    server.keep(None);
+    syncing.await.unwrap();
+    let mut again = pin!(set(request(Some(Mode::Write))));
+    let early = tokio::time::timeout(Duration::from_secs(1), again.as_mut()).await;
+    assert!(unlocking.await.is_none());
+    drop(releasing);
+    if early.is_err() {
+        assert!(again.await.is_some());
+    }
+    assert_eq!(lockd.known.lock().held.len(), 1, "the lock is held");
+}
