@@ -26,6 +26,7 @@ const LAST_POLL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Granted {
     pub(super) holding: Arc<Holding>,
+    pub(super) range: ByteRange,
     pub(super) mode: Mode,
     /// How the range was locked before.
     pub(super) before: Vec<(ByteRange, Option<Mode>)>,
@@ -95,11 +96,16 @@ impl Locks {
             let due = state.table.end_wait(id);
             state.tell(&due);
         }
+        let (file, owner) = (request.file.id, request.owner);
+        let releasing = attempt
+            .uncertain
+            .then(|| self.releasing(file, owner, request.range));
         reply(result);
         let granted = attempt.granted.take();
         if attempt.uncertain {
             self.restore(request, &holding, attempt).await;
         }
+        drop(releasing);
         self.leave(&holding);
         granted
     }
@@ -136,6 +142,7 @@ impl Locks {
         let turn = self.queue(request, attempt)?;
         let mut retry = Retry::default();
         let mut poll = FIRST_POLL;
+        let mut denied = false;
         loop {
             if let Some(turn) = &turn
                 && self.wait_for_turn(turn, attempt, interrupt).await?
@@ -172,6 +179,11 @@ impl Locks {
                 Ok(Status::DeniedGracePeriod) => {
                     retry.check(&self.config)?;
                     grace_pause()
+                }
+                Ok(Status::Denied) if !std::mem::replace(&mut denied, true) => {
+                    attempt.gate = None;
+                    self.unknown_released(request, interrupt).await?;
+                    continue;
                 }
                 Ok(status) => {
                     attempt.uncertain |= status == Status::Blocked;
@@ -236,6 +248,7 @@ impl Locks {
         attempt.uncertain = false;
         attempt.granted = Some(Granted {
             holding: holding.clone(),
+            range: request.range,
             mode: request.mode,
             before,
             changes: of.changes,

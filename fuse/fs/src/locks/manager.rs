@@ -139,10 +139,10 @@ pub(super) struct State {
 
 impl State {
     /// The holdings of a file.
-    fn of_file(&self, file: FileId) -> impl Iterator<Item = (Owner, &Holding)> {
+    pub(super) fn of_file(&self, file: FileId) -> impl Iterator<Item = (Owner, &Arc<Holding>)> {
         let all = (file, Owner::FIRST)..=(file, Owner::LAST);
         let of_file = self.holdings.range(all);
-        of_file.map(|((_, owner), holding)| (*owner, &**holding))
+        of_file.map(|((_, owner), holding)| (*owner, holding))
     }
 
     /// Enters an answer of the server: a range of an owner is locked in a mode, or unlocked.

@@ -94,16 +94,17 @@ impl Locks {
     /// for long. Does nothing if the owner has locked or unlocked something since.
     pub async fn undo(self: &Arc<Self>, granted: Granted) {
         let holding = &granted.holding;
+        let (file, owner) = (holding.file.id, holding.owner);
+        let releasing = self.releasing(file, owner, granted.range);
+        let Some(releasing) = releasing.filter(|of| Arc::ptr_eq(&of.holding, holding)) else {
+            return;
+        };
         let gate = holding.gate.clone().lock_owned().await;
         {
-            let state = self.state.lock();
-            let there = state.holdings.get(&(holding.file.id, holding.owner));
-            let mut of = holding.state.lock();
-            let same = there.is_some_and(|there| Arc::ptr_eq(there, holding));
-            if !same || of.lost || of.changes != granted.changes {
+            let of = holding.state.lock();
+            if of.lost || of.changes != granted.changes {
                 return;
             }
-            of.enter();
         }
         for &(range, mode) in &granted.before {
             let call = match mode {
@@ -124,17 +125,19 @@ impl Locks {
             }
         }
         drop(gate);
-        self.leave(holding);
+        drop(releasing);
     }
 
     /// Unlocks the range once more after the server's grace period, because a reclaim of the lock
     /// may be under way.
     fn again_after_grace(self: &Arc<Self>, holding: &Arc<Holding>, range: ByteRange) {
-        let (this, of) = (self.clone(), holding.clone());
-        holding.state.lock().enter();
+        let Some(releasing) = self.releasing(holding.file.id, holding.owner, range) else {
+            return;
+        };
+        let this = self.clone();
         self.spawn(async move {
-            this.unlock_after_grace(&of, range).await;
-            this.leave(&of);
+            this.unlock_after_grace(&releasing.holding, range).await;
+            drop(releasing);
         });
     }
 

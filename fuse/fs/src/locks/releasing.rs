@@ -6,6 +6,9 @@
 //! locks it will release ([`Releasing`]), and a request that would be refused because of such a lock waits a
 //! while for the end of that. A request that is refused because of any other lock does not wait.
 //!
+//! A lock is also being released if nobody knows whether the server has it: after a request that was
+//! given up, and after an unlock that the server refused in its grace period.
+//!
 //! The kernel's number of an owner is that of a structure of an open file or a process, whose memory
 //! is used again. So a lock for an owner whose locks on the file are being released waits for that,
 //! too: the UNLOCK for the old owner would remove the lock of the new one.
@@ -144,6 +147,29 @@ impl Locks {
             self.until(interrupt, released).await
         };
         // What is still in the way then is looked for by the caller.
+        tokio::time::timeout(MOST, waiting).await.unwrap_or(Ok(()))
+    }
+
+    /// The server has refused a request although no lock of this mount is in the way. If it may have
+    /// locks that the table does not have, and that are being released, waits for the end of that, for
+    /// [`MOST`] at most. Otherwise the request fails.
+    pub(super) async fn unknown_released(
+        &self,
+        request: &Request,
+        interrupt: &Interrupt,
+    ) -> Result<(), LockError> {
+        let releasing: Vec<Arc<Holding>> = {
+            let state = self.state.lock();
+            let others = state.of_file(request.file.id).filter(|(owner, holding)| {
+                *owner != request.owner && holding.is_releasing(request.range)
+            });
+            others.map(|(_, holding)| holding.clone()).collect()
+        };
+        if releasing.is_empty() {
+            return Err(LockError::WouldBlock);
+        }
+        let released = || !releasing.iter().any(|of| of.is_releasing(request.range));
+        let waiting = self.until(interrupt, released);
         tokio::time::timeout(MOST, waiting).await.unwrap_or(Ok(()))
     }
 

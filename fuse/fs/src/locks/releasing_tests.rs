@@ -2,6 +2,7 @@ use super::super::fake_server::{FakeServer, counter, lock, locks_of, request};
 use super::super::range::Mode;
 use super::*;
 use std::future::ready;
+use std::sync::atomic::Ordering;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -207,4 +208,59 @@ async fn who_only_tests_keeps_no_lock_of_an_open_file_that_had_its_number() {
     let tested = locks.test(&other, &interrupt, ready(()));
     assert_eq!(tested.await, Ok(None));
     assert_eq!(locks.close_open(FILE, 1, None, |open| open == 2).len(), 1);
+}
+
+/// The server refuses UNLOCK in its grace period, and has the lock until it is asked again.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_was_released_in_a_grace_period_is_free_when_it_is_over() {
+    let server = Arc::new(FakeServer::default());
+    let locks = locks_of(&server);
+    lock(&locks, &flock(1, 1)).await;
+    server.known.lock().grace = true;
+    locks.unlock_all(FILE, Owner::Flock(1)).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    let asked = asking(&locks, flock(2, 2), ready(()));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    server.known.lock().grace = false;
+    assert_eq!(asked.await.unwrap(), Ok(()));
+}
+
+/// The server has run its call, and has not answered yet.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_a_killed_program_was_about_to_get_is_free() {
+    let server = Arc::new(FakeServer::default());
+    let locks = locks_of(&server);
+    let killed = Arc::new(Interrupt::default());
+    let first = {
+        let (locks, interrupt) = (locks.clone(), killed.clone());
+        server.yields.store(1000, Ordering::Relaxed);
+        tokio::spawn(async move {
+            let tell = |of| assert_eq!(of, Err(LockError::Interrupted));
+            locks.lock(&flock(1, 1), &interrupt, ready(()), tell).await;
+        })
+    };
+    settle().await;
+    assert_eq!(server.known.lock().held.len(), 1);
+    killed.kill();
+    server.yields.store(1, Ordering::Relaxed);
+    settle().await;
+    let asked = asking(&locks, flock(2, 2), ready(()));
+    assert_eq!(asked.await.unwrap(), Ok(()));
+    first.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_undone_is_free() {
+    let server = Arc::new(FakeServer::default());
+    let locks = locks_of(&server);
+    let (wanted, interrupt) = (flock(1, 1), Interrupt::default());
+    let granted = locks.lock(&wanted, &interrupt, ready(()), drop).await;
+    let undoing = {
+        let locks = locks.clone();
+        tokio::spawn(async move { locks.undo(granted.unwrap()).await })
+    };
+    tokio::task::yield_now().await;
+    let asked = asking(&locks, flock(2, 2), ready(()));
+    assert_eq!(asked.await.unwrap(), Ok(()));
+    undoing.await.unwrap();
 }
