@@ -54,7 +54,7 @@ impl Known {
         set.is_some_and(|set| set.pieces(range) == [(range, Some(mode))])
     }
 
-    fn conflict(&self, svid: u32, range: ByteRange, mode: Mode) -> Option<LockHolder> {
+    pub(super) fn conflict(&self, svid: u32, range: ByteRange, mode: Mode) -> Option<LockHolder> {
         let mut others = self.held.iter().filter(|(other, _)| **other != svid);
         others.find_map(|(&svid, set)| {
             let (range, mode) = set.conflict(range, mode)?;

@@ -195,3 +195,7 @@ impl Locks {
 #[cfg(test)]
 #[path = "releasing_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "releasing_model.rs"]
+mod model;
