@@ -79,6 +79,44 @@ def test_a_lock_that_ended_with_a_close_is_free_for_who_does_not_wait(how, late)
         expect(run(*words), 0)
 
 
+KILLED = r"""
+import fcntl, os, random, signal, struct, sys, time
+path, how, times = sys.argv[1], sys.argv[2], int(sys.argv[3])
+def lock(file, kind, wait):
+    if how == 'flock':
+        fcntl.flock(file, {fcntl.F_WRLCK: fcntl.LOCK_EX, fcntl.F_UNLCK: fcntl.LOCK_UN}[kind] | (0 if wait else fcntl.LOCK_NB))
+    else:
+        command = 36 if how == 'ofd' else fcntl.F_GETLK
+        fcntl.fcntl(file, command + (2 if wait else 1), struct.pack('hhqqi', kind, 0, 0, 0, 0))
+refused = 0
+for _ in range(times):
+    child = os.fork()
+    if child == 0:
+        file = os.open(path, os.O_RDWR)
+        while True:
+            lock(file, fcntl.F_WRLCK, True)
+            lock(file, fcntl.F_UNLCK, True)
+    time.sleep(random.uniform(0.002, 0.1))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    file = os.open(path, os.O_RDWR)
+    try:
+        lock(file, fcntl.F_WRLCK, False)
+    except BlockingIOError:
+        refused += 1
+    os.close(file)
+sys.exit(f'{refused} of {times} refused' if refused else 0)
+"""
+
+
+@pytest.mark.parametrize("how", ["flock", "posix", "ofd"])
+def test_a_lock_of_a_program_that_was_killed_is_free_for_who_does_not_wait(how):
+    """The program was about to get it, or to give it back."""
+    with LockServer() as server, late_mount(server) as relay:
+        relay.late.set()
+        expect(run(sys.executable, "-c", KILLED, server.mnt / "f", how, 20), 0)
+
+
 READ_AHEAD = r"""
 import fcntl, os, sys
 refused, times = 0, int(sys.argv[2])

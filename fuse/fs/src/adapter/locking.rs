@@ -105,13 +105,10 @@ impl<N: Nfs3> Adapter<N> {
             let Some(granted) = granted else {
                 return;
             };
-            // The lock is held now, so only a signal that kills the caller matters.
-            let free = tokio::select! {
-                biased;
-                () = reads_answered(&fs, &queued, node) => true,
-                () = interrupt.killed() => false,
-            };
-            if free {
+            // The lock is held now, so only a signal that kills the caller matters. What is dropped is
+            // not waited for then: others may ask for the lock.
+            let dropped = async {
+                reads_answered(&fs, &queued, node).await;
                 // This waits for page locks, so it must not run on a thread that others wait for.
                 let cached = fs.clone();
                 let drop_cached = move || {
@@ -122,9 +119,14 @@ impl<N: Nfs3> Adapter<N> {
                     });
                 };
                 let _ = tokio::task::spawn_blocking(drop_cached).await;
-                if let Some(reply) = reply.take().and_then(Held::take) {
-                    return reply.ok();
-                }
+            };
+            let free = tokio::select! {
+                biased;
+                () = interrupt.killed() => false,
+                () = dropped => true,
+            };
+            if free && let Some(reply) = reply.take().and_then(Held::take) {
+                return reply.ok();
             }
             // The caller was killed and is answered, but the open file may live on: release the
             // lock.
