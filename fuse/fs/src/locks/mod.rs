@@ -38,6 +38,7 @@ mod ending;
 mod error;
 #[cfg(test)]
 pub(crate) mod fake_server;
+mod getlk;
 mod interrupt;
 mod lock_log;
 mod lock_table;

@@ -264,3 +264,27 @@ async fn a_lock_that_is_undone_is_free() {
     assert_eq!(asked.await.unwrap(), Ok(()));
     undoing.await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_test_does_not_find_a_lock_that_a_killed_program_was_about_to_get() {
+    let server = Arc::new(FakeServer::default());
+    let locks = locks_of(&server);
+    let (wanted, killed) = (
+        request(1, ByteRange::ALL, Mode::Write),
+        Interrupt::default(),
+    );
+    server.yields.store(1000, Ordering::Relaxed);
+    let mut first = std::pin::pin!(locks.lock(&wanted, &killed, ready(()), drop));
+    let asked = tokio::time::timeout(Duration::ZERO, first.as_mut());
+    assert!(asked.await.is_err());
+    settle().await;
+    assert_eq!(server.known.lock().held.len(), 1);
+    killed.kill();
+    server.yields.store(1, Ordering::Relaxed);
+    let other = request(2, ByteRange::ALL, Mode::Write);
+    let interrupt = Interrupt::default();
+    let testing = locks.test(&other, &interrupt, ready(()));
+    let (granted, tested) = tokio::join!(first, testing);
+    assert!(granted.is_none());
+    assert_eq!(tested, Ok(None));
+}
