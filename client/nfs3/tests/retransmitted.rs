@@ -9,6 +9,7 @@ use common::*;
 use nfsrdma_nfs3::{CreateMode, Nfs3, NfsError, Special};
 use nfsrdma_rdma_testing::fault::{Plan, When};
 use nfsrdma_xdr::nfs3::*;
+use std::time::Duration;
 
 /// A server that runs the first call of `P` and hangs up instead of answering.
 fn forgetful<P: Procedure>() -> Server {
@@ -338,5 +339,43 @@ async fn a_call_that_was_never_sent_was_not_run() {
     let result = client.symlink(&who, top, b"l", &target, &plain).await;
     assert!(mounted.client.stats().connections[0].connects > 1);
     assert!(is(result, Status::Exist));
+    leaves_nothing(mounted, pool).await;
+}
+
+/// Whoever learns late that a call could not be posted must not touch the call any more if its
+/// connection was lost meanwhile: it is under way on the next one.
+#[tokio::test]
+async fn a_call_that_was_refused_on_a_lost_connection_is_sent_once_on_the_next() {
+    let server = Server::scripted::<Getattr>(|seen, _| {
+        if seen.connection > 0 {
+            // The answer arrives after the refusal.
+            std::thread::sleep(Duration::from_millis(1500));
+        }
+        Act::Answer
+    });
+    let plan = Plan {
+        queue_full: When::At(20),
+        queue_full_late: Duration::from_millis(700),
+        ..Plan::default()
+    };
+    let (mounted, pool) = server.mount_faulty(plan).await;
+    let connects = || mounted.client.stats().connections[0].connects;
+    let who = root();
+    for _ in 0..40 {
+        if connects() > 1 {
+            break;
+        }
+        let found = mounted.client.getattr(&who, &mounted.root).await;
+        found.unwrap();
+    }
+    assert_eq!(connects(), 2);
+    let calls = server.calls::<Getattr>();
+    let mut sent: Vec<_> = calls
+        .iter()
+        .map(|call| (call.connection, call.header.xid))
+        .collect();
+    sent.sort_unstable();
+    sent.dedup();
+    assert_eq!(sent.len(), calls.len(), "a call was sent twice");
     leaves_nothing(mounted, pool).await;
 }

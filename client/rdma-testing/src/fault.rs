@@ -69,6 +69,9 @@ pub struct Plan {
     pub fail_post_receive: When,
     /// `post` fails with [`Error::QueueFull`] at this work request.
     pub queue_full: When,
+    /// Unless this is zero, the connection drops before such a failure, which is returned so much
+    /// later.
+    pub queue_full_late: Duration,
     /// Bytes that are taken from the connection's pool while it lives.
     pub hold_pool_bytes: usize,
 }
@@ -161,6 +164,7 @@ struct Faults {
     drop_at_expose: Counter,
     post_receive: Counter,
     queue_full: Counter,
+    queue_full_late: Duration,
     delay: Duration,
     dropped: AtomicBool,
     /// Buffers that are held so that the pool is short of memory.
@@ -208,6 +212,7 @@ impl<P: Provider> Provider for Faulty<P> {
             drop_at_expose: counter(plan.drop_at_expose, 8),
             post_receive: counter(plan.fail_post_receive, 6),
             queue_full: counter(plan.queue_full, 7),
+            queue_full_late: plan.queue_full_late,
             delay: plan.delay,
             dropped: AtomicBool::new(false),
             _held: held,
@@ -275,6 +280,10 @@ impl QueuePair for FaultyPair {
         let mut requests = std::mem::take(batch).into_iter();
         for request in requests.by_ref() {
             if self.faults.queue_full.strikes() {
+                if !self.faults.queue_full_late.is_zero() {
+                    self.drop_connection();
+                    std::thread::sleep(self.faults.queue_full_late);
+                }
                 batch.push(request);
                 batch.extend(requests);
                 return Err(Error::QueueFull);

@@ -237,9 +237,12 @@ impl Link {
         // other calls are under way: the thread that receives their replies flushes it.
         let defer = small && exec::is_deferring() && (busy || home().is_some());
         if let Err(error) = post(queue_pair, prepared.send, defer) {
-            // In one step: `lost` must find it either in the table or among the failed.
+            // In one step: `lost` must find it either in the table or among the failed. If `lost` has
+            // found it already, it may be under way on the next connection, with the same XID.
             let mut state = self.state.lock();
-            if let Some(posted) = state.machine.withdraw(xid) {
+            let current = state.session.as_deref();
+            let is_later = current.is_some_and(|current| !std::ptr::eq(current, session));
+            if !is_later && let Some(posted) = state.machine.withdraw(xid) {
                 let why = error.into();
                 state.failed.push(MarshalError { posted, why });
             }
