@@ -21,6 +21,7 @@ use super::manager::{Holding, Locks, grace_pause};
 use super::probe::Found;
 use super::range::{ByteRange, Mode};
 use nfsrdma_nfs3::nlm::{Journal, LockCall, LockServer, Status};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -45,8 +46,35 @@ const TOLD: Duration = Duration::from_secs(10);
 const LOST: Duration = Duration::from_secs(5);
 const FIRST_LOST: Duration = Duration::from_millis(50);
 
-/// The most owners whose locks are claimed at the same time.
+/// The most reclaims at the same time, of all users and of each.
 const AT_A_TIME: usize = 32;
+
+/// Whose turn it is to claim a lock. A grace period may be over before all have been claimed, so
+/// users take turns, however many owners and ranges one of them has: the owners of each user queue
+/// up among themselves, and the reclaims of the first [`AT_A_TIME`] of each with those of others.
+#[derive(Debug)]
+struct Turns {
+    of_users: Mutex<HashMap<u32, Arc<Semaphore>>>,
+    calls: Semaphore,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        Turns {
+            of_users: Mutex::default(),
+            calls: Semaphore::new(AT_A_TIME),
+        }
+    }
+}
+
+impl Turns {
+    /// The queue of a user's owners.
+    fn of_user(&self, uid: u32) -> Arc<Semaphore> {
+        let mut of_users = self.of_users.lock();
+        let new = || Arc::new(Semaphore::new(AT_A_TIME));
+        of_users.entry(uid).or_insert_with(new).clone()
+    }
+}
 
 /// The numbers of locks that were reclaimed and lost.
 #[derive(Debug, Default)]
@@ -179,16 +207,17 @@ impl Locks {
     /// Claims all locks, and then checks those whose reclaims were refused.
     pub(super) async fn recover(self: &Arc<Self>) {
         self.recovering.store(true, Ordering::Release);
-        let at_a_time = Arc::new(Semaphore::new(AT_A_TIME));
-        let (mut counts, refused) = self.reclaim_all(&at_a_time).await;
+        let turns = Arc::new(Turns::default());
+        let (mut counts, refused) = self.reclaim_all(&turns).await;
         // A check takes a lock for a moment, which other checks would see. So there is one check at
         // a time for each file.
         let mut looks = JoinSet::new();
+        let at_a_time = Arc::new(Semaphore::new(AT_A_TIME));
         for mut of_file in refused.into_values() {
-            let (this, at_a_time) = (self.clone(), at_a_time.clone());
+            let (this, at_a_time, turns) = (self.clone(), at_a_time.clone(), turns.clone());
             looks.spawn(async move {
                 let _turn = at_a_time.acquire().await;
-                let counts = this.settle(&mut of_file).await;
+                let counts = this.settle(&mut of_file, &turns).await;
                 for owner in of_file {
                     drop(owner.gate);
                     this.leave(&owner.holding);
@@ -215,7 +244,7 @@ impl Locks {
     /// Sends a reclaim for each lock. Returns the refused ones, by file.
     async fn reclaim_all(
         self: &Arc<Self>,
-        at_a_time: &Arc<Semaphore>,
+        turns: &Arc<Turns>,
     ) -> (Counts, BTreeMap<FileId, Vec<Refused>>) {
         let all = self.state.lock().table.all();
         let mut claims = JoinSet::new();
@@ -223,9 +252,9 @@ impl Locks {
             let Some(holding) = self.enter_existing(file, owner) else {
                 continue;
             };
-            let (this, at_a_time) = (self.clone(), at_a_time.clone());
+            let (this, turns) = (self.clone(), turns.clone());
             claims.spawn(async move {
-                // The gate comes before the semaphore: whoever has it waits for the same server,
+                // The gate comes before the turn: whoever has it waits for the same server,
                 // and must not delay the others.
                 let gate = tokio::select! {
                     gate = holding.gate.clone().lock_owned() => gate,
@@ -234,8 +263,9 @@ impl Locks {
                         return (Counts::default(), None);
                     }
                 };
-                let _turn = at_a_time.acquire().await;
-                let (counts, locks) = this.reclaim(&holding).await;
+                let of_user = turns.of_user(holding.cred().uid);
+                let _turn = of_user.acquire().await;
+                let (counts, locks) = this.reclaim(&holding, &turns).await;
                 if locks.is_empty() {
                     drop(gate);
                     this.leave(&holding);
@@ -264,7 +294,7 @@ impl Locks {
 
     /// Sends a reclaim for each lock of one owner on a file. Returns the refused ones. The caller
     /// has the gate.
-    async fn reclaim(&self, holding: &Holding) -> (Counts, Vec<(ByteRange, Mode)>) {
+    async fn reclaim(&self, holding: &Holding, turns: &Turns) -> (Counts, Vec<(ByteRange, Mode)>) {
         let held: Vec<(ByteRange, Mode)> = {
             let state = self.state.lock();
             let set = state.table.held(holding.file.id, holding.owner);
@@ -273,7 +303,7 @@ impl Locks {
         let mut counts = Counts::default();
         let mut refused = Vec::new();
         for (range, mode) in held {
-            match self.reclaimed(holding, range, mode).await {
+            match self.reclaimed(holding, range, mode, turns).await {
                 Some(Status::Granted) => counts.reclaimed += 1,
                 Some(Status::DeniedGracePeriod) => refused.push((range, mode)),
                 Some(_) => {
@@ -288,7 +318,13 @@ impl Locks {
     }
 
     /// Sends one reclaim until it is answered. `None` if the mount ends before.
-    async fn reclaimed(&self, holding: &Holding, range: ByteRange, mode: Mode) -> Option<Status> {
+    async fn reclaimed(
+        &self,
+        holding: &Holding,
+        range: ByteRange,
+        mode: Mode,
+        turns: &Turns,
+    ) -> Option<Status> {
         let call = LockCall::Lock {
             exclusive: mode == Mode::Write,
             block: false,
@@ -297,8 +333,12 @@ impl Locks {
         // Not by `insist`, which gives up if the call is refused.
         let mut retry = Retry::default();
         loop {
+            let in_turn = async {
+                let _turn = turns.calls.acquire().await;
+                self.call(holding, range, call).await
+            };
             let result = tokio::select! {
-                result = self.call(holding, range, call) => result,
+                result = in_turn => result,
                 () = self.ending.wait() => return None,
             };
             match result {
@@ -313,7 +353,7 @@ impl Locks {
     }
 
     /// Determines which locks of a file, whose reclaims were refused, are still held.
-    async fn settle(&self, refused: &mut [Refused]) -> Counts {
+    async fn settle(&self, refused: &mut [Refused], turns: &Turns) -> Counts {
         let mut counts = Counts::default();
         let mut pause = Duration::ZERO;
         while !self.look_for(refused, &mut counts).await {
@@ -324,7 +364,7 @@ impl Locks {
             }
             pause = grace_pause();
             for owner in &mut *refused {
-                let (of, locks) = self.reclaim(&owner.holding).await;
+                let (of, locks) = self.reclaim(&owner.holding, turns).await;
                 counts.add(of);
                 owner.locks = locks;
             }

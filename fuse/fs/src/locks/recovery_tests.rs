@@ -164,3 +164,38 @@ async fn each_lock_is_asked_for_by_who_opened_the_file() {
     assert_eq!(claimed.len(), 3);
     assert!(claimed.iter().all(|(uid, _)| *uid == 2), "{claimed:?}");
 }
+
+/// Somebody with many owners and ranges does not delay the claims of others until the grace period
+/// is over.
+#[tokio::test]
+async fn users_take_turns_to_claim_their_locks() {
+    const OWNERS: u64 = 3 * AT_A_TIME as u64;
+    const RANGES: u64 = 20;
+    let by = |uid, owner, at| {
+        let mut request = request(owner, range(at, at), Mode::Write);
+        request.cred = Arc::new(Credential {
+            uid,
+            gid: 0,
+            groups: Vec::new(),
+        });
+        request
+    };
+    let server = Arc::new(FakeServer::default());
+    let locks = locks_of(&server);
+    for owner in 0..OWNERS {
+        for number in 0..RANGES {
+            lock(&locks, &by(1, owner, 1000 * owner + 2 * number)).await;
+        }
+    }
+    // The last of all, by its number.
+    for number in 0..2 {
+        lock(&locks, &by(2, OWNERS, 1000 * OWNERS + 2 * number)).await;
+    }
+    server.known.lock().restart(true);
+    server.known.lock().callers.clear();
+    locks.recover().await;
+    assert_eq!(counter(&locks, "locks_reclaimed"), OWNERS * RANGES + 2);
+    let callers = std::mem::take(&mut server.known.lock().callers);
+    let last = callers.iter().rposition(|&(uid, _)| uid == 2).unwrap();
+    assert!(last < 4 * AT_A_TIME, "{last} of {} calls", callers.len());
+}
