@@ -709,6 +709,34 @@ fn a_peer_that_stops_reading_is_given_up_with_all_that_waits_for_it() {
     assert_eq!(pool.free_bytes(), pool.capacity());
 }
 
+/// Who does not wait serves others on the same thread: a peer that breaks a rule and goes on sending
+/// must not keep it until the connection has ended.
+#[test]
+fn a_peer_that_floods_after_a_fault_keeps_no_thread_that_does_not_wait() {
+    let (mut connection, mut socket) = connected();
+    let peer = thread::spawn(move || {
+        // Of FPDUs that are too short.
+        let bytes = vec![0; 1 << 20];
+        while socket.write_all(&bytes).is_ok() {}
+    });
+    let until = Instant::now() + LIMIT;
+    let (mut out, mut polls) = (Vec::new(), 0);
+    let error = loop {
+        let ready = matches!(connection.completions.arm(), Armed::Ready);
+        connection.completions.disarm();
+        match connection.completions.poll(&mut out, Wait::No) {
+            Err(error) => break error,
+            Ok(()) if ready => polls += 1,
+            Ok(()) => thread::sleep(Duration::from_millis(1)),
+        }
+        assert!(Instant::now() < until, "the connection does not end");
+    };
+    assert!(matches!(error, Error::PeerMisbehaved(_)), "{error:?}");
+    drop(connection);
+    peer.join().unwrap();
+    assert!(polls >= 5, "{polls} polls");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.div_ceil(10)))]
 

@@ -517,7 +517,7 @@ impl CompletionQueue for IwarpCompletionQueue {
     }
 
     fn arm(&mut self) -> Armed {
-        if let Some(lingering) = &self.lingering {
+        if let Some(lingering) = self.lingering.as_ref().filter(|_| self.drained) {
             return Armed::Idle(Some(lingering.until));
         }
         if self.over || !self.drained {

@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 /// How long to wait until the peer has received a Terminate.
 const LINGER: Duration = Duration::from_millis(200);
+/// Reads for a caller that does not wait: it serves others on the same thread.
+const READS: usize = 8;
 
 impl IwarpCompletionQueue {
     //= RFC 5040, Section 7
@@ -96,16 +98,24 @@ impl IwarpCompletionQueue {
             if !lingering.half_closed && shared.tx_terminated.load(Ordering::SeqCst) {
                 lingering.half_closed = shared.socket.shutdown(Shutdown::Write).is_ok();
             }
+            self.drained = false;
+            let mut reads = 0;
             let mut over = loop {
                 match (&shared.socket).read(&mut self.stage.bytes) {
                     Ok(0) => break true,
-                    Ok(_) => {}
-                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => break false,
+                    Ok(_) => reads += 1,
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                        self.drained = true;
+                        break false;
+                    }
                     Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                     Err(_) => break true,
                 }
                 if Instant::now() >= lingering.until {
                     break true;
+                }
+                if wait == Wait::No && reads >= READS {
+                    break false;
                 }
             };
             over |= Instant::now() >= lingering.until || shared.is_closing.load(Ordering::SeqCst);
