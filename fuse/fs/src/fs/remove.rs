@@ -182,11 +182,33 @@ impl<N: Nfs3> Fs<N> {
         let call = self
             .nfs
             .rename(cred, &dir.handle, name, &dir.handle, &hidden);
-        self.changing_name(dir, name, call, |wcc| wcc.to_dir)
-            .await?;
+        let call = self.changing_name(dir, name, call, |wcc| wcc.to_dir);
+        if let Err(error) = call.await
+            && !self.was_hidden(cred, dir, &hidden, inode, &error).await
+        {
+            return Err(error);
+        }
         self.own_name(dir, name, None);
         self.hidden(cred, dir, &hidden, inode).await;
         Ok(hidden)
+    }
+
+    /// Whether a call that was to give `inode` the name `hidden` has done so though it ended with
+    /// `error`: without a status of the server it may have been run. Nobody else would ever remove the
+    /// name, which may be the only one.
+    pub(super) async fn was_hidden(
+        &self,
+        cred: &Cred,
+        dir: &Inode,
+        hidden: &[u8],
+        inode: &Inode,
+        error: &FsError,
+    ) -> bool {
+        if error.status().is_some() {
+            return false;
+        }
+        let found = Box::pin(self.nfs.lookup(cred, &dir.handle, hidden)).await;
+        found.is_ok_and(|found| found.object == inode.handle)
     }
 
     /// Records that `inode` has the hidden name `hidden`, which is to be removed at the last close.

@@ -138,15 +138,13 @@ impl<N: Nfs3> Fs<N> {
             Aside::Linked(hidden) => return self.hidden(cred, dir, &hidden, target).await,
             Aside::Renamed(hidden) => hidden,
         };
-        let back = match refused {
-            true => Ok(true),
-            false => match self.nfs.lookup(cred, &dir.handle, name).await {
-                Err(NfsError::Status(Status::NoEnt)) => Ok(true),
-                // It was run.
-                Ok(found) if found.object == source.handle => return,
-                Ok(_) => Ok(false),
-                Err(error) => Err(error.into()),
-            },
+        // Another client may have made the name meanwhile.
+        let back = match self.nfs.lookup(cred, &dir.handle, name).await {
+            Err(NfsError::Status(Status::NoEnt)) => Ok(true),
+            // It was run.
+            Ok(found) if !refused && found.object == source.handle => return,
+            Ok(_) => Ok(false),
+            Err(error) => Err(error.into()),
         };
         let back = match back {
             Ok(true) => {
@@ -231,6 +229,9 @@ impl<N: Nfs3> Fs<N> {
             match self.link_inode(cred, target, dir, &hidden).await {
                 Ok(()) => return Ok(Aside::Linked(hidden)),
                 Err(error) if error.status() == Some(Status::Exist) => {}
+                Err(error) if self.was_hidden(cred, dir, &hidden, target, &error).await => {
+                    return Ok(Aside::Linked(hidden));
+                }
                 Err(_) => break,
             }
         }

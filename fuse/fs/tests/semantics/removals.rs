@@ -318,6 +318,61 @@ fn an_open_file_that_does_not_get_its_name_back_is_not_removed_at_its_last_close
     assert_eq!(m.server.contents(hidden).unwrap(), b"old");
 }
 
+/// The server has given the open file its hidden name, but the reply to that call comes too late.
+#[test]
+fn a_file_that_was_hidden_without_a_reply_has_no_other_name_afterwards() {
+    for by in [Op::Remove, Op::Rename] {
+        for hiding in [Op::Link, Op::Rename] {
+            let m = Mount::new();
+            m.server.plant("x", b"old");
+            m.server.plant("tmp", b"new");
+            let file = m.open(m.node("x"), RW).unwrap();
+            m.node("tmp");
+            let first = AtomicU64::new(0);
+            m.server.set_hook(move |op, _| match op {
+                _ if op == hiding && first.fetch_add(1, Ordering::Relaxed) == 0 => Fate::Lost,
+                Op::Link => Fate::Refused(Status::NotSupp),
+                _ => Fate::Done,
+            });
+            let context = format!("{by:?} after {hiding:?}");
+            assert_eq!(errno(take_name(&m, by)), 0, "{context}");
+            m.server.clear_hook();
+            assert_eq!(m.read(file, 0, 9).unwrap(), b"old", "{context}");
+            m.close(file).unwrap();
+            let (left, contents) = match by {
+                Op::Remove => ("tmp", None),
+                _ => ("x", Some(b"new".to_vec())),
+            };
+            assert_eq!(m.server.names(""), [left], "{context}");
+            assert_eq!(m.server.contents("x"), contents, "{context}");
+        }
+    }
+}
+
+/// Another client has put a file there after the open one was hidden, and so the RENAME is refused.
+#[test]
+fn a_name_that_is_given_back_takes_the_place_of_no_other_file() {
+    let (m, file) = replaced(false, |_| Fate::Done);
+    let server = m.server.clone();
+    let renames = AtomicU64::new(0);
+    m.server.set_hook(move |op, _| match op {
+        Op::Link => Fate::Refused(Status::NotSupp),
+        Op::Rename if renames.fetch_add(1, Ordering::Relaxed) == 1 => {
+            server.plant("x", b"other");
+            Fate::Refused(Status::Access)
+        }
+        _ => Fate::Done,
+    });
+    assert_eq!(errno(m.rename("tmp", "x")), libc::EACCES);
+    m.server.clear_hook();
+    assert_eq!(m.server.contents("x").unwrap(), b"other");
+    assert_eq!(m.read(file, 0, 9).unwrap(), b"old");
+    m.close(file).unwrap();
+    let names = m.server.names("");
+    let hidden = names.iter().find(|name| name.starts_with(".nfs"));
+    assert_eq!(m.server.contents(hidden.unwrap()).unwrap(), b"old");
+}
+
 /// Another client has made the second name meanwhile. RENAME does nothing then (RFC 1813 section
 /// 3.3.14).
 #[test]
