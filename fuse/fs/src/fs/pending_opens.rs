@@ -161,6 +161,11 @@ impl PendingOpens {
         }
     }
 
+    /// Waits for the next [`PendingOpens::ticked`].
+    pub(super) async fn next_tick(&self) {
+        self.ticked.notified().await;
+    }
+
     /// To be called about once a second.
     pub(super) fn ticked(&self) {
         self.ticked.notify_waiters();

@@ -4,8 +4,9 @@
 //! open is renamed to a hidden name instead (silly rename), and removed at the last close with the
 //! credential of whoever unlinked it. Since only the hidden name keeps the data, nobody on this
 //! machine can remove or rename it (EBUSY, as with Linux's client). RMDIR waits for hidden names that
-//! are being removed, which would keep the directory from being empty. While no file is open, UNLINK
-//! is one REMOVE (RFC 1813 section 3.3.12). `losing.rs` decides whether a file is hidden.
+//! are being removed, which would keep the directory from being empty, but not for long. While no
+//! file is open, UNLINK is one REMOVE (RFC 1813 section 3.3.12). `losing.rs` decides whether a file
+//! is hidden.
 
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Silly};
@@ -13,7 +14,7 @@ use super::inode_flags::Flag;
 use super::losing::Losing;
 use super::{Fs, check_name, names};
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
-use nfsrdma_rpcrdma::abandon::regardless;
+use nfsrdma_rpcrdma::abandon::{is_abandoned, regardless};
 use nfsrdma_xdr::nfs3::Status;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -22,6 +23,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// How long RMDIR waits for the removal of hidden names: ticks, of about a second each.
+const MOST_TICKS: u32 = 10;
 /// How hidden names begin.
 pub(super) const HIDDEN: &[u8] = b".nfs";
 
@@ -112,9 +115,22 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
+    /// Waits while hidden names are being removed from a directory. But a server may put a removal off
+    /// for hours, and others wait for the RMDIR: the kernel has locked the directory above. So it waits
+    /// neither longer than [`MOST_TICKS`] nor for a caller that was killed, and the server decides.
     async fn removals_done(&self, dir_node: u64) {
-        self.until_removed(|removals| !removals.contains_key(&dir_node))
-            .await;
+        let late = async {
+            for _ in 0..MOST_TICKS {
+                self.opening.next_tick().await;
+                if is_abandoned() {
+                    break;
+                }
+            }
+        };
+        tokio::select! {
+            () = self.until_removed(|removals| !removals.contains_key(&dir_node)) => {}
+            () = late => {}
+        }
     }
 
     /// Waits until no hidden name is being removed from any directory.

@@ -4,6 +4,7 @@ use crate::support::*;
 use nfsrdma_fs::fs::ROOT;
 use nfsrdma_memory_server::{Fate, MemoryServer, Op};
 use nfsrdma_nfs3::Nfs3;
+use nfsrdma_rpcrdma::abandon::Caller;
 use nfsrdma_rpcrdma::exec::block_on;
 use nfsrdma_xdr::nfs3::{SetAttributes, Status};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -240,6 +241,42 @@ fn a_hidden_name_whose_removal_is_put_off_keeps_nobody_from_the_others() {
     });
     assert_eq!(m.stat(node).unwrap().nlink, 1);
     assert_eq!(m.server.names(""), ["b"]);
+}
+
+/// RMDIR waits for the hidden names in the directory, and the kernel keeps the directory above it locked
+/// meanwhile.
+#[test]
+fn a_hidden_name_whose_removal_is_put_off_keeps_nobody_in_the_directory_above() {
+    for killed in [false, true] {
+        let m = Mount::new();
+        let dir = block_on(m.fs.mkdir(&m.cred, ROOT, b"dir", 0o755)).unwrap();
+        let created = m.fs.create(&m.cred, dir.nodeid, b"f", 0o644, RW);
+        let file = block_on(created).unwrap().1.handle;
+        block_on(m.fs.unlink(&m.cred, dir.nodeid, b"f")).unwrap();
+        let go = put_off(&m.server, Op::Remove, Fate::Done);
+        thread::scope(|scope| {
+            let closing = scope.spawn(|| m.close(file));
+            until("the REMOVE", || m.server.calls(Op::Remove) > 0);
+            let caller = Caller::default();
+            let rmdir = caller.clone().run(m.fs.rmdir(&m.cred, ROOT, b"dir"));
+            let removing = scope.spawn(|| errno(block_on(rmdir)));
+            let begun = Instant::now();
+            while !removing.is_finished() && begun.elapsed() < Duration::from_secs(20) {
+                // Each stands for about a second.
+                thread::sleep(Duration::from_millis(100));
+                if killed {
+                    caller.leave();
+                }
+                m.fs.tick();
+            }
+            let hangs = !removing.is_finished();
+            drop(go);
+            closing.join().unwrap().unwrap();
+            let error = removing.join().unwrap();
+            assert!(!hangs, "killed: {killed}");
+            assert_eq!(error, [libc::ENOTEMPTY, libc::EINTR][usize::from(killed)]);
+        });
+    }
 }
 
 /// `x`, which is open, and `tmp`, which is to be renamed to it. `link`: whether the server has LINK,
