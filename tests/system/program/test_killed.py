@@ -59,6 +59,26 @@ def test_a_file_that_a_killed_program_was_about_to_open_is_up_to_date():
         assert seen.read_bytes() == b"n" * 8192
 
 
+@pytest.mark.parametrize("procedure, asked", [("GETATTR", "f"), ("LOOKUP", "other")])
+def test_a_file_whose_attributes_a_killed_program_has_asked_for_is_up_to_date(procedure, asked):
+    """Another client has extended the file. It is opened without stat(2), which would ask again."""
+    with scripted() as (server, command):
+        there, seen = server.export / "f", server.mnt / "f"
+        there.write_bytes(b"o" * 8192)
+        os.link(there, server.export / "other")
+        server.mount_well(FOR_EVER)
+        assert seen.read_bytes() == b"o" * 8192
+        if procedure == "GETATTR":
+            # Of what the kernel has, only the time of the change is invalid afterwards.
+            os.rename(seen, server.mnt / "g")
+            os.rename(server.mnt / "g", seen)
+        with open(there, "ab") as file:
+            file.write(b"n" * 8192)
+        killed_in(command, procedure, "os.stat(sys.argv[1])", server.mnt / asked)
+        until(lambda: event(server, "foreign_changes") > 0, "the change that the killed program's stat(2) has found")
+        assert read_without_stat(seen) == b"o" * 8192 + b"n" * 8192
+
+
 @pytest.mark.parametrize("procedure, code", [
     ("MKDIR", "os.mkdir(sys.argv[1])"),
     ("SYMLINK", "os.symlink('/', sys.argv[1])"),

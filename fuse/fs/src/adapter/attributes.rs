@@ -20,7 +20,9 @@ impl<N: Nfs3> Adapter<N> {
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let result = fs.getattr(&cred, node, revalidate).await;
-            reply_held(reply, result, reply_attributes);
+            reply_or_undo(reply, result, reply_attributes, |_| {
+                fs.attributes_unheard(node);
+            });
         });
     }
 

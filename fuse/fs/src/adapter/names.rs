@@ -47,7 +47,7 @@ impl<N: Nfs3> Adapter<N> {
                 let cred = credentials.of(&asker);
                 if !cred.groups.is_empty() {
                     if let Ok(Found::Is(entry)) = found {
-                        fs.forget(entry.nodeid, 1);
+                        entry_unheard(&fs, &entry);
                     }
                     found = Box::pin(fs.lookup(&cred, parent, name.as_bytes())).await;
                 }
@@ -56,7 +56,7 @@ impl<N: Nfs3> Adapter<N> {
             let found = found.map_err(|error| sparing_mounts(&fs, &mount, (parent, name), error));
             reply_or_undo(reply, found, tell, |found| {
                 if let Some(Found::Is(entry)) = found {
-                    fs.forget(entry.nodeid, 1);
+                    entry_unheard(&fs, &entry);
                 }
             });
         });
@@ -208,7 +208,7 @@ impl<N: Nfs3> Adapter<N> {
                 |made| {
                     fs.name_unheard(parent, name.as_bytes());
                     if let Some((entry, opened)) = made {
-                        fs.forget(entry.nodeid, 1);
+                        entry_unheard(&fs, &entry);
                         close(&fs, opened);
                     }
                 },
@@ -237,6 +237,12 @@ fn sparing_mounts<N: Nfs3>(
     }
 }
 
+/// The kernel did not get this entry: takes back its reference. It may know the object by another name.
+fn entry_unheard<N: Nfs3>(fs: &Fs<N>, entry: &Entry) {
+    fs.attributes_unheard(entry.nodeid);
+    fs.forget(entry.nodeid, 1);
+}
+
 /// Answers with the entry of a name that was made. If the caller was killed, takes back the kernel's
 /// reference, and has the kernel look up the name, which it may believe not to exist.
 fn reply_new_entry<N: Nfs3>(
@@ -247,7 +253,7 @@ fn reply_new_entry<N: Nfs3>(
 ) {
     reply_or_undo(reply, result, reply_entry, |entry| {
         if let Some(entry) = entry {
-            fs.forget(entry.nodeid, 1);
+            entry_unheard(fs, &entry);
         }
         fs.name_unheard(parent, name.as_bytes());
     });

@@ -12,7 +12,7 @@ use super::Fs;
 use super::changing::not_abandoned;
 use super::error::{FsError, FsResult};
 use super::file::{FileData, FileState};
-use super::inode::{Inode, Kind, Stamp};
+use super::inode::{BEYOND, Inode, Kind, Stamp};
 use super::inode_flags::Flag;
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
 use nfsrdma_xdr::nfs3::{
@@ -149,6 +149,23 @@ impl<N: Nfs3> Fs<N> {
         };
         let ttl = self.attr_ttl(&inode, self.now());
         Ok((self.visible_attributes(&inode, attributes), ttl))
+    }
+
+    /// The kernel did not get attributes that it was to be given, because the caller was killed. It
+    /// still has older ones, and what they belong to.
+    pub fn attributes_unheard(&self, nodeid: u64) {
+        let Some(inode) = self.table.get(nodeid) else {
+            return;
+        };
+        let behind = {
+            let mut state = inode.state.lock();
+            state.told_epoch = BEYOND;
+            state.kernel_is_behind()
+        };
+        if let Some(kernel) = self.change_context.kernel.get() {
+            kernel.invalidate_attributes(nodeid);
+        }
+        self.drop_kernel_data(&inode, behind);
     }
 
     /// Sends GETATTR, applies the attributes of its reply, and returns the newest ones known.

@@ -26,7 +26,7 @@ static EPOCH: AtomicU64 = AtomicU64::new(1);
 /// The [`State::told_epoch`] of attributes whose size includes data of this mount that the server
 /// has not shown yet. The file may never get that long: if the data did reach the server, somebody
 /// else may have truncated the file since. Also of attributes in a reply that the kernel did not get.
-const BEYOND: u64 = u64::MAX - 1;
+pub(super) const BEYOND: u64 = u64::MAX - 1;
 /// The [`State::kernel_epoch`] of pages that are out of date although size and mtime are those that
 /// the kernel knows, so that no attributes will make the kernel drop the pages.
 const BEHIND: u64 = u64::MAX;
