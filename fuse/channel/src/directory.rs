@@ -80,11 +80,17 @@ impl DirectoryPlus {
         DirectoryPlus(Buffer::new(size))
     }
 
+    /// Whether an entry with this name fits.
+    #[must_use]
+    pub fn fits(&self, name: &[u8]) -> bool {
+        name.len() <= NAME_MAX && self.0.fits(152 + name.len())
+    }
+
     /// Adds an entry: what its name leads to, the position after it, and its name. Inode number and
     /// type are those of the attributes. False if it does not fit.
     #[must_use]
     pub fn add(&mut self, entry: &Entry, offset: u64, name: &[u8]) -> bool {
-        let fits = name.len() <= NAME_MAX && self.0.fits(152 + name.len());
+        let fits = self.fits(name);
         if fits {
             put_entry(&mut self.0.bytes, entry);
             let attr = &entry.attr;

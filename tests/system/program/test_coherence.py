@@ -132,6 +132,27 @@ def test_a_change_at_the_server_is_seen_on_open_though_this_mount_wrote():
     both_write("server")
 
 
+def test_a_file_whose_entry_did_not_fit_into_a_listing_is_up_to_date():
+    """Another client has extended the files of a directory, of which a program then lists only a part."""
+    with Server() as server:
+        names = [f"{number:04}{'x' * 200}" for number in range(200)]
+        for name in names:
+            (server.export / name).write_bytes(b"o" * 10)
+        server.mount_well("actimeo=3600")
+        for name in names:
+            assert (server.mnt / name).read_bytes() == b"o" * 10
+        for name in names:
+            with open(server.export / name, "ab") as file:
+                file.write(b"n")
+        # Opening the directory shows this change, so it is listed by the server.
+        (server.export / "new").touch()
+        with os.scandir(server.mnt) as listing:
+            next(listing)
+            assert event(server, "foreign_changes") > 100
+            sizes = {len(read_without_stat(server.mnt / name)) for name in names}
+        assert sizes == {11}
+
+
 def test_a_time_set_before_close_outlives_a_restart_of_the_server():
     with Server() as server:
         server.mount_well()

@@ -2,7 +2,7 @@
 //!
 //! A reply is filled with entries up to the size that the kernel requested; the kernel goes on from
 //! the cookie of the last one. Each entry of READDIRPLUS counts as a LOOKUP, which gives the kernel
-//! a reference to the node until FORGET; the reference of an entry that does not fit is taken back.
+//! a reference to the node until FORGET, and its attributes.
 
 use super::convert::kind;
 use super::replies::{channel_entry, reply_held, reply_ok, reply_or_undo, reply_with};
@@ -110,6 +110,10 @@ impl<N: Nfs3> Adapter<N> {
 fn reply_plus<N: Nfs3>(fs: &Fs<N>, reply: Reply, size: u32, listing: &crate::fs::Listing) {
     let mut entries = DirectoryPlus::new(size);
     for listed in listing.entries() {
+        // First, because what `listed_entry` returns counts as told to the kernel.
+        if !entries.fits(&listed.name) {
+            break;
+        }
         let entry = fs.listed_entry(listing, listed);
         let told = match &entry {
             Some(entry) => channel_entry(entry),
@@ -117,12 +121,8 @@ fn reply_plus<N: Nfs3>(fs: &Fs<N>, reply: Reply, size: u32, listing: &crate::fs:
             // attributes, which the kernel looks up if it needs more than name and type.
             None => unlooked(listed),
         };
-        if !entries.add(&told, listed.cookie, &listed.name) {
-            if let Some(entry) = entry {
-                fs.forget(entry.nodeid, 1);
-            }
-            break;
-        }
+        let added = entries.add(&told, listed.cookie, &listed.name);
+        debug_assert!(added);
     }
     reply.data(entries.bytes());
 }
