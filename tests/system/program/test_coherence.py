@@ -706,3 +706,21 @@ def test_a_file_whose_exclusive_create_fails_half_way_is_seen(mount, server):
     # The kernel is notified after the reply to the call that failed.
     until(lambda: (mount / "f").exists(), "the name that was made")
     assert os.listdir(mount) == ["f"]
+
+
+def test_names_that_a_listing_has_shown_lead_to_what_is_there():
+    """Another client has exchanged the files of a directory. The listing comes before the kernel is notified."""
+    with Server() as server:
+        names = [f"{number:04}{'x' * 200}" for number in range(200)]
+        for name in names:
+            (server.export / name).write_text(name)
+        server.mount_well("actimeo=3600")
+        for name in names:
+            assert (server.mnt / name).read_text() == name
+        for one, other in zip(names[::2], names[1::2]):
+            os.rename(server.export / one, server.export / "third")
+            os.rename(server.export / other, server.export / one)
+            os.rename(server.export / "third", server.export / other)
+        assert sorted(os.listdir(server.mnt)) == names
+        old = lambda name: (server.mnt / name).read_text() == name
+        until(lambda: not any(map(old, names)), "names that lead to what is there")

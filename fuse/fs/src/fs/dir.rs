@@ -434,7 +434,7 @@ impl<N: Nfs3> Fs<N> {
                     let inode = self.intern(stamp, handle, attributes);
                     if let Some(epoch) = remember {
                         let child = Child::Is(inode.clone());
-                        self.names.put(dir.inode.nodeid, epoch, &entry.name, child);
+                        self.cache_name(&dir.inode, epoch, &entry.name, child);
                     }
                     Some(inode)
                 }

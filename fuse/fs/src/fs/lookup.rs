@@ -153,7 +153,15 @@ impl<N: Nfs3> Fs<N> {
         let state = dir.state.lock();
         if state.undisturbed(stamp) && state.epoch == epoch {
             drop(state);
-            self.names.put(dir.nodeid, epoch, name, child);
+            self.cache_name(dir, epoch, name, child);
+        }
+    }
+
+    /// Caches what a reply shows of a name. The kernel may have cached it before a change by somebody
+    /// else, and need not be given this: it is notified.
+    pub(super) fn cache_name(&self, dir: &Inode, epoch: u64, name: &[u8], child: Child) {
+        if self.names.renew(dir.nodeid, epoch, name, child) {
+            self.expire_names_in(dir);
         }
     }
 

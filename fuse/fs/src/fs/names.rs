@@ -2,6 +2,10 @@
 //! is none. An entry has the epoch of its directory's contents and is valid only while the
 //! directory has the same, so that a change by somebody else invalidates all names of a directory
 //! without a search. The cache is bounded and drops the least recently used names first.
+//!
+//! An outdated entry also stands for what the kernel may still have cached, until it is notified
+//! ([`Names::take_outdated`]). So it stays until then, and where a newer one takes its place
+//! ([`Names::renew`]), the name is remembered.
 
 use super::inode::{Inode, ROOT};
 use crate::sync::Mutex;
@@ -35,6 +39,8 @@ type Shard = LruCache<Box<[u8]>, (u64, Child)>;
 /// The cache of names for all directories, in shards.
 pub(super) struct Names {
     shards: Vec<Mutex<Shard>>,
+    /// Names that are not outdated any more, but which the kernel may have cached before.
+    renewed: Mutex<HashSet<Place>>,
 }
 
 type Key = SmallVec<[u8; 72]>;
@@ -53,6 +59,7 @@ impl Names {
                 .map(|_| Mutex::new(LruCache::unbounded()))
                 .inspect(|shard| shard.lock().resize(each))
                 .collect(),
+            renewed: Mutex::default(),
         }
     }
 
@@ -68,11 +75,7 @@ impl Names {
         let key = key(dir, name);
         let mut shard = self.shard(&key).lock();
         let (of, child) = shard.get(&key[..])?;
-        if *of != epoch {
-            shard.pop(&key[..]);
-            return None;
-        }
-        Some(child.clone())
+        (*of == epoch).then(|| child.clone())
     }
 
     pub(super) fn put(&self, dir: u64, epoch: u64, name: &[u8], child: Child) {
@@ -82,6 +85,28 @@ impl Names {
             shard.push(key.to_vec().into_boxed_slice(), (epoch, child))
         };
         drop(old);
+    }
+
+    /// As [`Names::put`], for what the kernel need not be told. Returns true if it may have cached
+    /// something else in another epoch, and [`Names::take_outdated`] is to be called.
+    #[must_use]
+    pub(super) fn renew(&self, dir: u64, epoch: u64, name: &[u8], child: Child) -> bool {
+        let key = key(dir, name);
+        let (misleads, old) = {
+            let mut shard = self.shard(&key).lock();
+            let before = shard.peek(&key[..]);
+            let misleads = before.is_some_and(|(of, before)| match (before, &child) {
+                (Child::Is(before), Child::Is(now)) if Arc::ptr_eq(before, now) => false,
+                _ => *of != epoch,
+            });
+            if misleads {
+                self.renewed.lock().insert((dir, name.into()));
+            }
+            let old = shard.push(key.to_vec().into_boxed_slice(), (epoch, child));
+            (misleads, old)
+        };
+        drop(old);
+        misleads
     }
 
     /// Drops the names for which `holds`, called with directory and epoch, is false. It visits
@@ -199,6 +224,7 @@ impl Names {
     /// Removes and returns names in `dir` that were cached in other epochs than `epoch`: up to `least`
     /// or a part of the cache, whichever is more, so that it is searched only some times for one
     /// directory, however many names that has. There may be more if it returns at least `least`.
+    /// Also returns those that were [renewed](Names::renew), which stay.
     pub(super) fn take_outdated(&self, dir: u64, epoch: u64, least: usize) -> Vec<Box<[u8]>> {
         let all: usize = self.shards.iter().map(|shard| shard.lock().len()).sum();
         let most = least.max(all / SEARCHES);
@@ -217,6 +243,12 @@ impl Names {
             drop(old);
             found.extend(keys.iter().map(|key| Box::from(&key[prefix.len()..])));
         }
+        let mut renewed = self.renewed.lock();
+        found.extend(
+            renewed
+                .extract_if(|(of, _)| *of == dir)
+                .map(|(_, name)| name),
+        );
         found
     }
 
@@ -271,6 +303,40 @@ mod tests {
         assert_eq!(taken.len(), 50);
         assert!(names.get(7, 1, b"name-1").is_some() && names.get(7, 0, b"name-2").is_none());
         assert_eq!(names.all_in(8).len(), 100);
+    }
+
+    #[test]
+    fn a_name_that_is_renewed_is_given_out_once_if_it_led_elsewhere() {
+        let inode = |number: u64| {
+            let handle = FileHandle::new(&number.to_ne_bytes()).unwrap();
+            Arc::new(Inode::new(number, handle, FileType::Regular, number))
+        };
+        let (one, other) = (inode(1), inode(2));
+        let is = |inode: &Arc<Inode>| Child::Is(inode.clone());
+        let names = Names::new(1 << 10);
+        assert!(!names.renew(7, 0, b"new", is(&one)));
+        for (name, before, now, expected) in [
+            (&b"same"[..], is(&one), is(&one), false),
+            (b"other", is(&one), is(&other), true),
+            (b"made", Child::Absent, is(&one), true),
+            // The kernel may have it all the same (`Fs::name_unknown`).
+            (b"absent", Child::Absent, Child::Absent, true),
+        ] {
+            names.put(7, 0, name, before);
+            // What is outdated is not lost when somebody looks for it.
+            assert!(names.get(7, 1, name).is_none());
+            assert_eq!(names.renew(7, 1, name, now), expected);
+            assert!(names.get(7, 1, name).is_some());
+        }
+        assert!(names.take_outdated(8, 1, 10).is_empty());
+        let mut taken = names.take_outdated(7, 1, 10);
+        taken.sort();
+        assert_eq!(
+            taken,
+            [&b"absent"[..], b"made", b"new", b"other"].map(Box::from)
+        );
+        assert!(names.take_outdated(7, 1, 10).is_empty());
+        assert!(names.get(7, 1, b"other").is_some());
     }
 
     #[test]
