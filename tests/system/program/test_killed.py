@@ -114,6 +114,24 @@ def test_a_name_that_a_killed_program_has_removed_is_gone(procedure, code):
         until(lambda: not seen.exists(), "the removal on the mount")
 
 
+@pytest.mark.parametrize("procedure, code", [
+    ("REMOVE", "os.unlink(sys.argv[1])"),
+    ("RENAME", "os.rename(sys.argv[2], sys.argv[1])"),
+])  # fmt: skip
+def test_a_name_that_a_killed_program_has_removed_is_not_listed(procedure, code):
+    with scripted() as (server, command):
+        (server.export / "d").mkdir()
+        there, folder = server.export / "d", server.mnt / "d"
+        (there / "one").touch(), (there / "other").touch()
+        server.mount_well(FOR_EVER)
+        # The last of these is answered by the kernel.
+        for _ in range(3):
+            assert sorted(os.listdir(folder)) == ["one", "other"]
+        killed_in(command, procedure, code, folder / "one", folder / "other")
+        until(lambda: len(os.listdir(there)) == 1, "the removal at the server")
+        until(lambda: os.listdir(folder) == os.listdir(there), "the listing on the mount")
+
+
 CHANGES = [
     ("MKDIR", "os.mkdir(sys.argv[1])"),
     ("CREATE", "os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)"),

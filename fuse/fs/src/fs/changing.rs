@@ -301,7 +301,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    fn unheard(&self, inode: &Inode) {
+    pub(super) fn unheard(&self, inode: &Inode) {
         inode.state.lock().unheard();
         if let Some(kernel) = self.change_context.kernel.get() {
             kernel.invalidate_attributes(inode.nodeid);

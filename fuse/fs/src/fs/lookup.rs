@@ -264,6 +264,8 @@ impl<N: Nfs3> Fs<N> {
     pub fn name_unheard(&self, parent: u64, name: &[u8]) {
         if let Some(dir) = self.table.get(parent) {
             self.name_unknown(&dir, name);
+            // Nor does the notification of a name that it has forgotten make it drop its listing.
+            self.unheard(&dir);
         }
     }
 
