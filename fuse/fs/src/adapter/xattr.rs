@@ -1,6 +1,6 @@
 //! Extended attributes; the only ones are those of ACLs.
 
-use super::replies::{reply_held, reply_ok, reply_with};
+use super::replies::{reply_held, reply_ok, reply_or_undo, reply_with};
 use super::state::Adapter;
 use nfsrdma_channel::{Header, Reply};
 use nfsrdma_nfs3::Nfs3;
@@ -62,11 +62,9 @@ impl<N: Nfs3> Adapter<N> {
         let value = value.to_vec();
         self.change_of([node; 2], request, reply, move |reply| async move {
             let name = name.as_bytes();
-            reply_held(
-                reply,
-                fs.setxattr(&cred, node, name, &value, flags).await,
-                reply_ok,
-            );
+            let set = fs.setxattr(&cred, node, name, &value, flags).await;
+            // The kernel may have asked for the list before it was changed.
+            reply_or_undo(reply, set, reply_ok, |_| fs.attributes_unheard(node));
         });
     }
 
@@ -74,7 +72,7 @@ impl<N: Nfs3> Adapter<N> {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, node), name.to_owned());
         self.change_of([node; 2], request, reply, move |reply| async move {
             let removed = fs.removexattr(&cred, node, name.as_bytes()).await;
-            reply_held(reply, removed, reply_ok);
+            reply_or_undo(reply, removed, reply_ok, |_| fs.attributes_unheard(node));
         });
     }
 }
