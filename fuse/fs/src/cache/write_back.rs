@@ -37,7 +37,7 @@ const COMMIT_PART: usize = 1024;
 /// After the server has restarted so often before all data of a file was safe, the data is sent
 /// FILE_SYNC. UNSTABLE data of a server whose verifier changes each time, as that of several machines
 /// behind one address, would be written again for ever.
-const MOST_RESTARTS: u32 = 4;
+pub(super) const MOST_RESTARTS: u32 = 4;
 
 /// What a driver wants to reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,7 +142,7 @@ pub struct WriteBack<C, W> {
     /// The file has had [`WriteLimits::least_joined`] dirty ranges at once since it became dirty.
     scattered: bool,
     /// How often the server has restarted since all data was safe.
-    restarts: u32,
+    pub(super) restarts: u32,
 }
 
 impl<C, W> Default for WriteBack<C, W> {

@@ -1,6 +1,7 @@
 //! Tests of [`WriteBack`], driven as the file system drives it, against a flat file and a model of
 //! a server that can restart, refuse, accept less, and answer calls in any order.
 
+use super::write_back::MOST_RESTARTS;
 use super::{Accepted, Action, Gaps, Goal, PAGE, WriteBack, WriteCall, WriteLimits};
 use nfsrdma_rdma::{BufMut, Pool};
 use nfsrdma_xdr::nfs3::{Stable, Verifier};
@@ -200,7 +201,8 @@ impl World {
             let other_end = other.job.offset + u64::from(other.job.len);
             assert!(other_end <= call.job.offset || end <= other.job.offset);
         }
-        if call.stable == Stable::FileSync {
+        // After many restarts of the server each WRITE is.
+        if call.stable == Stable::FileSync && self.file.restarts < MOST_RESTARTS {
             assert!(self.sent.is_empty() && !self.committing);
         }
         let data: Vec<u8> = call.job.data.iter().flat_map(|b| b.to_vec()).collect();
