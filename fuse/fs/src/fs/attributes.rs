@@ -46,7 +46,7 @@ fn plain_size(of: &Attributes) -> Option<u64> {
     (of.kind == FileType::Regular && of.mode & 0o6000 == 0).then_some(of.size)
 }
 
-/// The last known one.
+/// The last known size, as [`plain_size`].
 fn known_size(inode: &Inode) -> Option<u64> {
     inode.state.lock().attributes().and_then(plain_size)
 }
@@ -151,21 +151,30 @@ impl<N: Nfs3> Fs<N> {
         Ok((self.visible_attributes(&inode, attributes), ttl))
     }
 
+    pub(super) fn unheard(&self, inode: &Inode) {
+        inode.state.lock().unheard();
+        self.drop_kernel_cache(inode, true);
+    }
+
     /// The kernel did not get attributes that it was to be given, because the caller was killed. It
     /// still has older ones, and what they belong to.
     pub fn attributes_unheard(&self, nodeid: u64) {
-        let Some(inode) = self.table.get(nodeid) else {
-            return;
-        };
-        let behind = {
-            let mut state = inode.state.lock();
-            state.told_epoch = BEYOND;
-            state.kernel_is_behind()
-        };
-        if let Some(kernel) = self.change_context.kernel.get() {
-            kernel.invalidate_attributes(nodeid);
+        if let Some(inode) = self.table.get(nodeid) {
+            let behind = {
+                let mut state = inode.state.lock();
+                state.told_epoch = BEYOND;
+                state.kernel_is_behind()
+            };
+            self.drop_kernel_cache(&inode, behind);
         }
-        self.drop_kernel_data(&inode, behind);
+    }
+
+    /// Makes the kernel drop its attributes, and its data if `data`.
+    fn drop_kernel_cache(&self, inode: &Inode, data: bool) {
+        if let Some(kernel) = self.change_context.kernel.get() {
+            kernel.invalidate_attributes(inode.nodeid);
+        }
+        self.drop_kernel_data(inode, data);
     }
 
     /// Sends GETATTR, applies the attributes of its reply, and returns the newest ones known.

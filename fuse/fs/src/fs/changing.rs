@@ -243,6 +243,7 @@ impl<N: Nfs3> Fs<N> {
     /// returned once. There may be more if there are at least `least`.
     pub fn names_to_expire(&self, nodeid: u64, least: usize) -> Vec<Box<[u8]>> {
         let Some(dir) = self.table.get(nodeid) else {
+            self.names.take_renewed(nodeid).for_each(drop);
             return Vec::new();
         };
         let epoch = dir.state.lock().epoch;
@@ -299,14 +300,6 @@ impl<N: Nfs3> Fs<N> {
         {
             self.unheard(inode);
         }
-    }
-
-    pub(super) fn unheard(&self, inode: &Inode) {
-        inode.state.lock().unheard();
-        if let Some(kernel) = self.change_context.kernel.get() {
-            kernel.invalidate_attributes(inode.nodeid);
-        }
-        self.drop_kernel_data(inode, true);
     }
 
     /// Whether the kernel has data of a file that somebody else has changed since, and was not

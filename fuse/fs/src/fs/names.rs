@@ -243,13 +243,15 @@ impl Names {
             drop(old);
             found.extend(keys.iter().map(|key| Box::from(&key[prefix.len()..])));
         }
-        let mut renewed = self.renewed.lock();
-        found.extend(
-            renewed
-                .extract_if(|(of, _)| *of == dir)
-                .map(|(_, name)| name),
-        );
+        found.extend(self.take_renewed(dir));
         found
+    }
+
+    /// Those names alone that were [renewed](Names::renew).
+    pub(super) fn take_renewed(&self, dir: u64) -> impl Iterator<Item = Box<[u8]>> {
+        let mut renewed = self.renewed.lock();
+        let of_dir: Vec<_> = renewed.extract_if(|(of, _)| *of == dir).collect();
+        of_dir.into_iter().map(|(_, name)| name)
     }
 
     /// Visits every name that leads to an inode: the directory, the name, and the inode.

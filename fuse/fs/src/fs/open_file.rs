@@ -37,6 +37,12 @@ pub struct OpenFile {
 }
 
 impl Inode {
+    /// How often written data of the file was lost.
+    pub(super) fn losses(&self) -> u64 {
+        let data = self.data();
+        data.map_or(0, |data| data.with(|inner| inner.losses()))
+    }
+
     /// A request by an open file shows that the kernel has handled the reply to its open. `drops`: what
     /// that was to make it drop ([`PromisedDrops::number`](super::promised_drops::PromisedDrops)), set to
     /// 0.
@@ -52,7 +58,7 @@ impl Inode {
 
 impl OpenFile {
     pub fn new(inode: Arc<Inode>, cred: Cred, flags: i32, drops: u16) -> Self {
-        let losses = inode.data().map(|data| data.with(|inner| inner.losses()));
+        let losses = AtomicU64::new(inode.losses());
         OpenFile {
             inode,
             cred,
@@ -60,7 +66,7 @@ impl OpenFile {
             readahead: Mutex::default(),
             writer: Arc::default(),
             flushed: AtomicBool::new(false),
-            losses: AtomicU64::new(losses.unwrap_or(0)),
+            losses,
             drops: AtomicU16::new(drops),
         }
     }

@@ -54,15 +54,9 @@ impl<N: Nfs3> Fs<N> {
     /// The error for a write with O_SYNC to report, once: of data that was written through `file`.
     pub(super) fn report_own(&self, file: &OpenFile, caller: &impl WaitingCaller) -> FsResult<()> {
         // Read before: what fails meanwhile is told by the next fsync.
-        let losses = file
-            .inode
-            .data()
-            .map(|data| data.with(|inner| inner.losses()));
+        let losses = file.inode.losses();
         let reported = file.writer.report(caller);
-        if let Some(losses) = losses
-            && reported.is_err()
-            && caller.sees_result()
-        {
+        if reported.is_err() && caller.sees_result() {
             file.losses.store(losses, Ordering::Relaxed);
         }
         reported

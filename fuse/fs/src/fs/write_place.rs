@@ -86,7 +86,7 @@ impl<N: Nfs3> Fs<N> {
             Origin::Mapping => {
                 let end = offset.saturating_add(len as u64);
                 for _ in 0..SIZE_TRIES {
-                    self.fetch(cred, inode).await?;
+                    self.fetch_told(cred, inode).await?;
                     // A reply that overlaps another one may leave the size as it was. The
                     // attributes then count as out of date.
                     let known = inode.state.lock().fresh(self.now()).is_some();

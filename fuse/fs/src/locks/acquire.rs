@@ -1,8 +1,7 @@
 //! Takes a lock: it first waits for conflicting locks of this mount, and then sends LOCK. While
 //! another machine holds the lock, LOCK is repeated after pauses of 5 ms to 1 s, or 5 ms after the
 //! server calls back. The caller gets the result as soon as it is known. If it is not certain what
-//! the server has then, its state is restored afterwards (`restore`). F_GETLK is answered here,
-//! too.
+//! the server has then, its state is restored afterwards (`restore`).
 
 use super::config::Retry;
 use super::error::LockError;
