@@ -3,9 +3,11 @@
 
 mod common;
 
-use common::{Act, Server, options};
-use nfsrdma_nfs3::{ClientOptions, Cred, Credential, Driver, Mounted, Nfs3};
+use common::{Act, Manners, Seen, Server, options};
+use nfsrdma_nfs3::{ClientOptions, Cred, Credential, Driver, Mounted, Nfs3, TransportOptions};
 use nfsrdma_rdma::Armed;
+use nfsrdma_rdma_testing::fault::{ConnectFault, Plan};
+use nfsrdma_rdma_testing::loopback;
 use nfsrdma_rpcrdma::exec;
 use nfsrdma_xdr::nfs3::Getattr;
 use rustix::buffer::spare_capacity;
@@ -231,4 +233,79 @@ fn calls_under_way_survive_the_loops_end_and_a_shutdown_ends_them() {
         .filter(|ended| matches!(ended, Ok((Err(_), _))))
         .count();
     assert!(failed >= 4, "{failed}");
+}
+
+/// A mount with two connections whose server accepts `accepted` connections and refuses all later
+/// ones, and an event loop that polls the second connection, if there is one.
+fn with_one_of_two(
+    server: &Server,
+    accepted: usize,
+) -> (tokio::runtime::Runtime, Mounted, EventLoop) {
+    let options = ClientOptions {
+        transport: TransportOptions {
+            nconnect: 2,
+            ..options().transport
+        },
+        ..options()
+    };
+    let mut connects = vec![None; accepted];
+    connects.resize(10_000, Some(ConnectFault::Refuse));
+    let plan = Plan {
+        connects,
+        ..Plan::default()
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (mounted, _) = runtime.block_on(server.mount_faulty_with(plan, &options));
+    let event_loop = EventLoop::start(mounted.client.drivers().split_off(1));
+    (runtime, mounted, event_loop)
+}
+
+#[test]
+fn calls_do_not_wait_for_a_connection_that_the_server_does_not_accept() {
+    let manners = Manners {
+        grant: 1,
+        ..Manners::default()
+    };
+    let answer = Arc::new(|_: &Seen| Act::Answer);
+    let server = Server::start(loopback::Options::default(), manners, answer);
+    let (_runtime, mounted, event_loop) = with_one_of_two(&server, 1);
+    let (client, root) = (mounted.client.clone(), mounted.root);
+    // More than the other connection has credits for.
+    let calls: Vec<_> = (0..50)
+        .map(|_| {
+            let client = client.clone();
+            event_loop.perform(async move { client.getattr(&cred(), &root).await.map(drop) })
+        })
+        .collect();
+    for call in calls {
+        call.recv_timeout(LIMIT / 4).unwrap().0.unwrap();
+    }
+    event_loop.end();
+}
+
+/// The connection ends over its first call, or after one that was answered.
+#[test]
+fn calls_of_a_connection_that_cannot_be_made_again_go_on_by_another() {
+    for answered in [0, 1] {
+        let seen_there = Arc::new(AtomicUsize::new(0));
+        let count = seen_there.clone();
+        let server = Server::scripted::<Getattr>(move |seen, _| {
+            match seen.connection == 1 && count.fetch_add(1, Ordering::SeqCst) >= answered {
+                true => Act::Hangup,
+                false => Act::Answer,
+            }
+        });
+        let (_runtime, mounted, event_loop) = with_one_of_two(&server, 2);
+        let begin = Instant::now();
+        while seen_there.load(Ordering::SeqCst) <= answered {
+            assert!(begin.elapsed() < LIMIT, "the second connection is unused");
+            getattr(&event_loop, &mounted);
+        }
+        getattr(&event_loop, &mounted);
+        while !mounted.client.is_idle() {
+            assert!(begin.elapsed() < LIMIT, "a call counts on both");
+            std::thread::yield_now();
+        }
+        event_loop.end();
+    }
 }

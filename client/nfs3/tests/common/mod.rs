@@ -148,9 +148,13 @@ impl Server {
 
     /// A mount whose own side of the connections fails as `plan` says.
     pub async fn mount_faulty(&self, plan: Plan) -> (Mounted, Pool) {
+        self.mount_faulty_with(plan, &options()).await
+    }
+
+    pub async fn mount_faulty_with(&self, plan: Plan, options: &ClientOptions) -> (Mounted, Pool) {
         let pool = Pool::new(64 << 20).unwrap();
         let provider = Arc::new(Faulty::new(self.loopback.clone(), plan));
-        let mounted = nfsrdma_nfs3::connect(&target(), &options(), provider, pool.clone()).await;
+        let mounted = nfsrdma_nfs3::connect(&target(), options, provider, pool.clone()).await;
         (mounted.unwrap(), pool)
     }
 

@@ -24,14 +24,15 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 impl Link {
-    /// Runs the slot until shutdown. `first` is a connection that is already made and installed.
-    pub(super) fn run(self: &Arc<Self>, first: Option<Established>) {
+    /// Runs the slot until shutdown. `first` is a connection that is already made and installed,
+    /// `slots` are all of the transport.
+    pub(super) fn run(self: &Arc<Self>, first: Option<Established>, slots: &[Arc<Link>]) {
         let mut next = first;
         let mut pause = FIRST_PAUSE;
         loop {
             let established = match next.take() {
                 Some(established) => established,
-                None => match self.connect_again(&mut pause) {
+                None => match self.connect_again(&mut pause, slots) {
                     Some(established) => {
                         self.install(&established);
                         established
@@ -43,6 +44,8 @@ impl Link {
             count(&self.shared.lost);
             if proven {
                 pause = FIRST_PAUSE;
+            } else {
+                self.pass_on(slots);
             }
         }
         let waiting = self.state.lock().take_unsent();
@@ -54,7 +57,8 @@ impl Link {
     }
 
     /// Tries to connect until it succeeds; `None` at shutdown.
-    fn connect_again(&self, pause: &mut Duration) -> Option<Established> {
+    fn connect_again(&self, pause: &mut Duration, slots: &[Arc<Link>]) -> Option<Established> {
+        let mut told = false;
         loop {
             if self.pause(*pause) {
                 return None;
@@ -69,9 +73,47 @@ impl Link {
                     self.state.lock().acquit();
                     count(&self.counters.connect_failures);
                     tracing::debug!(server = %self.shared.server, %error, "cannot connect");
+                    // Not at once: others may only have been quicker after a restart of the server.
+                    if self.pass_on(slots) && *pause == LONGEST_PAUSE && !told {
+                        told = true;
+                        tracing::warn!(
+                            "connection {} of {} to server {} cannot be made, its calls go by the others: {error}",
+                            self.slot + 1,
+                            slots.len(),
+                            self.shared.server
+                        );
+                    }
                 }
             }
         }
+    }
+
+    /// Passes the calls that wait here on to the slot with the shortest queue of those that are
+    /// connected; returns whether there is one. A suspected call stays: it would be sent alone there,
+    /// and others would wait.
+    fn pass_on(&self, slots: &[Arc<Link>]) -> bool {
+        let backlogs = slots.iter().map(|slot| (slot.backlog(), slot));
+        let up = backlogs.filter(|((down, _), slot)| !down && slot.slot != self.slot);
+        let Some((_, other)) = up.min_by_key(|(backlog, _)| *backlog) else {
+            return false;
+        };
+        let calls = {
+            let mut state = self.state.lock();
+            match state.shutdown {
+                true => return false,
+                false => std::mem::take(&mut state.waiting),
+            }
+        };
+        exec::batch(|| {
+            for mut call in calls {
+                call.starved = false;
+                let payload = call.payload_len();
+                // It counts there before it no longer does here, so that the transport is not idle.
+                other.submit(call);
+                self.ended(payload);
+            }
+        });
+        true
     }
 
     /// Waits; returns true at shutdown.

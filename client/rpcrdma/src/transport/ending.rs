@@ -168,7 +168,7 @@ impl Link {
         if call.record.is_some() || self.shared.tap.wanted().calls() {
             self.observe_end(&mut call, &result);
         }
-        self.load.fetch_sub(call.payload_len(), Relaxed);
+        let payload = call.payload_len();
         let received = result.as_ref().map_or(0, |reply| {
             reply.message().len() + reply.placed.unwrap_or(0) as usize
         });
@@ -180,7 +180,7 @@ impl Link {
         let counters = self.shared.procedures.get(call.procedure);
         counters.ended(result.is_err(), received, time, queued);
         self.shared.marshaller.heads.give_shared(call.head);
-        self.calls.fetch_sub(1, Relaxed);
+        self.ended(payload);
         call.slot.complete(result);
     }
 

@@ -154,10 +154,10 @@ impl Engine {
     fn spawn_threads(self: &Arc<Self>, first: Established) -> std::io::Result<Arc<Self>> {
         let mut first = Some(first);
         for (index, link) in self.links.iter().enumerate() {
-            let (link, first) = (link.clone(), first.take());
+            let (link, first, links) = (link.clone(), first.take(), self.links.clone());
             thread::Builder::new()
                 .name(format!("nfsrdma-link-{index}"))
-                .spawn(move || link.run(first))?;
+                .spawn(move || link.run(first, &links))?;
         }
         let (timer, links, shared) = (self.timer.clone(), self.links.clone(), self.shared.clone());
         let period =
@@ -248,7 +248,7 @@ impl Engine {
                 true => able.min_by_key(|link| link.load.load(Relaxed)),
                 false => able.next(),
             }
-            .unwrap_or(own);
+            .unwrap_or_else(|| self.busy_instead_of(own));
         }
         let only = links.len() == 1;
         if only || (bytes as u64 <= BULK && links[0].backlog() == (false, 0)) {
@@ -260,6 +260,18 @@ impl Engine {
             Some(link) if !link.backlog().0 || links[0].backlog().0 => link,
             Some(_) | None => &links[0],
         }
+    }
+
+    /// `own`, unless it is down and others are not: a server may not accept as many connections, and
+    /// then a call would wait for ever. Of those, the one with the shortest queue.
+    fn busy_instead_of<'a>(&'a self, own: &'a Arc<Link>) -> &'a Arc<Link> {
+        if !own.backlog().0 {
+            return own;
+        }
+        let backlogs = self.links.iter().map(|link| (link.backlog(), link));
+        let up = backlogs.filter(|((down, _), _)| !down);
+        up.min_by_key(|(backlog, _)| *backlog)
+            .map_or(own, |(_, link)| link)
     }
 
     /// The connection slots, for event loops to poll.

@@ -187,10 +187,16 @@ impl Link {
         self.launch(&session, call, credits);
     }
 
-    /// Counts a call, until it completes.
+    /// Counts a call, until [`Link::ended`].
     fn begun(&self, call: &Call) {
         self.load.fetch_add(call.payload_len(), Relaxed);
         self.calls.fetch_add(1, Relaxed);
+    }
+
+    /// A call with this many bytes of payload has completed, or is another slot's by now.
+    pub(super) fn ended(&self, payload: u64) {
+        self.load.fetch_sub(payload, Relaxed);
+        self.calls.fetch_sub(1, Relaxed);
     }
 
     /// Marshals and posts a call that has a reservation, on any thread.
