@@ -9,7 +9,7 @@
 
 use super::mount_table::{TABLE, TableFact};
 use parking_lot::Mutex;
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, open, openat2};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use std::ffi::{OsStr, OsString};
@@ -19,6 +19,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 /// A mount of this process.
 #[derive(Debug)]
@@ -35,14 +37,36 @@ pub struct OwnMount {
 #[derive(Debug, Default)]
 struct Hold {
     descriptor: Option<OwnedFd>,
+    wanted: bool,
+    /// A thread is looking for the mount.
+    looking: bool,
     /// The connection to the kernel has ended, so unwritten data no longer depends on the mount.
     released: bool,
 }
 
-/// Opens the root of what is mounted on `dir`, without a request to its file system.
+/// How long a reference is waited for if the path has to be looked up: as a rule that takes far less.
+const LOOK: Duration = Duration::from_millis(100);
+
+const ROOT: OFlags = OFlags::PATH
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
+
+/// Opens the root of what is mounted on `dir`, without a request to its file system. The file systems
+/// that the path leads through may be asked, and one of a server that is away does not answer.
 fn open_root(dir: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(open(dir, flags, Mode::empty())?)
+    Ok(open(dir, ROOT, Mode::empty())?)
+}
+
+/// The same if the kernel has the path in its cache (Linux 5.12). Asks nobody.
+fn open_root_at_once(dir: &Path) -> io::Result<OwnedFd> {
+    Ok(openat2(
+        CWD,
+        dir,
+        ROOT,
+        Mode::empty(),
+        ResolveFlags::CACHED,
+    )?)
 }
 
 /// The ID of the mount that a descriptor is on, from /proc. This needs no request to the file
@@ -130,12 +154,47 @@ impl OwnMount {
 
     /// Takes or gives back a reference: while `on`, umount(2) fails with EBUSY. Does nothing if no
     /// path leads to the mount: then another mount on top keeps it busy, or it is detached.
-    pub fn hold(&self, on: bool) {
+    ///
+    /// The mount may be inside one whose server is away. This is called by threads that serve
+    /// requests, so a path that is not in the kernel's cache is looked up by another thread, and waited
+    /// for only a short time.
+    pub fn hold(self: &Arc<Self>, on: bool) {
+        {
+            let mut hold = self.hold.lock();
+            hold.wanted = on;
+            if !on {
+                hold.descriptor = None;
+            }
+            if !on || hold.released || hold.looking || hold.descriptor.is_some() {
+                return;
+            }
+            let found = open_root_at_once(&self.dir).ok();
+            hold.descriptor = found.filter(|root| mount_id(root).ok() == Some(self.id));
+            hold.looking = hold.descriptor.is_none();
+            if !hold.looking {
+                return;
+            }
+        }
+        let (this, (tell, told)) = (self.clone(), mpsc::channel());
+        let look = move || {
+            this.look_for_hold();
+            let _ = tell.send(());
+        };
+        let thread = std::thread::Builder::new().name("hold".into()).spawn(look);
+        if thread.is_err() {
+            return self.look_for_hold();
+        }
+        // Without an answer in this time the thread goes on alone.
+        let _ = told.recv_timeout(LOOK);
+    }
+
+    /// Takes the reference, if it is still wanted when the mount is found.
+    fn look_for_hold(&self) {
+        let root = self.root();
         let mut hold = self.hold.lock();
-        if on && !hold.released && hold.descriptor.is_none() {
-            hold.descriptor = self.root();
-        } else if !on {
-            hold.descriptor = None;
+        hold.looking = false;
+        if hold.wanted && !hold.released {
+            hold.descriptor = root;
         }
     }
 
@@ -261,7 +320,7 @@ mod tests {
 
     #[test]
     fn the_root_of_this_namespace_is_found_by_its_id() {
-        let own = OwnMount::on(Path::new("/"));
+        let own = Arc::new(OwnMount::on(Path::new("/")));
         assert_ne!(own.id, 0);
         assert!(own.root().is_some());
         assert!(own.look().unwrap().0);
@@ -272,6 +331,9 @@ mod tests {
         }
         own.hold(true);
         assert!(own.hold.lock().descriptor.is_some());
+        own.hold(false);
+        assert!(own.hold.lock().descriptor.is_none());
+        own.hold(true);
         own.release();
         own.hold(true);
         assert!(own.hold.lock().descriptor.is_none());
