@@ -89,10 +89,10 @@ impl From<MountError> for Failure {
             },
             message: error.message,
             retry: match error.step {
-                // Like mount.nfs, this does not wait for a name that cannot be resolved.
-                Step::Resolve if error.transient => Retry::IfRequested,
+                // Like mount.nfs, this waits for a name service that does not answer yet, as when the
+                // machine starts, but not for a name that it does not know.
                 _ if error.transient => Retry::Always,
-                Step::Rpcbind | Step::Mount | Step::Connect => Retry::IfRequested,
+                Step::Name | Step::Rpcbind | Step::Mount | Step::Connect => Retry::IfRequested,
                 _ => Retry::Never,
             },
         }

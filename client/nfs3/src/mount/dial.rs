@@ -6,6 +6,7 @@ use crate::options::{ClientOptions, NFS_RDMA_PORT};
 use crate::procedures::NFS3;
 use nfsrdma_rdma::{Error as RdmaError, Pool, Provider};
 use nfsrdma_rpcrdma::transport::{ConnectError, Engine};
+use nfsrdma_xdr::nfs3::Status;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -101,7 +102,12 @@ impl Probe<'_> {
             Ok(Err(error)) => error,
             Err(_) => NfsError::TimedOut,
         };
-        let transient = matches!(error, NfsError::TimedOut | NfsError::GivenUp);
+        // A server that has just started may answer STALE before it has read its table of exports, as
+        // mount.nfs knows.
+        let transient = matches!(
+            error,
+            NfsError::TimedOut | NfsError::GivenUp | NfsError::Status(Status::Stale)
+        );
         let message = match error {
             NfsError::TimedOut | NfsError::GivenUp => {
                 format!(
@@ -114,5 +120,28 @@ impl Probe<'_> {
             error => format!("{what} failed at {host}: {error}"),
         };
         Err(MountError::new(*step, transient, message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_server_that_does_not_know_the_handle_yet_is_asked_again() {
+        let failed = async |error| {
+            let probe = Probe {
+                step: Step::Fsinfo,
+                what: "FSINFO",
+                host: "srv",
+                timeout: Duration::from_secs(20),
+            };
+            let call = async { Err::<(), _>(error) };
+            probe.run(call).await.unwrap_err()
+        };
+        let stale = failed(NfsError::Status(Status::Stale)).await;
+        assert!(stale.transient, "{stale}");
+        let refused = failed(NfsError::Status(Status::Access)).await;
+        assert!(!refused.transient, "{refused}");
     }
 }

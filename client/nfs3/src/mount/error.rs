@@ -9,6 +9,8 @@ pub enum Step {
     Options,
     /// Resolving the host's name.
     Resolve,
+    /// The host's name is not known.
+    Name,
     /// Asking rpcbind for mountd.
     Rpcbind,
     /// Calling mountd.

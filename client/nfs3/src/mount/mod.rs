@@ -29,6 +29,7 @@ use nfsrdma_rdma::{Pool, Protection, Provider};
 use nfsrdma_rpcrdma::transport::{Engine, SessionInfo};
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, FsinfoOk, PathconfOk};
 use std::fmt;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -194,7 +195,7 @@ impl<'a> Attempts<'a> {
     fn progress(&self, step: Step) -> u8 {
         match step {
             Step::Options => 0,
-            Step::Resolve => 1,
+            Step::Resolve | Step::Name => 1,
             Step::Rpcbind => 2,
             Step::Mount if self.mount_over_rdma => 7,
             Step::Export if self.mount_over_rdma => 8,
@@ -242,27 +243,34 @@ fn at_address(host: &str, address: IpAddr) -> String {
     }
 }
 
+/// Whether the name service gave no answer (EAI_AGAIN), as before it has started or found a network.
+/// The standard library tells only the text, in the words of glibc or of musl.
+fn is_temporary(error: &io::Error) -> bool {
+    let text = error.to_string();
+    ["Temporary failure in name resolution", "Try again"]
+        .iter()
+        .any(|words| text.contains(words))
+}
+
 /// The host's addresses without duplicates; with `ipv6_only` only those of IPv6.
 async fn resolve(
     host: &str,
     timeout: Duration,
     ipv6_only: bool,
 ) -> Result<Vec<IpAddr>, MountError> {
-    let failed = |transient, why: &str| {
-        MountError::new(
-            Step::Resolve,
-            transient,
-            format!("cannot resolve {host}: {why}"),
-        )
+    let failed = |step, transient, why: &str| {
+        MountError::new(step, transient, format!("cannot resolve {host}: {why}"))
     };
     let lookup = tokio::net::lookup_host((host, 0));
     let found = match tokio::time::timeout(timeout, lookup).await {
-        Err(_) => return Err(failed(true, "no answer in time; check DNS")),
+        Err(_) => return Err(failed(Step::Resolve, true, "no answer in time; check DNS")),
+        Ok(Err(error)) if is_temporary(&error) => {
+            let why = "DNS does not answer; check the name, /etc/hosts and DNS";
+            return Err(failed(Step::Resolve, true, why));
+        }
         Ok(Err(_)) => {
-            return Err(failed(
-                true,
-                "no such host; check the name, /etc/hosts and DNS",
-            ));
+            let why = "no such host; check the name, /etc/hosts and DNS";
+            return Err(failed(Step::Name, false, why));
         }
         Ok(Ok(found)) => found,
     };
@@ -501,6 +509,19 @@ mod tests {
     use super::*;
 
     const TIME: Duration = Duration::from_secs(20);
+
+    /// As the standard library words what getaddrinfo(3) returns, with glibc and with musl.
+    #[test]
+    fn a_name_service_that_does_not_answer_is_told_from_an_unknown_name() {
+        let is_temporary = |why: &str| {
+            let text = format!("failed to lookup address information: {why}");
+            super::is_temporary(&io::Error::other(text))
+        };
+        assert!(is_temporary("Temporary failure in name resolution"));
+        assert!(is_temporary("Try again"));
+        assert!(!is_temporary("Name or service not known"));
+        assert!(!is_temporary("Name does not resolve"));
+    }
 
     #[tokio::test]
     async fn addresses_of_one_family() {

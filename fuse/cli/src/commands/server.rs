@@ -90,7 +90,7 @@ fn lines(exports: &[Exported]) -> Vec<String> {
 fn name(step: Step) -> &'static str {
     match step {
         Step::Options => "options",
-        Step::Resolve => "resolve",
+        Step::Resolve | Step::Name => "resolve",
         Step::Rpcbind => "rpcbind",
         Step::Mount => "mountd",
         Step::Export => "export",
