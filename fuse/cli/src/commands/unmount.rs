@@ -99,8 +99,17 @@ pub(crate) fn run(args: &UnmountArgs) -> Result<(), Failure> {
             } else {
                 "all data are at the server"
             };
+            let place = match others_of(&mount) {
+                dirs if dirs.is_empty() => {
+                    "goes on in another mount namespace, which has a copy of it".to_owned()
+                }
+                dirs => format!(
+                    "is mounted on {} as well: unmount that, too",
+                    dirs.join(", ")
+                ),
+            };
             output::message(format_args!(
-                "{shown} is unmounted here and goes on in another mount namespace, which has a copy of it; {written}"
+                "{shown} is unmounted here, and its file system {place}; {written}"
             ));
             return Ok(());
         }
@@ -234,6 +243,15 @@ fn take_away(
 /// Whether the mount is in this mount namespace no longer.
 fn is_gone(mount: &Mount) -> bool {
     mounts::all().is_ok_and(|all| all.iter().all(|other| other.id != mount.id))
+}
+
+/// Where the file system of this mount, which is gone, is mounted as well (`mount --bind`).
+fn others_of(mount: &Mount) -> Vec<String> {
+    let all = mounts::all().unwrap_or_default().into_iter();
+    let others = all.filter(|other| other.device == mount.device && other.id != mount.id);
+    others
+        .map(|other| other.dir.display().to_string())
+        .collect()
 }
 
 /// Opens the directory that the mount with this ID is in, and its root.
