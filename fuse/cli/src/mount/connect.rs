@@ -156,7 +156,15 @@ async fn attempt(plan: &Plan, pool: &Pool) -> Result<(Mounted, String), Failure>
     let options = &plan.options;
     let client = settings::client(options);
     let target = settings::target(&plan.spec);
-    let chosen = provider::choose(options, &target.host)?;
+    // It may wait for DNS and for a device: not here, where signals are heard.
+    let (given, host) = (options.clone(), target.host.clone());
+    let chosen = tokio::task::spawn_blocking(move || provider::choose(&given, &host));
+    let chosen = chosen.await.map_err(|error| {
+        Failure::new(
+            Exit::Internal,
+            format!("choosing the transport failed: {error}"),
+        )
+    })??;
     let mounted = mount::connect(&target, &client, chosen.provider.clone(), pool.clone()).await;
     let mounted = mounted.map_err(|error| chosen.failed(error))?;
     Ok((mounted, chosen.reason))
