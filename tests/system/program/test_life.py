@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,8 +88,24 @@ def test_refused(place):
 
 
 def test_unknown_host(place):
-    result = nfsrdma("mount", "no-such-host.invalid:/x", place.mnt)
+    # Where there is no DNS, the name is looked up again for two minutes.
+    result = nfsrdma("mount", "no-such-host.invalid:/x", place.mnt, "-o", "retry=0")
     expect(result, 32, "no-such-host.invalid")
+
+
+def test_dns_that_does_not_answer_yet_is_waited_for(place):
+    root()
+    # A network namespace without interfaces reaches no name server.
+    command = ["unshare", "--net", BIN / "nfsrdma", "mount", "server.invalid:/x", place.mnt]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
+        try:
+            said = child.stderr.readline()
+            assert "DNS does not answer" in said, said
+            assert "trying again for 2 minutes" in said, said
+            child.send_signal(signal.SIGINT)
+            assert child.wait(LIMIT) == 8
+        finally:
+            child.kill()
 
 
 def test_nofail(place):
@@ -164,6 +181,69 @@ def test_wrong_export(server):
     expect(result, 32, "/not/exported")
     assert not mounted(server.mnt)
     assert not servers_of(server.mnt)
+
+
+def test_what_is_mounted_elsewhere_as_well_is_named(server):
+    root()
+    server.mount_well()
+    (server.mnt / "sub").mkdir()
+    other = server.base / "other"
+    other.mkdir()
+    assert run("mount", "--bind", server.mnt / "sub", other).returncode == 0
+    (other / "a").write_text("1")
+    result = nfsrdma("umount", server.mnt)
+    expect(result, 0, f"is mounted on {other} as well: unmount that, too; all data are at the server")
+    assert not mounted(server.mnt)
+    assert (server.export / "sub" / "a").read_text() == "1"
+    assert run("umount", other).returncode == 0
+    server.ended()
+
+
+def test_a_server_that_accepts_fewer_connections_is_used_by_those():
+    root()
+    with Server("--max-connections", "1") as server:
+        # MOUNT by the same connection: the server may still count one that has just been closed.
+        options = f"port={server.port},mountproto=rdma,nconnect=2,workers=2,credits=1,noac"
+        expect(nfsrdma("mount", server.spec, server.mnt, "-o", options), 0)
+        for number in range(64):
+            (server.mnt / str(number)).touch()
+        # Enough at a time for both workers, and more than the connection has credits for.
+        script = (
+            "import os, sys, threading\n"
+            "def look(path):\n"
+            "    for _ in range(50): os.stat(path)\n"
+            "all = [threading.Thread(target=look, args=(f'{sys.argv[1]}/{n}',)) for n in range(64)]\n"
+            "[one.start() for one in all]\n"
+            "[one.join() for one in all]\n"
+        )
+        run(sys.executable, "-c", script, server.mnt, limit=60)
+        expect(nfsrdma("umount", server.mnt), 0)
+
+
+def test_a_mount_inside_one_whose_server_is_away_goes_on(server):
+    root()
+    with Server() as outer:
+        # Nothing of the path is valid for any time: each use of it asks the outer server.
+        outer.mount_well("noac")
+        inner = outer.mnt / "inner"
+        inner.mkdir()
+        expect(server.mount("", at=inner), 0)
+        file = os.open(inner / "file", os.O_WRONLY | os.O_CREAT)
+        # After a FLUSH, what is written may outlive the descriptor: the process needs a reference to the mount.
+        os.close(os.dup(file))
+        outer.pause()
+        script = f"import os; os.write({file}, b'written'); os.fsync({file})"
+        child = subprocess.Popen([sys.executable, "-c", script], pass_fds=[file])
+        try:
+            assert child.wait(20) == 0
+            assert (server.export / "file").read_text() == "written"
+        finally:
+            # First, because a program that hangs cannot be killed before.
+            outer.child.send_signal(signal.SIGCONT)
+            child.kill()
+            child.wait(LIMIT)
+            os.close(file)
+        expect(nfsrdma("umount", inner), 0)
 
 
 def test_by_umount_8(server):
