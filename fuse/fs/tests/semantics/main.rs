@@ -11,4 +11,5 @@ mod opens;
 mod permissions;
 mod random;
 mod removals;
+mod shared;
 mod support;
