@@ -11,6 +11,7 @@
 use super::appends::{Appends, Turn};
 use super::clock::Nanos;
 use super::error::FsError;
+use super::flushes::Flushes;
 use super::stale_pages::{Dropped, StalePages};
 use super::stats::Stats;
 use super::writer::Writer;
@@ -105,6 +106,7 @@ pub struct FileState {
     /// When a READ of the kernel last arrived or was answered.
     last_kernel_read: Nanos,
     stale_pages: StalePages,
+    flushes: Flushes,
     /// The epoch of the file's contents to which the cached data belongs.
     epoch: u64,
     /// How often written data was lost.
@@ -127,6 +129,11 @@ impl FileState {
     /// The kernel's pages that may lack written data.
     pub(super) fn stale_pages(&mut self) -> &mut StalePages {
         &mut self.stale_pages
+    }
+
+    /// Which flush does the work.
+    pub(super) fn flushes(&mut self) -> &mut Flushes {
+        &mut self.flushes
     }
 
     /// Clears the list of writers if all data is on stable storage and no call is under way: these
@@ -408,6 +415,8 @@ pub struct FileData {
     inner: Mutex<FileState>,
     /// Notified when a READ, WRITE or COMMIT of the file ended.
     pub changed: Notify,
+    /// Notified when a flush that others may wait for has ended.
+    pub(super) flushed: Notify,
     /// When the kernel was last made to drop its pages of the file.
     pub(super) dropped: Dropped,
     shared: Arc<Shared>,
@@ -432,6 +441,7 @@ impl FileData {
                 ..FileState::default()
             }),
             changed: Notify::new(),
+            flushed: Notify::new(),
             dropped: Dropped::default(),
             shared: shared.clone(),
             this: this.clone(),

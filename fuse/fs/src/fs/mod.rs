@@ -24,6 +24,7 @@ mod error;
 mod failures;
 mod file;
 mod fill_gaps;
+mod flushes;
 mod inode;
 mod inode_flags;
 mod inode_table;

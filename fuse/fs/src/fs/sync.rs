@@ -15,6 +15,7 @@ use super::Fs;
 use super::clock::{Nanos, nanos};
 use super::error::FsResult;
 use super::file::FileData;
+use super::flushes::Part;
 use super::inode::Inode;
 use super::unsafe_files::Hold;
 use super::unwritten::Unwritten;
@@ -24,6 +25,7 @@ use crate::sync::Mutex;
 use futures_util::future::join_all;
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
 use nfsrdma_xdr::nfs3::Stable;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -46,6 +48,44 @@ impl Drop for Flushing<'_> {
     fn drop(&mut self) {
         self.0.with(|inner| inner.write_back().end_flush());
         self.0.changed.notify_waiters();
+    }
+}
+
+/// The flush that does the work of all with the same goal, until this is dropped.
+struct Leading<'a> {
+    data: &'a FileData,
+    commit: bool,
+    reached: bool,
+}
+
+impl<'a> Leading<'a> {
+    /// Waits for the flush that leads, if there is one. `None`: it has done the work.
+    async fn begin(data: &'a FileData, commit: bool) -> Option<Self> {
+        let mut since = None;
+        loop {
+            let mut ended = pin!(data.flushed.notified());
+            ended.as_mut().enable();
+            match data.with(|inner| inner.flushes().part(commit, since)) {
+                Part::Lead => break,
+                Part::Done => return None,
+                Part::Wait(number) => since = Some(number),
+            }
+            ended.await;
+        }
+        let reached = false;
+        Some(Leading {
+            data,
+            commit,
+            reached,
+        })
+    }
+}
+
+impl Drop for Leading<'_> {
+    fn drop(&mut self) {
+        let (commit, reached) = (self.commit, self.reached);
+        self.data.with(|inner| inner.flushes().end(commit, reached));
+        self.data.flushed.notify_waiters();
     }
 }
 
@@ -147,6 +187,9 @@ impl<N: Nfs3> Fs<N> {
     pub(super) async fn write_back(self: &Arc<Self>, inode: &Arc<Inode>, commit: bool) {
         let Some(data) = inode.data() else { return };
         let _flushing = Flushing::new(data);
+        let Some(mut leading) = Leading::begin(data, commit).await else {
+            return;
+        };
         self.fill_gaps(inode, data).await;
         let goal = match commit {
             true => Goal::Committed,
@@ -172,6 +215,7 @@ impl<N: Nfs3> Fs<N> {
                 Action::Done => break,
             }
         }
+        leading.reached = true;
         self.note_safe(data);
     }
 
