@@ -34,6 +34,9 @@ const LEAST_WRITES: usize = 2;
 /// The most blocks that one call looks at for a COMMIT.
 const COMMIT_PART: usize = 1024;
 
+/// The list of open files that wrote is not cleared of closed ones before it has so many.
+const FEW_WRITERS: usize = 16;
+
 /// After the server has restarted so often before all data of a file was safe, the data is sent
 /// FILE_SYNC. UNSTABLE data of a server whose verifier changes each time, as that of several machines
 /// behind one address, would be written again for ever.
@@ -132,8 +135,10 @@ pub struct WriteBack<C, W> {
     /// only when all of it is: data that a restarting server loses is written again with this
     /// credential, and programs get only their own errors.
     cred: Option<C>,
-    /// The open files that wrote, which get errors.
+    /// The open files that wrote, which get errors. Some may be closed; `open_writers`: how many were
+    /// left when the list was last cleared of those.
     writers: Vec<Weak<W>>,
+    open_writers: usize,
     end: u64,
     /// The offset at which the search for dirty data goes on.
     cursor: u64,
@@ -155,6 +160,7 @@ impl<C, W> Default for WriteBack<C, W> {
             held: 0,
             cred: None,
             writers: Vec::new(),
+            open_writers: 0,
             end: 0,
             cursor: 0,
             dirtied: 0,
@@ -265,7 +271,11 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
     /// Adds an open file that gets errors. Call it under the same lock as [`WriteBack::write`],
     /// because the data may be in a WRITE as soon as the lock is released.
     pub fn add_writer(&mut self, writer: Weak<W>) {
-        self.writers.retain(|writer| writer.strong_count() > 0);
+        // Not each time: a program may have very many open files of one file.
+        if self.writers.len() >= FEW_WRITERS.max(2 * self.open_writers) {
+            self.writers.retain(|writer| writer.strong_count() > 0);
+            self.open_writers = self.writers.len();
+        }
         self.writers.push(writer);
     }
 
@@ -278,6 +288,7 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
     /// in data that is lost later.
     pub fn take_writers(&mut self) -> impl Iterator<Item = Arc<W>> + '_ {
         debug_assert!(self.is_safe());
+        self.open_writers = 0;
         self.writers.drain(..).filter_map(|writer| writer.upgrade())
     }
 

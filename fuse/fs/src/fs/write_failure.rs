@@ -88,11 +88,12 @@ impl<N: Nfs3> Fs<N> {
         let told = !writers.is_empty();
         for range in ranges {
             let lost = Unwritten::new(inode.fileid, range.clone(), error.to_string());
+            let lost = Arc::new(lost);
             for writer in &writers {
-                writer.fail(error, lost.clone());
+                writer.fail(error, &lost);
             }
             if !told || self.closing.load(Ordering::Relaxed) {
-                self.lose([lost]);
+                self.lose([Arc::unwrap_or_clone(lost)]);
             }
         }
     }

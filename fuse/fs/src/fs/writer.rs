@@ -4,9 +4,11 @@ use super::error::FsError;
 use super::unwritten::Unwritten;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
 
-/// The most lost ranges that are remembered one by one for each open file.
-const MOST_LOST: usize = 1024;
+/// The most lost ranges that are remembered one by one for each open file. The same range is lost for
+/// every open file that wrote, of which a user may have very many.
+const MOST_LOST: usize = 128;
 
 /// The most processes that are remembered because a close has reported the failure to them. Others
 /// are told again.
@@ -24,7 +26,7 @@ const NO_REST: u64 = u64::MAX;
 struct Failure {
     /// The first error.
     error: Option<FsError>,
-    lost: Vec<Unwritten>,
+    lost: Vec<Arc<Unwritten>>,
     /// The processes to which a close has reported all of it.
     closers: Vec<u64>,
     /// Some close has reported it.
@@ -35,6 +37,13 @@ struct Failure {
     written: bool,
     /// No program has the file open any more.
     released: bool,
+}
+
+impl Failure {
+    fn take_lost(&mut self) -> Vec<Unwritten> {
+        let lost = std::mem::take(&mut self.lost);
+        lost.into_iter().map(Arc::unwrap_or_clone).collect()
+    }
 }
 
 /// The caller of an operation that reports errors of writing.
@@ -90,7 +99,7 @@ impl Default for Writer {
 }
 
 impl Writer {
-    pub fn fail(&self, error: &FsError, lost: Unwritten) {
+    pub fn fail(&self, error: &FsError, lost: &Arc<Unwritten>) {
         let mut failure = self.failure.lock();
         failure.error.get_or_insert_with(|| error.clone());
         failure.closers.clear();
@@ -98,8 +107,8 @@ impl Writer {
         self.refuses.store(true, Ordering::Relaxed);
         let full = failure.lost.len() >= MOST_LOST;
         match failure.lost.last_mut() {
-            Some(last) if full => last.add(&lost),
-            _ => failure.lost.push(lost),
+            Some(last) if full => Arc::make_mut(last).add(lost),
+            _ => failure.lost.push(lost.clone()),
         }
     }
 
@@ -183,7 +192,7 @@ impl Writer {
         failure.closers.retain(|of| *of != closer);
         failure.heard = false;
         match failure.released {
-            true => std::mem::take(&mut failure.lost),
+            true => failure.take_lost(),
             false => Vec::new(),
         }
     }
@@ -199,7 +208,7 @@ impl Writer {
         };
         let lost = match failure.heard || failure.written {
             true => Vec::new(),
-            false => std::mem::take(&mut failure.lost),
+            false => failure.take_lost(),
         };
         (result, lost)
     }
@@ -209,7 +218,7 @@ impl Writer {
     pub fn abandon(&self) -> Vec<Unwritten> {
         let mut failure = self.failure.lock();
         failure.released = true;
-        std::mem::take(&mut failure.lost)
+        failure.take_lost()
     }
 }
 
@@ -222,7 +231,34 @@ mod tests {
 
     fn fail(writer: &Writer) {
         let lost = Unwritten::new(1, 0..10, "full".into());
-        writer.fail(&FsError::NoMemory, lost);
+        writer.fail(&FsError::NoMemory, &Arc::new(lost));
+    }
+
+    #[test]
+    fn open_files_share_what_is_lost_for_all_of_them() {
+        let writers = [Writer::default(), Writer::default()];
+        let ranges = 10_000;
+        let lose = |at: u64| {
+            let lost = Arc::new(Unwritten::new(1, at..at + 10, "full".into()));
+            for writer in &writers {
+                writer.fail(&FsError::NoMemory, &lost);
+            }
+            Arc::strong_count(&lost)
+        };
+        assert_eq!(lose(0), 1 + writers.len());
+        for n in 1..ranges {
+            lose(n * 100);
+        }
+        for writer in writers {
+            let kept = writer.failure.lock().lost.capacity();
+            assert!(kept <= 2 * MOST_LOST, "{kept}");
+            let lost = writer.abandon();
+            let sum = lost.iter().fold((0, 0), |(count, bytes), of| {
+                (count + of.ranges, bytes + of.bytes)
+            });
+            assert_eq!(sum, (ranges, 10 * ranges));
+            assert_eq!(lost.last().unwrap().range.end, (ranges - 1) * 100 + 10);
+        }
     }
 
     fn failed() -> Writer {
