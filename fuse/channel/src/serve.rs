@@ -258,7 +258,8 @@ impl Channel {
 }
 
 /// Whether the caller is one of `users`. Requests on what is open already, and those that the
-/// kernel makes of itself, are let through.
+/// kernel makes of itself, are let through; so are those that nobody gets an answer to but ENOSYS, from
+/// which the kernel learns to do without them (an error would reach the program).
 fn may_use(users: Users, owner: u32, header: &Header) -> bool {
     let uid = header.uid();
     match users {
@@ -269,23 +270,27 @@ fn may_use(users: Users, owner: u32, header: &Header) -> bool {
         Users::RootAndOwner if uid == owner || uid == 0 => return true,
         Users::Owner | Users::RootAndOwner => {}
     }
-    matches!(
-        header.opcode,
-        opcode::READ
-            | opcode::READDIR
-            | opcode::READDIRPLUS
-            | opcode::WRITE
-            | opcode::LSEEK
-            | opcode::FALLOCATE
-            | opcode::GETLK
-            | opcode::SETLK
-            | opcode::SETLKW
-            | opcode::FLUSH
-            | opcode::FSYNC
-            | opcode::FSYNCDIR
-            | opcode::RELEASE
-            | opcode::RELEASEDIR
-    )
+    let known = opcode::ALL.contains(&header.opcode);
+    !known
+        || matches!(
+            header.opcode,
+            opcode::READ
+                | opcode::READDIR
+                | opcode::READDIRPLUS
+                | opcode::WRITE
+                | opcode::LSEEK
+                | opcode::FALLOCATE
+                | opcode::GETLK
+                | opcode::SETLK
+                | opcode::SETLKW
+                | opcode::FLUSH
+                | opcode::FSYNC
+                | opcode::FSYNCDIR
+                | opcode::RELEASE
+                | opcode::RELEASEDIR
+                | opcode::POLL
+                | opcode::COPY_FILE_RANGE
+        )
 }
 
 fn trace(header: &Header) {

@@ -445,7 +445,7 @@ def opened_by(user, path, flags):
 
 
 def test_closing_what_another_user_has_opened_flushes_it():
-    """`sudo command >file` on a mount that is for its user only: root gets the descriptor, writes and closes it."""
+    """`sudo command >file` on a mount that is for its user only: root gets the descriptor, uses and closes it."""
     root()
     if not shutil.which("fusermount3"):
         pytest.skip("needs fusermount3")
@@ -462,6 +462,14 @@ def test_closing_what_another_user_has_opened_flushes_it():
             assert (server.export / "f").read_bytes() == b"written by root"
             assert os.lseek(file, 0, os.SEEK_HOLE) == 15
             fcntl.lockf(file, fcntl.LOCK_EX)
+            # As cat(1) does, and programs that wait for their standard input.
+            other = opened_by(User(NOBODY, NOBODY), server.mnt / "copy", os.O_RDWR | os.O_CREAT)
+            assert os.copy_file_range(file, other, 15, 0) == 15
+            os.close(other)
+            assert (server.export / "copy").read_bytes() == b"written by root"
+            ready = select.poll()
+            ready.register(file, select.POLLIN)
+            assert ready.poll(60_000) == [(file, select.POLLIN)]
         finally:
             os.close(file)
         expect(as_nobody(BIN / "nfsrdma", "umount", server.mnt), 0)
