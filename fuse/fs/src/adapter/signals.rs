@@ -1,7 +1,7 @@
 //! Whether a process is being killed, as /proc shows it (proc(5)).
 //!
 //! A signal is fatal, as Linux defines it, if it is SIGKILL, or if it is pending, neither blocked
-//! nor ignored nor caught, and its default action ends the process.
+//! nor ignored nor caught, its default action ends the process, and no debugger gets it first.
 
 use super::proc;
 
@@ -56,7 +56,7 @@ pub(super) fn hears(tid: u32) -> bool {
 
 /// Whether a fatal signal is pending, according to the text of /proc/PID/status.
 fn pending_fatal(status: &[u8]) -> bool {
-    let (mut pending, mut spared) = (0, HARMLESS);
+    let (mut pending, mut spared, mut traced) = (0, HARMLESS, false);
     for line in status.split(|&byte| byte == b'\n') {
         let Some(colon) = line.iter().position(|&byte| byte == b':') else {
             continue;
@@ -68,13 +68,16 @@ fn pending_fatal(status: &[u8]) -> bool {
                 .unwrap_or(0)
         };
         match &line[..colon] {
+            // Any digit but 0: who traces it decides what becomes of other signals than SIGKILL.
+            b"TracerPid" => traced = line.iter().any(|byte| (b'1'..=b'9').contains(byte)),
             b"SigPnd" | b"ShdPnd" => pending |= mask(),
             b"SigBlk" | b"SigIgn" | b"SigCgt" => spared |= mask(),
             _ => {}
         }
     }
     // SIGKILL cannot be blocked, ignored or caught.
-    pending & (bit(libc::SIGKILL) | !spared) != 0
+    let deadly = if traced { 0 } else { !spared };
+    pending & (bit(libc::SIGKILL) | deadly) != 0
 }
 
 /// The state according to the text of /proc/PID/stat: by the flags (field 9) and, where it is
@@ -112,6 +115,19 @@ mod tests {
              SigBlk:\t{blk:016x}\nSigIgn:\t{ign:016x}\nSigCgt:\t{cgt:016x}\n"
         )
         .into_bytes()
+    }
+
+    #[test]
+    fn only_sigkill_is_fatal_to_who_is_traced() {
+        let of = |tracer: u32, signal| {
+            let mut text = format!("TracerPid:\t{tracer}\n").into_bytes();
+            text.extend(status(0, bit(signal), 0, 0, 0));
+            pending_fatal(&text)
+        };
+        for (tracer, by_kill, by_int) in [(0, true, true), (7, true, false), (100, true, false)] {
+            assert_eq!(of(tracer, libc::SIGKILL), by_kill);
+            assert_eq!(of(tracer, libc::SIGINT), by_int, "{tracer}");
+        }
     }
 
     #[test]
