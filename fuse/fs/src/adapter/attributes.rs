@@ -10,9 +10,14 @@ use nfsrdma_xdr::nfs3::{FsstatOk, SetAttributes};
 
 impl<N: Nfs3> Adapter<N> {
     pub(super) fn getattr(&self, request: &Header, node: u64, handle: Option<u64>, reply: Reply) {
-        // With a handle, the kernel revalidates its cache; stat(2) and fstat(2) have none.
+        // With a handle, the kernel revalidates its cache; stat(2) and fstat(2) have none. Nor has it
+        // if it is about to refuse a user by the mode or ACL that it has, which somebody else may have
+        // changed since. That cannot be told from stat(2), but mostly the attributes that it has are
+        // valid then, and it does not ask for stat(2).
         let revalidate = handle.is_some();
-        if let Some(known) = self.fs.getattr_cached(node, revalidate) {
+        if (revalidate || self.fs.came_lately(node))
+            && let Some(known) = self.fs.getattr_cached(node, revalidate)
+        {
             reply_attributes(reply, known);
             return self.send_deferred();
         }

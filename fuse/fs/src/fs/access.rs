@@ -5,6 +5,7 @@
 //! this mount may have overtaken is not kept.
 
 use super::Fs;
+use super::attributes::LATELY;
 use super::config::Permissions;
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Stamp};
@@ -69,21 +70,27 @@ fn judge(wanted: u32, granted: u32) -> FsResult<()> {
 }
 
 impl<N: Nfs3> Fs<N> {
-    /// access(2), from memory.
+    /// access(2) and chdir(2), from memory. A refusal counts only if the attributes came lately: the
+    /// right may have been given at the server since.
     pub fn access_cached(&self, cred: &Cred, nodeid: u64, mask: i32) -> Option<FsResult<()>> {
         let inode = self.table.get(nodeid)?;
         let wanted = wanted(&inode, mask);
         let now = self.now();
-        let granted = {
+        let judged = {
             let state = inode.state.lock();
             state.fresh(now)?;
             if wanted == 0 {
                 return Some(Ok(()));
             }
-            state.granted(cred, wanted, now)?
+            let granted = state.granted(cred, wanted, now)?;
+            let judged = judge(wanted, granted);
+            if judged.is_err() && state.cache.age(now) >= LATELY {
+                return None;
+            }
+            judged
         };
         self.shared.stats.access_hits.add(1);
-        Some(judge(wanted, granted))
+        Some(judged)
     }
 
     pub async fn access(&self, cred: &Cred, nodeid: u64, mask: i32) -> FsResult<()> {

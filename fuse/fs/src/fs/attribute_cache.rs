@@ -127,6 +127,12 @@ impl AttributeCache {
         until.saturating_sub(now)
     }
 
+    /// How long ago the attributes that are valid now became so.
+    pub(super) fn age(&self, now: Nanos) -> Nanos {
+        let since = self.fresh_until.saturating_sub(self.timeout);
+        now.saturating_sub(since)
+    }
+
     /// Ends the validity of the attributes: the next use asks the server.
     pub(super) fn expire(&mut self) {
         self.fresh_until = 0;

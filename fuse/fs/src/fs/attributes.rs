@@ -10,6 +10,7 @@
 
 use super::Fs;
 use super::changing::not_abandoned;
+use super::clock::Nanos;
 use super::error::{FsError, FsResult};
 use super::file::{FileData, FileState};
 use super::inode::{BEYOND, Inode, Kind, Stamp};
@@ -25,6 +26,8 @@ use std::time::Duration;
 
 /// GETATTRs until the reply to one overlaps no other.
 const FETCH_TRIES: u32 = 4;
+/// The age of attributes from which on they are not good enough to refuse a user.
+pub(super) const LATELY: Nanos = 1_000_000_000;
 
 /// The attributes that fstat(2) shows of an open object that this mount removed: since the server
 /// no longer knows its handle (`error`), the last known ones, with no links.
@@ -69,6 +72,12 @@ impl Drop for Exclusive<'_> {
 }
 
 impl<N: Nfs3> Fs<N> {
+    /// Whether valid attributes are not older than [`LATELY`].
+    pub fn came_lately(&self, nodeid: u64) -> bool {
+        let (inode, now) = (self.table.get(nodeid), self.now());
+        inode.is_some_and(|inode| inode.state.lock().cache.age(now) < LATELY)
+    }
+
     /// The cached attributes, if they are valid, and for how much longer they are. `revalidate`:
     /// the kernel asks in order to revalidate its cache, not for stat(2) of a program. Dirty data
     /// does not matter then, because the times need not be final.

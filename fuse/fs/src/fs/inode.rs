@@ -165,7 +165,7 @@ pub(super) struct Outcome {
 
 #[derive(Debug)]
 pub struct State {
-    cache: AttributeCache,
+    pub(super) cache: AttributeCache,
     /// The epoch of the contents.
     pub epoch: u64,
     /// The epoch of the contents in the kernel's cache; 0 if it has had none, or [`BEHIND`].
