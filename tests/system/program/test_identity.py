@@ -7,7 +7,9 @@ import threading
 import pytest
 
 from program.support import *  # noqa: F403
-from program.support import BIN
+from program.support import BIN, root
+from program.test_heavy import resident
+from program.users import A, ROOT_USER, by
 
 
 def test_inode_numbers_are_those_of_the_server(server):
@@ -130,3 +132,25 @@ def test_a_directory_made_again_is_another(server):
         path.rmdir() if turn % 2 else path.unlink()
     if same == 0:
         pytest.skip("the exported file system gives no inode number twice")
+
+
+def test_a_user_in_very_many_groups_takes_little_memory(server):
+    """He may be in other groups at each call: a credential that is remembered for each took a quarter of a megabyte."""
+    root()
+    server.mount_well()
+    files = [server.mnt / str(number) for number in range(10)]
+    for file in files:
+        file.write_bytes(b"")
+    [pid] = servers_of(server.mnt)
+    before = resident(pid)
+
+    def use():
+        for left_out in range(100):
+            os.setgroups([gid for gid in range(100_000, 165_536) if gid != 130_000 + left_out])
+            os.setegid(A.gid)
+            os.seteuid(A.uid)
+            os.close(os.open(files[left_out % len(files)], os.O_RDONLY))
+            os.seteuid(0)
+
+    by(ROOT_USER, use)
+    assert resident(pid) - before < 8 << 20, f"{resident(pid) >> 20} MiB, and {before >> 20} before"

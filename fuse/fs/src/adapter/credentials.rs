@@ -13,6 +13,11 @@
 //! busy CPUs: 6.4 microseconds with the descriptor kept and 7.8 without (medians of 12 runs; the
 //! least were 4.4 and 5.4). Most of it is the kernel's formatting of the file.
 //!
+//! A user to whom groups are delegated (subgid(5)) may be in 65,536 of them, and in others at each
+//! request. Calls carry 16. So no more are read, as a credential is kept with each grant and each
+//! open file, and with each lock also in the journal; and few descriptors of long status files are
+//! kept open, because the kernel keeps a buffer of its length with each.
+//!
 //! The groups are not read for uid 0 either, where the server is known to treat uid 0 as the
 //! superuser (`fs::squash`), for whom groups make no difference. This saves one of the 5 to 14
 //! system calls of each request by which root changes a name.
@@ -28,6 +33,7 @@ use lru::LruCache;
 use nfsrdma_channel::Header;
 use nfsrdma_channel::abi::opcode;
 use nfsrdma_nfs3::{Cred, Credential};
+use nfsrdma_xdr::rpc::MAX_GROUPS;
 use parking_lot::Mutex;
 use std::fs::File;
 use std::io;
@@ -37,10 +43,11 @@ use std::sync::Arc;
 
 /// The most status files that are kept open.
 const KEPT: NonZeroUsize = NonZeroUsize::new(256).expect("is not zero");
-/// A status file is 1 to 2 KiB and 11 bytes for each group of more than a few.
+/// The most of them that are longer than [`USUAL`]: up to 1 MiB each.
+const KEPT_LONG: usize = 16;
+/// A status file is 1 to 2 KiB and 11 bytes for each group of more than a few. Ids, and the groups
+/// that calls carry, are in its first KiB.
 const USUAL: usize = 4096;
-/// NGROUPS_MAX is 65536.
-const LONGEST: usize = 1 << 20;
 
 /// A thread that has made a request before.
 #[derive(Debug, Clone)]
@@ -48,6 +55,8 @@ struct Known {
     status: Arc<File>,
     /// The credential as last read; it stays the same allocation while it does not change.
     cred: Cred,
+    /// As in [`Shown`].
+    is_long: bool,
     /// It made a request since the last [`Credentials::close_idle`].
     asked: bool,
 }
@@ -131,14 +140,14 @@ impl Credentials {
         let again = known
             .as_ref()
             .and_then(|known| groups_for(&known.status, asker).ok());
-        let (status, groups) = match (&known, again) {
-            (Some(known), Some(groups)) => (known.status.clone(), groups),
+        let (status, Shown { groups, is_long }) = match (&known, again) {
+            (Some(known), Some(shown)) => (known.status.clone(), shown),
             // The thread is not known, or its number was given to another thread.
             _ => {
                 let opened = proc::open(tid, "status")
                     .and_then(|status| Ok((groups_for(&status, asker)?, status)));
                 match opened {
-                    Ok((groups, status)) => (Arc::new(status), groups),
+                    Ok((shown, status)) => (Arc::new(status), shown),
                     Err(_) => {
                         self.known.lock().pop(&tid);
                         return alone();
@@ -157,9 +166,17 @@ impl Credentials {
         let new = Known {
             status,
             cred: cred.clone(),
+            is_long,
             asked: true,
         };
-        self.known.lock().put(tid, new);
+        let mut known = self.known.lock();
+        known.put(tid, new);
+        if is_long {
+            let long = known.iter().filter(|(_, of)| of.is_long);
+            if let Some(least) = long.map(|(tid, _)| *tid).nth(KEPT_LONG) {
+                known.pop(&least);
+            }
+        }
         cred
     }
 
@@ -189,21 +206,26 @@ pub(super) fn user_of(request: &Header) -> Cred {
     })
 }
 
-/// The supplementary groups in a status file; none if its uid and gid are not those of `asker`.
-fn groups_for(status: &File, asker: Asker) -> io::Result<Vec<u32>> {
-    let mut small = [0; USUAL];
-    let len = status.read_at(&mut small, 0)?;
-    if len < small.len() {
-        return Ok(parse(&small[..len], asker).unwrap_or_default());
-    }
-    // The whole file by one read: parts of it might be from different moments.
-    let mut large = vec![0; LONGEST];
-    let len = status.read_at(&mut large, 0)?;
-    Ok(parse(&large[..len], asker).unwrap_or_default())
+/// What a status file shows.
+struct Shown {
+    /// The supplementary groups that calls carry; none if uid and gid are not those of the asker.
+    groups: Vec<u32>,
+    /// The file is longer than [`USUAL`].
+    is_long: bool,
 }
 
-/// The supplementary groups in the text of a status file; `None` if its file system uid and gid (or
-/// its real ones, where these may ask) are not those of `asker`.
+fn groups_for(status: &File, asker: Asker) -> io::Result<Shown> {
+    // One read: parts of the file might be from different moments.
+    let mut text = [0; USUAL];
+    let len = status.read_at(&mut text, 0)?;
+    Ok(Shown {
+        groups: parse(&text[..len], asker).unwrap_or_default(),
+        is_long: len == USUAL,
+    })
+}
+
+/// The supplementary groups in the text of a status file, as many as calls carry; `None` if its file
+/// system uid and gid (or its real ones, where these may ask) are not those of `asker`.
 fn parse(status: &[u8], asker: Asker) -> Option<Vec<u32>> {
     // "Uid:" and "Gid:": real, effective, saved, file system.
     const REAL: usize = 0;
@@ -213,7 +235,7 @@ fn parse(status: &[u8], asker: Asker) -> Option<Vec<u32>> {
         numbers(uids).nth(column) == Some(asker.uid) && numbers(gids).nth(column) == Some(asker.gid)
     };
     (is(FILE_SYSTEM) || asker.by_real_ids && is(REAL))
-        .then(|| line(status, b"Groups:").map(|line| numbers(line).collect()))
+        .then(|| line(status, b"Groups:").map(|line| numbers(line).take(MAX_GROUPS).collect()))
         .flatten()
 }
 
@@ -253,6 +275,45 @@ mod tests {
         let none = b"Uid:\t1\t1\t1\t1\nGid:\t1\t1\t1\t1\nGroups:\t \n";
         assert_eq!(parse(none, asker(1, 1)), Some(Vec::new()));
         assert_eq!(parse(b"", asker(0, 0)), None);
+    }
+
+    #[test]
+    fn no_more_groups_are_taken_than_calls_carry() {
+        let many: Vec<u32> = (100_000..165_536).collect();
+        let words: Vec<String> = many.iter().map(u32::to_string).collect();
+        let status = format!(
+            "Uid:\t1\t1\t1\t1\nGid:\t1\t1\t1\t1\nGroups:\t{} \n",
+            words.join(" ")
+        );
+        let read = parse(status.as_bytes(), asker(1, 1));
+        assert_eq!(read.as_deref(), Some(&many[..MAX_GROUPS]));
+    }
+
+    #[test]
+    fn of_threads_in_very_many_groups_little_is_kept() {
+        let many: Vec<_> = (100_000..165_536)
+            .map(rustix::process::Gid::from_raw)
+            .collect();
+        let all = Credentials::default();
+        let done = std::sync::Barrier::new(2 * KEPT_LONG);
+        std::thread::scope(|scope| {
+            for _ in 0..2 * KEPT_LONG {
+                scope.spawn(|| {
+                    // Groups belong to a thread here (only the C library sets those of all).
+                    let set = rustix::thread::set_thread_groups(&many);
+                    let (tid, uid, gid) = own();
+                    let cred = all.of_thread(tid, asker(uid, gid));
+                    match set {
+                        Ok(()) => {
+                            assert_eq!(cred.groups, (100_000..100_016).collect::<Vec<_>>());
+                            assert!(all.known.lock().len() <= KEPT_LONG);
+                        }
+                        Err(error) => eprintln!("not tested: setgroups: {error}"),
+                    }
+                    done.wait();
+                });
+            }
+        });
     }
 
     #[test]
