@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from program.support import *  # noqa: F403
-from program.support import BIN
+from program.support import BIN, NOBODY
 
 
 def test_log_levels_at_run_time(server):
@@ -59,6 +59,30 @@ def test_a_file_name_makes_no_line_in_the_log(server):
     text = log.read_text()
     assert "name?forged" in text and "\x1b" not in text, text
     assert not any(line.startswith("forged") for line in text.splitlines()), text
+
+
+def test_a_user_cannot_fill_the_log_with_removed_files(server):
+    """A hidden name stays if its directory may not be changed any more when the file is closed."""
+    log = server.base / "log"
+    expect(server.mount("", "--log", log), 0)
+    (server.mnt / "theirs").mkdir()
+    os.chown(server.mnt / "theirs", NOBODY, NOBODY)
+    script = (
+        "import os, sys\n"
+        "for number in range(30):\n"
+        "    folder = f'{sys.argv[1]}/{number}'\n"
+        "    os.mkdir(folder)\n"
+        "    file = os.open(f'{folder}/file', os.O_WRONLY | os.O_CREAT)\n"
+        "    os.unlink(f'{folder}/file')\n"
+        "    os.chmod(folder, 0o500)\n"
+        "    os.close(file)\n"
+    )
+    expect(as_nobody(sys.executable, "-c", script, server.mnt / "theirs"), 0)
+    expect(nfsrdma("umount", server.mnt), 0)
+    server.ended()
+    there = server.export / "theirs"
+    assert all(list(folder.glob(".nfs*")) for folder in there.iterdir()) and len(list(there.iterdir())) == 30
+    assert log.read_text().count("cannot remove a file that was unlinked while open") == 1, log.read_text()
 
 
 def test_log_levels_are_the_owners(server):

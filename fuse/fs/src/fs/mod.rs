@@ -152,6 +152,8 @@ pub struct Fs<N> {
     fsid_known: AtomicBool,
     /// Replies about objects of another type.
     other_types: Mutex<Throttle<Duration>>,
+    /// Hidden names that could not be removed.
+    hidden_stay: Mutex<Throttle<Duration>>,
     readdirplus: AtomicBool,
     root_squash: Mutex<squash::RootSquashes>,
     superuser: squash::Superuser,
@@ -229,6 +231,7 @@ impl<N: Nfs3> Fs<N> {
             removed: Notify::new(),
             fsid_known: AtomicBool::new(false),
             other_types: Mutex::default(),
+            hidden_stay: Mutex::default(),
             closing: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             change_context: ChangeContext::default(),

@@ -22,6 +22,7 @@ use std::hash::BuildHasher;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// How long RMDIR waits for the removal of hidden names: ticks, of about a second each.
 const MOST_TICKS: u32 = 10;
@@ -314,18 +315,23 @@ impl<N: Nfs3> Fs<N> {
             _ => call.await.map(|_| ()).map_err(FsError::from),
         };
         if let Err(error) = result {
-            hidden_name_stays(&silly.name, &error);
+            self.hidden_name_stays(&silly.name, &error);
         }
     }
-}
 
-/// Logs that a hidden name could not be removed. It is an ordinary name from now on.
-pub(super) fn hidden_name_stays(name: &[u8], error: &FsError) {
-    tracing::warn!(
-        name = %String::from_utf8_lossy(name),
-        %error,
-        "cannot remove a file that was unlinked while open"
-    );
+    /// Logs that a hidden name could not be removed. It is an ordinary name from now on. One line a
+    /// minute, since any user can cause it, by taking the right to write from his own directory.
+    pub(super) fn hidden_name_stays(&self, name: &[u8], error: &FsError) {
+        let now = Duration::from_nanos(self.now());
+        if let Some(more) = self.hidden_stay.lock().event(now) {
+            tracing::warn!(
+                name = %String::from_utf8_lossy(name),
+                %error,
+                more,
+                "cannot remove a file that was unlinked while open"
+            );
+        }
+    }
 }
 
 /// Records that a name of this object was removed, which may have been its last. If the server no

@@ -12,7 +12,7 @@
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Kind};
 use super::losing::{Losing, check_not_hidden};
-use super::remove::{HIDDEN, hidden_name_stays, mark_removed};
+use super::remove::{HIDDEN, mark_removed};
 use super::{Fs, check_name};
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
 use nfsrdma_rpcrdma::abandon::regardless;
@@ -130,7 +130,7 @@ impl<N: Nfs3> Fs<N> {
             Aside::Linked(hidden) if refused => {
                 let call = self.nfs.remove(cred, &dir.handle, &hidden);
                 if let Err(error) = self.changing(dir, call, |wcc| *wcc).await {
-                    hidden_name_stays(&hidden, &error);
+                    self.hidden_name_stays(&hidden, &error);
                 }
                 return target.state.lock().named_otherwise();
             }
