@@ -122,11 +122,7 @@ impl<N: Nfs3> Fs<N> {
         self.know_fsid(&dir.cred).await?;
         if offset == 0 {
             let mut place = dir.place.lock();
-            *place = Place {
-                complete: true,
-                asked_ahead: place.asked_ahead,
-                ..Place::default()
-            };
+            *place = Place::beginning(place.asked_ahead);
         } else if let Some(listing) = listing(&dir, offset) {
             return listing;
         }
@@ -386,7 +382,7 @@ impl<N: Nfs3> Fs<N> {
                     continue;
                 }
                 if !page.eof {
-                    place.given.push(hash);
+                    place.give(hash);
                 }
             }
             match self
@@ -405,6 +401,7 @@ impl<N: Nfs3> Fs<N> {
                 Err(error) => return Err(error),
             }
         }
+        dir.place.lock().limit();
         Ok(Part {
             start: cookie,
             asked: true,

@@ -10,7 +10,35 @@ use nfsrdma_xdr::nfs3::{FileType, Verifier};
 use std::collections::HashSet;
 use std::hash::RandomState;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::Notify;
+
+/// The most names and positions that are remembered for all listings together. Each takes some 8 to
+/// 20 bytes, a directory may have millions of names, and a user may have very many of its listings.
+const MOST_REMEMBERED: usize = 4 << 20;
+
+/// How many there are.
+static REMEMBERED: AtomicUsize = AtomicUsize::new(0);
+
+/// What one listing has in [`REMEMBERED`].
+#[derive(Debug, Default)]
+struct Remembered(usize);
+
+impl Remembered {
+    /// It has so many now. Returns how many all have.
+    fn set(&mut self, now: usize) -> usize {
+        // It wraps around where there are less than before.
+        let more = now.wrapping_sub(std::mem::replace(&mut self.0, now));
+        let before = REMEMBERED.fetch_add(more, Ordering::Relaxed);
+        before.wrapping_add(more)
+    }
+}
+
+impl Drop for Remembered {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
 
 #[derive(Debug)]
 pub struct DirHandle {
@@ -62,16 +90,53 @@ pub(super) struct Place {
     pub(super) part: Option<Arc<Part>>,
     /// The cookie verifier of the pages listed through this handle.
     pub(super) verifier: Option<Verifier>,
-    /// Whether `given` has all names given. False if the first ones came from the kernel's cache.
+    /// Whether `given` has all names given. False if the first ones came from the kernel's cache, or
+    /// if there were too many of them.
     pub(super) complete: bool,
-    /// Hashes of the names given since the beginning of the listing.
+    /// Hashes of the names given since the beginning of the listing, if it has all of them.
     pub(super) given: Vec<u64>,
     /// After a listing started over (NFS3ERR_BAD_COOKIE): hashes of the names to leave out.
     pub(super) skip: Option<HashSet<u64>>,
     /// How often the listing has started over since it last had a new name.
     pub(super) vain_restarts: u32,
-    /// Positions at which pages began since the reader last set the position (seekdir(3)).
+    /// Positions at which pages began since the reader last set the position (seekdir(3)), or since
+    /// there were too many of them.
     pub(super) starts: HashSet<u64>,
+    remembered: Remembered,
+}
+
+impl Place {
+    /// Before the first entry; `asked_ahead` as in the field.
+    pub(super) fn beginning(asked_ahead: u64) -> Self {
+        Place {
+            complete: true,
+            asked_ahead,
+            ..Place::default()
+        }
+    }
+
+    /// The name with this hash is given.
+    pub(super) fn give(&mut self, hash: u64) {
+        if self.complete {
+            self.given.push(hash);
+        }
+    }
+
+    /// Call after each page: counts what is remembered, and forgets it if all listings together
+    /// remember too much. Then the listing cannot start over (NFS3ERR_BAD_COOKIE).
+    pub(super) fn limit(&mut self) {
+        if self.count() > MOST_REMEMBERED {
+            self.complete = false;
+            self.given = Vec::new();
+            self.starts = HashSet::new();
+            self.count();
+        }
+    }
+
+    /// Returns how many names and positions all listings together remember.
+    fn count(&mut self) -> usize {
+        self.remembered.set(self.given.len() + self.starts.len())
+    }
 }
 
 /// Consecutive entries: a page, without the names that are left out.
@@ -164,4 +229,36 @@ pub(super) fn listing(dir: &DirHandle, offset: u64) -> Option<FsResult<Listing>>
             from,
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_listings_of_a_large_directory_remember_little() {
+        let mut places = Vec::new();
+        for _ in 0..100 {
+            let mut place = Place::beginning(0);
+            for page in 0..1000 {
+                place.starts.insert(page);
+                (0..100).for_each(|name| place.give(page * 100 + name));
+                place.limit();
+            }
+            places.push(place);
+        }
+        let names: usize = places.iter().map(|place| place.given.capacity()).sum();
+        // A Vec has room for up to twice its length.
+        assert!(names <= 2 * MOST_REMEMBERED, "{names}");
+        let whole = places.iter().filter(|place| place.complete);
+        assert!((20..50).contains(&whole.count()));
+        for place in &places {
+            assert!(place.complete || place.given.is_empty());
+        }
+        drop(places);
+        let mut place = Place::beginning(0);
+        place.give(1);
+        place.limit();
+        assert!(place.complete, "there is room again");
+    }
 }
