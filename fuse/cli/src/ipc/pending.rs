@@ -23,6 +23,8 @@ const CANCEL: &str = "cancel";
 const PREFIX: &str = "pending-";
 /// Most sockets that are looked at.
 const MOST: usize = 1024;
+/// The longest text that is believed of a process, in bytes; a user may have [`MOST`] that say much.
+const LONGEST: usize = 4096;
 /// How long a process may take to end.
 const END: Duration = Duration::from_secs(30);
 
@@ -47,6 +49,23 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
+    #[must_use]
+    fn shortened(mut self) -> Self {
+        let all = [
+            &mut self.source,
+            &mut self.directory,
+            &mut self.options,
+            &mut self.error,
+        ];
+        for text in all {
+            text.truncate(text.floor_char_boundary(LONGEST));
+            text.shrink_to_fit();
+        }
+        self.directory_bytes.truncate(LONGEST);
+        self.directory_bytes.shrink_to_fit();
+        self
+    }
+
     fn is_on(&self, dir: &Path) -> bool {
         match &self.directory_bytes[..] {
             [] => Path::new(&self.directory) == dir,
@@ -155,7 +174,8 @@ impl Place {
     /// Asks the process for its state. `None` if it has ended meanwhile.
     pub(crate) fn ask(&self, limit: Duration) -> Option<Pending> {
         let answer = control::ask_within(&self.name, self.owner, control::STATS, limit).ok()?;
-        serde_json::from_slice(&answer).ok()
+        let said = serde_json::from_slice::<Pending>(&answer).ok();
+        said.map(Pending::shortened)
     }
 
     /// Whether the process runs as the user of this one.

@@ -2,7 +2,7 @@
 
 use nfsrdma_rpcrdma::stats::{ConnectionStats, LATENCY_BUCKETS, ProcedureStats};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 /// The counters of a mount at one moment. Names that end in `_ns` are times in nanoseconds.
@@ -31,6 +31,55 @@ pub struct Document {
     /// The share of hits of each cache, 0 to 1; `null` before the first lookup.
     pub hit_rates: BTreeMap<String, Option<f64>>,
     pub connections: Vec<Connection>,
+}
+
+/// Most procedures, counters, connections and so on of a mount that are believed; there are fewer.
+const MOST: usize = 256;
+/// The longest name of one of them, in bytes.
+const LONGEST_NAME: usize = 64;
+/// The longest text, in bytes.
+const LONGEST: usize = 4096;
+
+fn shorten(text: &mut String) {
+    text.truncate(text.floor_char_boundary(LONGEST));
+    text.shrink_to_fit();
+}
+
+fn shorten_names<T>(counters: &mut BTreeMap<String, T>) {
+    counters.retain(|name, _| name.len() <= LONGEST_NAME);
+    while counters.len() > MOST {
+        counters.pop_last();
+    }
+}
+
+impl Document {
+    /// The document of the mount of `source` on `directory`, as the table of mounts has them. Any
+    /// program of the user who mounted may have made it, and root puts it beside those of other
+    /// mounts: it must not pass for one of these, nor take much memory here and series there.
+    #[must_use]
+    pub(super) fn of_mount(mut self, source: String, directory: String) -> Self {
+        (self.source, self.directory) = (source, directory);
+        for text in [&mut self.version, &mut self.options, &mut self.transport] {
+            shorten(text);
+        }
+        let mut names = HashSet::new();
+        self.procedures
+            .retain(|of| of.name.len() <= LONGEST_NAME && names.insert(of.name.clone()));
+        self.procedures.truncate(MOST);
+        for procedure in &mut self.procedures {
+            shorten_names(&mut procedure.statuses);
+            procedure.latency.truncate(MOST);
+        }
+        shorten_names(&mut self.cache);
+        shorten_names(&mut self.hit_rates);
+        self.connections.truncate(MOST);
+        for link in &mut self.connections {
+            shorten(&mut link.link);
+            let ends = [&mut link.local, &mut link.peer];
+            ends.into_iter().flatten().for_each(shorten);
+        }
+        self
+    }
 }
 
 /// Limits that the server reported (FSINFO, PATHCONF), in bytes.
@@ -392,6 +441,40 @@ impl Document {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_document_passes_for_no_other_mount_and_is_small() {
+        let counters = |n: u64| (0..n).map(|n| (n.to_string(), n)).collect();
+        let procedure = |n: u64| Procedure {
+            name: (n / 2).to_string(),
+            calls: n,
+            statuses: counters(1000),
+            latency: vec![Bucket::default(); 1000],
+            ..Procedure::default()
+        };
+        let forged = Document {
+            source: "srv:/data".into(),
+            directory: "/srv/data".into(),
+            options: "ä".repeat(1 << 20),
+            procedures: (0..1000).map(procedure).collect(),
+            cache: counters(1000),
+            connections: vec![Connection::default(); 1000],
+            ..Document::default()
+        };
+        let own = forged.of_mount("own:/x".into(), "/mnt/own".into());
+        assert_eq!((&*own.source, &*own.directory), ("own:/x", "/mnt/own"));
+        assert_eq!(own.options.len(), LONGEST);
+        assert_eq!((own.procedures.len(), own.cache.len()), (MOST, MOST));
+        assert_eq!((own.procedures[1].calls, own.connections.len()), (2, MOST));
+        let first = &own.procedures[0];
+        assert_eq!((first.statuses.len(), first.latency.len()), (MOST, MOST));
+        let text = serde_json::to_string(&own).unwrap();
+        let again: Document = serde_json::from_str(&text).unwrap();
+        assert_eq!(
+            again.clone().of_mount("own:/x".into(), "/mnt/own".into()),
+            again
+        );
+    }
 
     fn bucket(below_us: impl Into<Option<u64>>, calls: u64) -> Bucket {
         Bucket {

@@ -63,13 +63,22 @@ impl Target {
     /// Asks the process. `None` for an attempt to mount that has ended meanwhile.
     pub(crate) fn ask(&self, limit: Duration) -> Option<ListedMount> {
         match self {
-            Target::Mounted(mount) => Some(ListedMount {
-                source: mount.source.to_string_lossy().into_owned(),
-                directory: mount.dir.to_string_lossy().into_owned(),
-                state: document(mount, limit).map_or_else(MountState::Silent, |document| {
-                    MountState::Answers(Box::new(document))
-                }),
-            }),
+            Target::Mounted(mount) => {
+                let source = mount.source.to_string_lossy().into_owned();
+                let directory = mount.dir.to_string_lossy().into_owned();
+                let state = match document(mount, limit) {
+                    Ok(document) => {
+                        let document = document.of_mount(source.clone(), directory.clone());
+                        MountState::Answers(Box::new(document))
+                    }
+                    Err(why) => MountState::Silent(why),
+                };
+                Some(ListedMount {
+                    source,
+                    directory,
+                    state,
+                })
+            }
             Target::Pending(place) => place.ask(limit).map(|pending| ListedMount {
                 source: pending.source.clone(),
                 directory: pending.directory.clone(),

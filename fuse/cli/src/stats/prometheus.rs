@@ -213,7 +213,8 @@ fn calls(procedure: &Procedure, mount: Label<'_>, to: &mut Families) {
             value(procedure),
         );
     }
-    let statuses: u64 = procedure.statuses.values().sum();
+    let statuses = procedure.statuses.values();
+    let statuses = statuses.fold(0u64, |sum, count| sum.saturating_add(*count));
     let none = procedure.errors.saturating_sub(statuses);
     let others = [("NONE".to_owned(), none)];
     let other = others
