@@ -94,7 +94,7 @@ use nfsrdma_rpcrdma::throttle::Throttle;
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, NAME_MAX, Status};
 use pending_opens::PendingOpens;
 use slab::Slab;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::RandomState;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -127,7 +127,7 @@ pub struct Fs<N> {
     shared: Arc<Shared>,
     files: RwLock<Slab<Arc<OpenFile>>>,
     /// The numbers of the files that are open for writing, by node.
-    writable: Mutex<HashMap<u64, Vec<u64>>>,
+    writable: Mutex<HashMap<u64, BTreeSet<u64>>>,
     dirs: RwLock<Slab<Arc<DirHandle>>>,
     /// Files with data that is not safe at the server, by [`FileData::id`].
     unsafe_files: Mutex<UnsafeFiles>,

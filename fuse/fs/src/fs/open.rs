@@ -157,7 +157,10 @@ impl<N: Nfs3> Fs<N> {
         let handle = self.files.write().insert(file.clone()) as u64;
         if file.can_write() {
             let mut writable = self.writable.lock();
-            writable.entry(file.inode.nodeid).or_default().push(handle);
+            writable
+                .entry(file.inode.nodeid)
+                .or_default()
+                .insert(handle);
         }
         Opened {
             handle,
@@ -194,7 +197,7 @@ impl<N: Nfs3> Fs<N> {
         if file.can_write()
             && let Entry::Occupied(mut handles) = self.writable.lock().entry(file.inode.nodeid)
         {
-            handles.get_mut().retain(|of| *of != handle);
+            handles.get_mut().remove(&handle);
             if handles.get().is_empty() {
                 handles.remove();
             }
