@@ -77,9 +77,8 @@ impl Link {
                     if self.pass_on(slots) && *pause == LONGEST_PAUSE && !told {
                         told = true;
                         tracing::warn!(
-                            "connection {} of {} to server {} cannot be made, its calls go by the others: {error}",
-                            self.slot + 1,
-                            slots.len(),
+                            "connection {} to server {} cannot be made, its calls go by the others: {error}",
+                            self.slot,
                             self.shared.server
                         );
                     }
