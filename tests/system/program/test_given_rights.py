@@ -51,6 +51,12 @@ def test_what_the_server_refused_is_asked_again(server):
     becomes_possible(lambda: (export / "private").chmod(0o701), B, os.chdir, mnt / "private")
 
 
+@each(f"{FOR_EVER},nocto,permissions=server,allow_other")
+def test_without_close_to_open_what_the_server_refused_is_asked_again(server):
+    write(server.mnt / "file", mode=0o600)
+    becomes_possible(lambda: (server.export / "file").chmod(0o604), B, opened, server.mnt / "file")
+
+
 @each(FOR_EVER, f"{FOR_EVER},permissions=server,allow_other")
 @pytest.mark.parametrize("user", [B, ROOT_USER], ids=["user", "root"])
 def test_a_program_that_was_made_executable_at_the_server_can_be_executed(server, user):

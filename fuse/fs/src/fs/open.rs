@@ -10,6 +10,7 @@
 
 use super::Fs;
 use super::access::wanted_to_open;
+use super::attributes::LATELY;
 use super::error::{FsError, FsResult};
 use super::file::FileData;
 use super::inode::{Inode, Stamp, State};
@@ -77,9 +78,10 @@ impl<N: Nfs3> Fs<N> {
         let known = if self.config.nocto {
             let now = self.now();
             let state = inode.state.lock();
-            state
+            let granted = state
                 .fresh(now)
-                .and_then(|_| state.granted(cred, wanted, now))
+                .and_then(|_| state.granted(cred, wanted, now));
+            granted.filter(|&granted| granted & wanted == wanted || state.cache.age(now) < LATELY)
         } else {
             None
         };
