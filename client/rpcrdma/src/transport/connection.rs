@@ -91,9 +91,8 @@ impl Link {
     /// connected; returns whether there is one. A suspected call stays: it would be sent alone there,
     /// and others would wait.
     fn pass_on(&self, slots: &[Arc<Link>]) -> bool {
-        let backlogs = slots.iter().map(|slot| (slot.backlog(), slot));
-        let up = backlogs.filter(|((down, _), slot)| !down && slot.slot != self.slot);
-        let Some((_, other)) = up.min_by_key(|(backlog, _)| *backlog) else {
+        let others = slots.iter().filter(|slot| slot.slot != self.slot);
+        let Some(other) = Link::least_busy(others) else {
             return false;
         };
         let calls = {

@@ -268,10 +268,7 @@ impl Engine {
         if !own.backlog().0 {
             return own;
         }
-        let backlogs = self.links.iter().map(|link| (link.backlog(), link));
-        let up = backlogs.filter(|((down, _), _)| !down);
-        up.min_by_key(|(backlog, _)| *backlog)
-            .map_or(own, |(_, link)| link)
+        Link::least_busy(&self.links).unwrap_or(own)
     }
 
     /// The connection slots, for event loops to poll.

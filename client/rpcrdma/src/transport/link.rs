@@ -391,6 +391,15 @@ impl Link {
         (state.session.is_none(), state.waiting.len())
     }
 
+    /// Of those that are connected, the slot with the shortest queue.
+    pub(super) fn least_busy<'a>(
+        slots: impl IntoIterator<Item = &'a Arc<Link>>,
+    ) -> Option<&'a Arc<Link>> {
+        let backlogs = slots.into_iter().map(|slot| (slot.backlog(), slot));
+        let up = backlogs.filter(|((down, _), _)| !down);
+        up.min_by_key(|(backlog, _)| *backlog).map(|(_, slot)| slot)
+    }
+
     pub(super) fn tap(&self) -> &Tap {
         &self.shared.tap
     }

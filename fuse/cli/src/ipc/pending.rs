@@ -5,7 +5,7 @@
 //! control socket named `pending-PID`, from its first failed attempt until the last one.
 
 use crate::ipc::control::{self, AskError, Control, ControlReply};
-use crate::ipc::sockets;
+use crate::ipc::{LONGEST, shorten, sockets};
 use parking_lot::Mutex;
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
@@ -23,8 +23,6 @@ const CANCEL: &str = "cancel";
 const PREFIX: &str = "pending-";
 /// Most sockets that are looked at.
 const MOST: usize = 1024;
-/// The longest text that is believed of a process, in bytes; a user may have [`MOST`] that say much.
-const LONGEST: usize = 4096;
 /// How long a process may take to end.
 const END: Duration = Duration::from_secs(30);
 
@@ -58,8 +56,7 @@ impl Pending {
             &mut self.error,
         ];
         for text in all {
-            text.truncate(text.floor_char_boundary(LONGEST));
-            text.shrink_to_fit();
+            shorten(text);
         }
         self.directory_bytes.truncate(LONGEST);
         self.directory_bytes.shrink_to_fit();

@@ -1,5 +1,6 @@
 //! The statistics of a mount as one JSON document.
 
+use crate::ipc::shorten;
 use nfsrdma_rpcrdma::stats::{ConnectionStats, LATENCY_BUCKETS, ProcedureStats};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
@@ -37,13 +38,6 @@ pub struct Document {
 const MOST: usize = 256;
 /// The longest name of one of them, in bytes.
 const LONGEST_NAME: usize = 64;
-/// The longest text, in bytes.
-const LONGEST: usize = 4096;
-
-fn shorten(text: &mut String) {
-    text.truncate(text.floor_char_boundary(LONGEST));
-    text.shrink_to_fit();
-}
 
 fn shorten_names<T>(counters: &mut BTreeMap<String, T>) {
     counters.retain(|name, _| name.len() <= LONGEST_NAME);
@@ -440,6 +434,7 @@ impl Document {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ipc::LONGEST;
     use proptest::prelude::*;
 
     #[test]
