@@ -26,7 +26,7 @@ async fn misbehaving(
     });
     let options = ClientOptions {
         transport: TransportOptions {
-            timeo: Duration::from_millis(200),
+            timeo: Duration::from_secs(2),
             ..options().transport
         },
         ..options()
@@ -235,7 +235,7 @@ async fn a_reply_chunk_with_another_xid_is_discarded() {
     });
     let options = ClientOptions {
         transport: TransportOptions {
-            timeo: Duration::from_millis(200),
+            timeo: Duration::from_secs(2),
             inline: 1024,
             ..options().transport
         },

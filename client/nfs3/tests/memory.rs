@@ -146,7 +146,7 @@ async fn a_soft_mount_waits_for_memory_as_long_as_for_the_server() {
     let options = ClientOptions {
         transport: TransportOptions {
             recovery: Recovery::Soft,
-            timeo: Duration::from_millis(100),
+            timeo: Duration::from_secs(1),
             retrans: 1,
             ..options().transport
         },

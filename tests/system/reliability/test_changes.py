@@ -213,7 +213,7 @@ def test_a_server_that_is_away_is_not_hammered(setup, record_property):
 
 def test_a_half_open_connection_under_a_call():
     """Everything that is sent is lost: after `timeo` a new connection is made, and the log reports both."""
-    with Setup(",timeo=5,retrans=1,noac", proxy=True) as setup:
+    with Setup(",timeo=10,retrans=1,noac", proxy=True) as setup:
         (setup.mnt / "f").write_text("x")
         setup.network("swallow swallow")
         child = setup.helper(f"{READY}print(os.stat(sys.argv[1] + '/f').st_size, flush=True)")

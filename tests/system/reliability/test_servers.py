@@ -255,7 +255,7 @@ def test_server_killed_without_its_memory_of_calls(kills, record_property):
 
 def test_soft_mounts_give_up():
     for option, expected in (("soft", errno.EIO), ("softerr", errno.ETIMEDOUT)):
-        with Setup(f",{option},timeo=5,retrans=1,noac") as setup:
+        with Setup(f",{option},timeo=10,retrans=1,noac") as setup:
             (setup.export / "f").write_text("x")
             setup.stop()
             try:
