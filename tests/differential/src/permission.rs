@@ -95,7 +95,12 @@ impl Worker {
             return self.call(call);
         };
         let before = sys::lseek(fd, 0, libc::SEEK_CUR);
-        let result = self.call(call)?;
+        let result = self.call(call);
+        if result == Err(libc::EACCES) && writes.is_some() {
+            // A write with O_SYNC or RWF_DSYNC.
+            self.note_refused(fd);
+        }
+        let result = result?;
         let refused = match (call, writes) {
             (Call::Getdents { .. }, _) => Ok(0),
             (Call::Pread { at, .. }, _) => sys::pread(fd, &mut [0], at + result.0),
@@ -109,11 +114,25 @@ impl Worker {
                 sys::lseek(fd, offset, libc::SEEK_SET)?;
             }
             if writes.is_some() {
-                self.refused = Some(fd);
+                self.note_refused(fd);
             }
             return Err(errno);
         }
         Ok(result)
+    }
+
+    /// The server refused what was written by `fd`. fsync(2) by this user's other descriptors of the
+    /// file fails once, too, as where the kernel has written the data back.
+    fn note_refused(&mut self, fd: i32) {
+        self.refused = Some(fd);
+        let inode = |fd| sys::statx(fd, c"", libc::AT_EMPTY_PATH, libc::STATX_INO);
+        let Ok(file) = inode(fd) else { return };
+        for slot in 0..SLOTS {
+            let other = self.fd(slot);
+            if inode(other).is_ok_and(|other| other.stx_ino == file.stx_ino) {
+                let _ = sys::fsync(other);
+            }
+        }
     }
 
     /// Whether a path of the call begins in a directory without links.

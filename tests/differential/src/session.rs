@@ -1,7 +1,7 @@
 //! The users' processes on both trees, and running a sequence of calls by them.
 
 use crate::accepted;
-use crate::call::{Reply, Request, Side, Step};
+use crate::call::{Call, Place, Reply, Request, Side, Step};
 use crate::compare::{self, Difference};
 use crate::history::{Feedback, USERS};
 use crate::observe;
@@ -257,6 +257,13 @@ impl<'a> Session<'a> {
         counts.0 += 1;
         counts.1 += u64::from(local.outcome.errno == 0);
         let mut found = compare::replies(step, &mount, &local, false);
+        if matches!(step.call, Call::Fchdir { .. }) && mount.outcome.errno != local.outcome.errno {
+            // One worker is in the directory and the other one is not: see "the ACL of a removed
+            // directory".
+            let place = Place::root("");
+            let call = Call::Chdir { place };
+            self.both(step.user, &Request::Do { call })?;
+        }
         let made = local;
         let places = step.observed();
         if !places.is_empty() && step.observer < self.mount.len() {
