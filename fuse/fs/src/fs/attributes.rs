@@ -100,6 +100,10 @@ impl<N: Nfs3> Fs<N> {
         }
         let (shown, ttl) = {
             let mut state = inode.state.lock();
+            // `getattr` waits for that, since the links may or may not include the hidden name.
+            if inode.hidden_name_goes(&state) {
+                return None;
+            }
             let attributes = *state.fresh(now)?;
             let size = attributes.size.max(end);
             let nlink = inode.visible_links(&state, &attributes);

@@ -288,10 +288,7 @@ impl<N: Nfs3> Fs<N> {
         loop {
             let mut removed = pin!(self.removed.notified());
             removed.as_mut().enable();
-            let on_its_way = inode.hidden_links.load(Ordering::Relaxed) > 0
-                && !inode.flags.has(Flag::RemovalIsLate)
-                && inode.state.lock().silly.is_none();
-            if !on_its_way {
+            if !inode.hidden_name_goes(&inode.state.lock()) {
                 break;
             }
             tokio::select! {

@@ -243,6 +243,28 @@ fn a_hidden_name_whose_removal_is_put_off_keeps_nobody_from_the_others() {
     assert_eq!(m.server.names(""), ["b"]);
 }
 
+/// What an O_PATH descriptor holds is not open.
+#[test]
+fn a_file_whose_hidden_name_is_being_removed_has_no_links() {
+    let m = Mount::new();
+    m.server.plant("a", b"text");
+    let node = m.node("a");
+    let file = m.open(node, RW).unwrap();
+    m.unlink("a").unwrap();
+    assert_eq!(m.stat(node).unwrap().nlink, 0);
+    let go = put_off(&m.server, Op::Remove, Fate::Done);
+    thread::scope(|scope| {
+        let closing = scope.spawn(|| m.close(file));
+        until("the REMOVE", || m.server.calls(Op::Remove) > 0);
+        // The number of links from before includes the hidden name.
+        let known = m.fs.getattr_cached(node, false);
+        drop(go);
+        closing.join().unwrap().unwrap();
+        assert_eq!(known.map(|of| of.0.nlink), None);
+    });
+    assert_eq!(m.stat(node).unwrap().nlink, 0);
+}
+
 /// RMDIR waits for the hidden names in the directory, and the kernel keeps the directory above it locked
 /// meanwhile.
 #[test]
