@@ -519,13 +519,6 @@ impl Inode {
         }
     }
 
-    /// Whether a hidden name is being removed, and that has not taken long yet.
-    pub(super) fn hidden_name_goes(&self, state: &State) -> bool {
-        self.hidden_links.load(Ordering::Relaxed) > 0
-            && state.silly.is_none()
-            && !self.flags.has(Flag::RemovalIsLate)
-    }
-
     pub fn new(nodeid: u64, handle: FileHandle, kind: FileType, fileid: u64) -> Self {
         Inode {
             nodeid,

@@ -90,6 +90,13 @@ impl Inode {
         self.losing.fetch_add(1, Ordering::Relaxed);
         Some(*silly)
     }
+
+    /// Whether a hidden name is being removed, and that has not taken long yet.
+    pub(super) fn hidden_name_goes(&self, state: &State) -> bool {
+        self.hidden_links.load(Ordering::Relaxed) > 0
+            && state.silly.is_none()
+            && !self.flags.has(Flag::RemovalIsLate)
+    }
 }
 
 impl<N: Nfs3> Fs<N> {
