@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 #: The seconds after which an expected event counts as missing.
-LIMIT = 60
+LIMIT = 180
 
 
 def until(condition, what, limit=LIMIT):

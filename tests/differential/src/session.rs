@@ -380,7 +380,8 @@ impl<'a> Session<'a> {
             difference("the client's log", line.to_owned());
         }
         if let Err(error) = fs::remove_dir_all(&mount) {
-            difference("the tree cannot be removed", error.to_string());
+            let left = observe::tree(&export, true);
+            difference("the tree cannot be removed", format!("{error}; {left:?}"));
             let _ = fs::remove_dir_all(&export);
         }
         fs::remove_dir_all(&local).context("removing the local tree")?;

@@ -44,6 +44,7 @@ mod paths;
 mod pending_opens;
 mod promised_drops;
 mod read;
+mod releases;
 mod remove;
 mod rename;
 mod search;
@@ -93,6 +94,7 @@ use nfsrdma_rdma::Pool;
 use nfsrdma_rpcrdma::throttle::Throttle;
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, NAME_MAX, Status};
 use pending_opens::PendingOpens;
+use releases::Releases;
 use slab::Slab;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::RandomState;
@@ -148,6 +150,8 @@ pub struct Fs<N> {
     opening: PendingOpens,
     /// How many hidden names are being removed, by directory: RMDIR waits for them.
     removals: Mutex<HashMap<u64, usize>>,
+    /// RMDIR waits for these as well.
+    releases: Releases,
     removed: Notify,
     fsid_known: AtomicBool,
     /// Replies about objects of another type.
@@ -228,6 +232,7 @@ impl<N: Nfs3> Fs<N> {
             silly_keys: RandomState::new(),
             opening: PendingOpens::default(),
             removals: Mutex::default(),
+            releases: Releases::default(),
             removed: Notify::new(),
             fsid_known: AtomicBool::new(false),
             other_types: Mutex::default(),

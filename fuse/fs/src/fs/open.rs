@@ -220,6 +220,9 @@ impl<N: Nfs3> Fs<N> {
         locked: Vec<Releasing>,
     ) -> FsResult<()> {
         let open = self.file(handle)?;
+        // The file counts as open until the end, so that a RENAME meanwhile hides it.
+        let wrote = open.writer.wrote.load(Ordering::Relaxed);
+        let under_way = (wrote || !locked.is_empty()).then(|| self.releases.begin(&open.inode));
         // Before the number can be used again.
         self.not_writable(&open, handle);
         drop(open);
@@ -229,19 +232,7 @@ impl<N: Nfs3> Fs<N> {
             .try_remove(handle as usize)
             .ok_or(FsError::UnknownHandle)?;
         let inode = file.inode.clone();
-        // The file counts as open until the end, so that a RENAME meanwhile hides it.
-        let last = inode.opens.load(Ordering::Relaxed) == 1;
-        let hidden_in = match last {
-            true => inode
-                .state
-                .lock()
-                .silly
-                .as_ref()
-                .map(|silly| silly.dir_node),
-            false => None,
-        };
-        let _removal = hidden_in.map(|dir_node| self.removal(dir_node));
-        if file.writer.wrote.load(Ordering::Relaxed) {
+        if wrote {
             self.write_back(&inode, true).await;
         }
         self.release_locks(&inode, locked).await;
@@ -249,12 +240,19 @@ impl<N: Nfs3> Fs<N> {
         let (reported, lost) = file.writer.release();
         self.lose(lost);
         drop(file);
-        if inode.opens.fetch_sub(1, Ordering::Relaxed) == 1 {
-            let silly = inode.take_hidden(false);
-            if let Some(silly) = silly {
-                self.remove_hidden(&inode, silly).await;
-            }
+        let hidden_in = {
+            let state = inode.state.lock();
+            state.silly.as_ref().map(|silly| silly.dir_node)
+        };
+        // RMDIR waits from now on until the hidden name is removed, or somebody else has the file open.
+        let removal = hidden_in.map(|dir_node| self.removal(dir_node));
+        drop(under_way);
+        if inode.opens.fetch_sub(1, Ordering::Relaxed) == 1
+            && let Some(silly) = inode.take_hidden(false)
+        {
+            self.remove_hidden(&inode, silly).await;
         }
+        drop(removal);
         reported
     }
 }

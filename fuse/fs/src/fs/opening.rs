@@ -134,8 +134,9 @@ impl<N: Nfs3> Fs<N> {
 
     /// Whether any file is open or counts as open.
     pub(super) fn any_open(&self) -> bool {
-        // In this order, because an OPEN ends after its file was added.
-        self.opening.any() || !self.files.read().is_empty()
+        // In this order, because an OPEN ends after its file was added, and a RELEASE begins before its
+        // file is taken away.
+        self.opening.any() || !self.files.read().is_empty() || self.releases.any()
     }
 
     /// Call before a name in a directory is removed or replaced; see [`Fs::not_removing`].

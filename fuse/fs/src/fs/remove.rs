@@ -16,7 +16,6 @@ use super::{Fs, check_name, names};
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
 use nfsrdma_rpcrdma::abandon::{is_abandoned, regardless};
 use nfsrdma_xdr::nfs3::Status;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::BuildHasher;
 use std::pin::pin;
@@ -129,21 +128,24 @@ impl<N: Nfs3> Fs<N> {
             }
         };
         tokio::select! {
-            () = self.until_removed(|removals| !removals.contains_key(&dir_node)) => {}
+            () = self.until_removed(|dir| dir == dir_node) => {}
             () = late => {}
         }
     }
 
     /// Waits until no hidden name is being removed from any directory.
     pub(super) async fn all_removals_done(&self) {
-        self.until_removed(HashMap::is_empty).await;
+        self.until_removed(|_| true).await;
     }
 
-    async fn until_removed(&self, condition: impl Fn(&HashMap<u64, usize>) -> bool) {
+    /// Waits until no hidden name is being removed, or is about to be, from a directory that is `wanted`.
+    async fn until_removed(&self, wanted: impl Fn(u64) -> bool) {
         loop {
-            let mut removed = std::pin::pin!(self.removed.notified());
+            let mut removed = pin!(self.removed.notified());
             removed.as_mut().enable();
-            if condition(&self.removals.lock()) {
+            // In this order, because a RELEASE that takes a hidden name has counted its removal before.
+            let held = self.releases.hold_in(&wanted);
+            if !held && !self.removals.lock().keys().any(|&dir| wanted(dir)) {
                 break;
             }
             removed.await;

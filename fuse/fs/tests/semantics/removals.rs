@@ -1,12 +1,14 @@
 //! Files that lose a name, by REMOVE or RENAME, while they are open or are being opened.
 
 use crate::support::*;
+use futures_util::FutureExt;
 use nfsrdma_fs::fs::ROOT;
 use nfsrdma_memory_server::{Fate, MemoryServer, Op};
 use nfsrdma_nfs3::Nfs3;
 use nfsrdma_rpcrdma::abandon::Caller;
 use nfsrdma_rpcrdma::exec::block_on;
 use nfsrdma_xdr::nfs3::{SetAttributes, Status};
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, mpsc};
 use std::thread::{self, ScopedJoinHandle};
@@ -263,6 +265,30 @@ fn a_file_whose_hidden_name_is_being_removed_has_no_links() {
         assert_eq!(known.map(|of| of.0.nlink), None);
     });
     assert_eq!(m.stat(node).unwrap().nlink, 0);
+}
+
+/// The last close brings data to the server that was written by a mapping, or gives locks back. The file
+/// still counts as open meanwhile, so that its name is hidden.
+#[test]
+fn a_directory_can_be_removed_whose_files_are_being_closed() {
+    let m = Mount::new();
+    let dir = block_on(m.fs.mkdir(&m.cred, ROOT, b"dir", 0o755)).unwrap();
+    let created = m.fs.create(&m.cred, dir.nodeid, b"f", 0o644, RW);
+    let file = block_on(created).unwrap().1.handle;
+    m.write(file, 0, b"text").unwrap();
+    let go = put_off(&m.server, Op::Write, Fate::Done);
+    thread::scope(|scope| {
+        let closing = scope.spawn(|| block_on(m.fs.release(file)));
+        until("the WRITE", || m.server.calls(Op::Write) > 0);
+        block_on(m.fs.unlink(&m.cred, dir.nodeid, b"f")).unwrap();
+        let mut rmdir = pin!(m.fs.rmdir(&m.cred, ROOT, b"dir"));
+        let at_once = rmdir.as_mut().now_or_never();
+        drop(go);
+        closing.join().unwrap().unwrap();
+        assert_eq!(at_once.map(errno), None, "it does not wait");
+        block_on(rmdir).unwrap();
+    });
+    assert!(m.server.names("").is_empty());
 }
 
 /// RMDIR waits for the hidden names in the directory, and the kernel keeps the directory above it locked
