@@ -243,7 +243,7 @@ def test_what_moves_into_a_private_directory_is_private_at_once(server):
     assert by(B, (public / "file").read_bytes) == b"secret"
 
 
-@each("", words=("--root-squash",))
+@each("actimeo=3600", words=("--root-squash",))
 def test_root_gets_no_further_than_a_squashing_server_lets_it(server):
     private = server.mnt / "private"
     by(A, os.mkdir, private, 0o700)

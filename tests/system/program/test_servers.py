@@ -26,7 +26,7 @@ def test_direct_writes_at_depth_keep_the_connection(server):
         "fio", "--name=w", f"--filename={server.mnt}/data", "--direct=1", "--rw=randwrite", "--bs=16k",
         "--iodepth=32", "--ioengine=libaio", "--size=64m", "--io_size=1600m", "--norandommap=1",
         "--output-format=json",
-        limit=300,
+        limit=1000,
     )  # fmt: skip
     expect(result, 0)
     (job,) = json.loads(result.stdout)["jobs"]
