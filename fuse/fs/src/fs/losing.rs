@@ -91,6 +91,12 @@ impl Inode {
         Some(*silly)
     }
 
+    /// The directory of its hidden name.
+    pub(super) fn hidden_in(&self) -> Option<u64> {
+        let state = self.state.lock();
+        state.silly.as_ref().map(|silly| silly.dir_node)
+    }
+
     /// Whether a hidden name is being removed, and that has not taken long yet.
     pub(super) fn hidden_name_goes(&self, state: &State) -> bool {
         self.hidden_links.load(Ordering::Relaxed) > 0

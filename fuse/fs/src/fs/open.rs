@@ -240,12 +240,8 @@ impl<N: Nfs3> Fs<N> {
         let (reported, lost) = file.writer.release();
         self.lose(lost);
         drop(file);
-        let hidden_in = {
-            let state = inode.state.lock();
-            state.silly.as_ref().map(|silly| silly.dir_node)
-        };
         // RMDIR waits from now on until the hidden name is removed, or somebody else has the file open.
-        let removal = hidden_in.map(|dir_node| self.removal(dir_node));
+        let removal = inode.hidden_in().map(|dir_node| self.removal(dir_node));
         drop(under_way);
         if inode.opens.fetch_sub(1, Ordering::Relaxed) == 1
             && let Some(silly) = inode.take_hidden(false)

@@ -106,11 +106,7 @@ impl<N: Nfs3> Fs<N> {
     /// Releases held files that are hidden in a directory which is about to be removed, so that
     /// their hidden names are removed.
     pub(super) fn release_hidden_in(self: &Arc<Self>, dir: &Inode) {
-        let hidden = |inode: &Inode| {
-            let state = inode.state.lock();
-            let silly = state.silly.as_ref();
-            silly.is_some_and(|silly| silly.dir_node == dir.nodeid)
-        };
+        let hidden = |inode: &Inode| inode.hidden_in() == Some(dir.nodeid);
         for inode in self.opening.release_if(|_, inode| hidden(inode)) {
             self.count_closed(&inode);
         }

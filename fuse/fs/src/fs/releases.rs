@@ -37,17 +37,13 @@ impl Releases {
         !self.0.lock().is_empty()
     }
 
-    /// Whether one of the files has a hidden name in a directory that is `wanted`, and is open only by
-    /// its RELEASEs.
-    pub(super) fn hold_in(&self, wanted: impl Fn(u64) -> bool) -> bool {
+    /// Whether one of the files has a hidden name, in this directory or in any, and is open only by its
+    /// RELEASEs.
+    pub(super) fn hold_in(&self, dir: Option<u64>) -> bool {
+        let wanted = |hidden_in| dir.is_none_or(|dir| dir == hidden_in);
         let files = self.0.lock();
         files.values().any(|(inode, releases)| {
-            let hidden = || {
-                let state = inode.state.lock();
-                let silly = state.silly.as_ref();
-                silly.is_some_and(|silly| wanted(silly.dir_node))
-            };
-            inode.opens.load(Ordering::SeqCst) <= *releases && hidden()
+            inode.opens.load(Ordering::SeqCst) <= *releases && inode.hidden_in().is_some_and(wanted)
         })
     }
 }

@@ -128,24 +128,27 @@ impl<N: Nfs3> Fs<N> {
             }
         };
         tokio::select! {
-            () = self.until_removed(|dir| dir == dir_node) => {}
+            () = self.until_removed(Some(dir_node)) => {}
             () = late => {}
         }
     }
 
     /// Waits until no hidden name is being removed from any directory.
     pub(super) async fn all_removals_done(&self) {
-        self.until_removed(|_| true).await;
+        self.until_removed(None).await;
     }
 
-    /// Waits until no hidden name is being removed, or is about to be, from a directory that is `wanted`.
-    async fn until_removed(&self, wanted: impl Fn(u64) -> bool) {
+    /// Waits until no hidden name is being removed, or is about to be, from this directory, or from any.
+    async fn until_removed(&self, dir: Option<u64>) {
+        let under_way = || {
+            let removals = self.removals.lock();
+            dir.map_or(!removals.is_empty(), |dir| removals.contains_key(&dir))
+        };
         loop {
             let mut removed = pin!(self.removed.notified());
             removed.as_mut().enable();
             // In this order, because a RELEASE that takes a hidden name has counted its removal before.
-            let held = self.releases.hold_in(&wanted);
-            if !held && !self.removals.lock().keys().any(|&dir| wanted(dir)) {
+            if !self.releases.hold_in(dir) && !under_way() {
                 break;
             }
             removed.await;
