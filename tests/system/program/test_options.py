@@ -401,7 +401,7 @@ def test_memory():
         for words, written, least, most in (
             ("cache=16M", True, 8 << 20, 36 << 20),
             ("cache=128M", True, size, size + (4 << 20)),
-            ("cache=128M", False, 16 << 20, 36 << 20),
+            ("cache=128M", False, 24 << 20, 36 << 20),
             ("cache=512M", False, size, size + (4 << 20)),
         ):  # fmt: skip
             with mount(server, words):
