@@ -209,7 +209,7 @@ def test_a_slow_listener_delays_nobody(server):
         for listener in (trace, capture):
             listener.child.send_signal(signal.SIGCONT)
         until(lambda: any(line["event"] == "lost" for line in complete(trace)), "news of a loss")
-        # It misses what it has not read a second after the unmount.
+        # The capture misses what it has not read a second after the unmount.
         names = (server.mnt / f"caught-up-{number}" for number in itertools.count())
         until(lambda: not next(names).exists() and b"caught-up-" in capture.out.read_bytes(), "the capture caught up")
         expect(nfsrdma("umount", server.mnt), 0)
