@@ -152,6 +152,10 @@ impl Locks {
             let recovery = self.wait_for_recovery(interrupt);
             self.config.patiently(recovery).await?;
             attempt.gate = Some(self.gate(holding, interrupt).await?);
+            let releasing = match request.wait {
+                true => Vec::new(),
+                false => self.others_releasing(request),
+            };
             let answer = self.ask(request, holding, interrupt, attempt).await?;
             let answer = answer.map(|answer| answer.status);
             let waits = request.wait && matches!(answer, Ok(Status::Blocked | Status::Denied));
@@ -181,7 +185,7 @@ impl Locks {
                 }
                 Ok(Status::Denied) if !std::mem::replace(&mut denied, true) => {
                     attempt.gate = None;
-                    self.unknown_released(request, interrupt).await?;
+                    self.unknown_released(request, releasing, interrupt).await?;
                     continue;
                 }
                 Ok(status) => {
@@ -209,7 +213,8 @@ impl Locks {
         }
     }
 
-    /// Waits for the gate of a holding.
+    /// Waits for the gate of a holding. Fails if the caller was killed before: its process may have
+    /// ended, and what it locked then would be a lock that nobody releases in time.
     async fn gate(
         &self,
         holding: &Holding,
@@ -217,8 +222,9 @@ impl Locks {
     ) -> Result<OwnedMutexGuard<()>, LockError> {
         let gate = async {
             tokio::select! {
-                gate = holding.gate.clone().lock_owned() => Ok(gate),
+                biased;
                 stop = self.stop(interrupt) => Err(stopped(stop)),
+                gate = holding.gate.clone().lock_owned() => Ok(gate),
             }
         };
         self.config.patiently(gate).await

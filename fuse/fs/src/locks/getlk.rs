@@ -58,6 +58,7 @@ impl Locks {
         let mut retry = Retry::default();
         let mut denied = false;
         loop {
+            let releasing = self.others_releasing(request);
             let test = LockCall::Test { exclusive };
             let call = self.call_by(&request.cred, holding, request.range, test);
             let result = tokio::select! {
@@ -70,7 +71,7 @@ impl Locks {
                     holder,
                 }) => {
                     if !std::mem::replace(&mut denied, true) {
-                        match self.unknown_released(request, interrupt).await {
+                        match self.unknown_released(request, releasing, interrupt).await {
                             Ok(()) => continue,
                             Err(LockError::WouldBlock) => {}
                             Err(error) => return Err(error),

@@ -150,21 +150,27 @@ impl Locks {
         tokio::time::timeout(MOST, waiting).await.unwrap_or(Ok(()))
     }
 
+    /// The owners whose locks are being released and may be in the way of a request.
+    pub(super) fn others_releasing(&self, request: &Request) -> Vec<Arc<Holding>> {
+        let state = self.state.lock();
+        let others = state.of_file(request.file.id).filter(|(owner, holding)| {
+            *owner != request.owner && holding.is_releasing(request.range)
+        });
+        others.map(|(_, holding)| holding.clone()).collect()
+    }
+
     /// The server has refused a request although no lock of this mount is in the way. If it may have
-    /// locks that the table does not have, and that are being released, waits for the end of that, for
-    /// [`MOST`] at most. Otherwise the request fails.
+    /// had locks that the table does not have, and that were being released when the request was
+    /// sent (`before`) or are now, waits for the end of that, for [`MOST`] at most. Otherwise the
+    /// request fails. (A release may have ended between the refusal and its arrival here.)
     pub(super) async fn unknown_released(
         &self,
         request: &Request,
+        before: Vec<Arc<Holding>>,
         interrupt: &Interrupt,
     ) -> Result<(), LockError> {
-        let releasing: Vec<Arc<Holding>> = {
-            let state = self.state.lock();
-            let others = state.of_file(request.file.id).filter(|(owner, holding)| {
-                *owner != request.owner && holding.is_releasing(request.range)
-            });
-            others.map(|(_, holding)| holding.clone()).collect()
-        };
+        let mut releasing = before;
+        releasing.extend(self.others_releasing(request));
         if releasing.is_empty() {
             return Err(LockError::WouldBlock);
         }

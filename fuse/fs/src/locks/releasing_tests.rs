@@ -1,6 +1,7 @@
 use super::super::fake_server::{FakeServer, counter, lock, locks_of, request};
 use super::super::range::Mode;
 use super::*;
+use nfsrdma_nfs3::nlm::LockCall;
 use std::future::ready;
 use std::sync::atomic::Ordering;
 use tokio::task::JoinHandle;
@@ -287,4 +288,63 @@ async fn a_test_does_not_find_a_lock_that_a_killed_program_was_about_to_get() {
     let (granted, tested) = tokio::join!(first, testing);
     assert!(granted.is_none());
     assert_eq!(tested, Ok(None));
+}
+
+/// A refusal may arrive when the release of the lock in its way has ended.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_that_arrives_after_the_release_is_not_the_last_word() {
+    for test in [false, true] {
+        let server = Arc::new(FakeServer::default());
+        let locks = locks_of(&server);
+        let killed = Arc::new(Interrupt::default());
+        server.yields.store(1000, Ordering::Relaxed);
+        let first = {
+            let (locks, killed) = (locks.clone(), killed.clone());
+            tokio::spawn(async move { locks.lock(&flock(1, 1), &killed, ready(()), drop).await })
+        };
+        settle().await;
+        killed.kill();
+        settle().await;
+        let slow = Arc::downgrade(&server);
+        server.after(move |_, call| {
+            let asks = matches!(call, LockCall::Lock { .. } | LockCall::Test { .. });
+            let yields = if asks { 2000 } else { 1 };
+            slow.upgrade()
+                .unwrap()
+                .yields
+                .store(yields, Ordering::Relaxed);
+        });
+        if test {
+            let (other, interrupt) = (flock(2, 2), Interrupt::default());
+            let tested = locks.test(&other, &interrupt, ready(()));
+            assert_eq!(tested.await, Ok(None));
+            assert_eq!(counter(&locks, "test_calls"), 2);
+        } else {
+            let asked = asking(&locks, flock(2, 2), ready(()));
+            assert_eq!(asked.await.unwrap(), Ok(()));
+            assert_eq!(counter(&locks, "lock_calls"), 3);
+        }
+        assert!(first.await.unwrap().is_none());
+    }
+}
+
+/// The process has ended when its request begins: nothing would release what it locks.
+#[tokio::test(start_paused = true)]
+async fn a_request_whose_caller_was_killed_before_it_began_asks_for_nothing() {
+    let locks = locks_of(&Arc::new(FakeServer::default()));
+    let killed = Interrupt::default();
+    killed.kill();
+    for wait in [false, true] {
+        for _ in 0..100 {
+            let mut result = None;
+            let tell = |of| result = Some(of);
+            let wanted = Request {
+                wait,
+                ..flock(1, 1)
+            };
+            locks.lock(&wanted, &killed, ready(()), tell).await;
+            assert_eq!(result, Some(Err(LockError::Interrupted)));
+        }
+    }
+    assert_eq!(counter(&locks, "lock_calls"), 0);
 }
