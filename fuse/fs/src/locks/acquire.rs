@@ -152,10 +152,7 @@ impl Locks {
             let recovery = self.wait_for_recovery(interrupt);
             self.config.patiently(recovery).await?;
             attempt.gate = Some(self.gate(holding, interrupt).await?);
-            let releasing = match request.wait {
-                true => Vec::new(),
-                false => self.others_releasing(request),
-            };
+            let in_use = (!request.wait).then(|| self.others_in_use(request));
             let answer = self.ask(request, holding, interrupt, attempt).await?;
             let answer = answer.map(|answer| answer.status);
             let waits = request.wait && matches!(answer, Ok(Status::Blocked | Status::Denied));
@@ -185,7 +182,8 @@ impl Locks {
                 }
                 Ok(Status::Denied) if !std::mem::replace(&mut denied, true) => {
                     attempt.gate = None;
-                    self.unknown_released(request, releasing, interrupt).await?;
+                    let in_use = in_use.unwrap_or_default();
+                    self.unknown_released(request, in_use, interrupt).await?;
                     continue;
                 }
                 Ok(status) => {

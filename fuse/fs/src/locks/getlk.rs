@@ -58,7 +58,7 @@ impl Locks {
         let mut retry = Retry::default();
         let mut denied = false;
         loop {
-            let releasing = self.others_releasing(request);
+            let in_use = self.others_in_use(request);
             let test = LockCall::Test { exclusive };
             let call = self.call_by(&request.cred, holding, request.range, test);
             let result = tokio::select! {
@@ -71,7 +71,7 @@ impl Locks {
                     holder,
                 }) => {
                     if !std::mem::replace(&mut denied, true) {
-                        match self.unknown_released(request, releasing, interrupt).await {
+                        match self.unknown_released(request, in_use, interrupt).await {
                             Ok(()) => continue,
                             Err(LockError::WouldBlock) => {}
                             Err(error) => return Err(error),

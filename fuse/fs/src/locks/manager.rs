@@ -95,12 +95,18 @@ pub(super) struct HoldingState {
     pub(super) changes: u64,
     /// The ranges that are being released ([`Releasing`](super::releasing::Releasing)).
     pub(super) releasing: Vec<ByteRange>,
+    /// The number of releases that have ended.
+    pub(super) released: u64,
 }
 
 impl HoldingState {
     /// Counts one more use, until [`Locks::leave`].
     pub(super) fn enter(&mut self) {
         self.uses += 1;
+    }
+
+    pub(super) fn is_in_use(&self) -> bool {
+        self.uses > 0
     }
 }
 

@@ -41,6 +41,18 @@ impl Releasing {
     }
 }
 
+/// Owners who had a request or a release under way, with the number of their releases until then.
+#[derive(Debug, Default)]
+pub(super) struct InUse(Vec<(Arc<Holding>, u64)>);
+
+impl InUse {
+    /// Whether a release of one of them has ended since.
+    fn has_released(&self) -> bool {
+        let mut all = self.0.iter();
+        all.any(|(holding, before)| holding.state.lock().released != *before)
+    }
+}
+
 impl Holding {
     /// Whether locks in a range are being released.
     fn is_releasing(&self, range: ByteRange) -> bool {
@@ -52,7 +64,9 @@ impl Holding {
 impl Drop for Releasing {
     fn drop(&mut self) {
         {
-            let ranges = &mut self.holding.state.lock().releasing;
+            let mut of = self.holding.state.lock();
+            of.released += 1;
+            let ranges = &mut of.releasing;
             if let Some(at) = ranges.iter().position(|of| *of == self.range) {
                 ranges.swap_remove(at);
             }
@@ -150,28 +164,37 @@ impl Locks {
         tokio::time::timeout(MOST, waiting).await.unwrap_or(Ok(()))
     }
 
-    /// The owners whose locks are being released and may be in the way of a request.
-    pub(super) fn others_releasing(&self, request: &Request) -> Vec<Arc<Holding>> {
+    /// Notes which other owners of a file have a request or a release under way: the server may have
+    /// locks of theirs that the table does not have.
+    pub(super) fn others_in_use(&self, request: &Request) -> InUse {
         let state = self.state.lock();
-        let others = state.of_file(request.file.id).filter(|(owner, holding)| {
-            *owner != request.owner && holding.is_releasing(request.range)
+        let others = state.of_file(request.file.id);
+        let in_use = others.filter_map(|(owner, holding)| {
+            let of = holding.state.lock();
+            (owner != request.owner && of.is_in_use()).then(|| (holding.clone(), of.released))
         });
-        others.map(|(_, holding)| holding.clone()).collect()
+        InUse(in_use.collect())
     }
 
-    /// The server has refused a request although no lock of this mount is in the way. If it may have
-    /// had locks that the table does not have, and that were being released when the request was
-    /// sent (`before`) or are now, waits for the end of that, for [`MOST`] at most. Otherwise the
-    /// request fails. (A release may have ended between the refusal and its arrival here.)
+    /// The server has refused a request although no lock of this mount is in the way. `before` is
+    /// what [`Locks::others_in_use`] has noted just before the request was sent. If the server may
+    /// have had locks that the table does not have, and that are being released or were released
+    /// since, waits for the end of that, for [`MOST`] at most. Otherwise the request fails. (A
+    /// release may have ended between the refusal and its arrival here.)
     pub(super) async fn unknown_released(
         &self,
         request: &Request,
-        before: Vec<Arc<Holding>>,
+        before: InUse,
         interrupt: &Interrupt,
     ) -> Result<(), LockError> {
-        let mut releasing = before;
-        releasing.extend(self.others_releasing(request));
-        if releasing.is_empty() {
+        let releasing: Vec<Arc<Holding>> = {
+            let state = self.state.lock();
+            let others = state.of_file(request.file.id).filter(|(owner, holding)| {
+                *owner != request.owner && holding.is_releasing(request.range)
+            });
+            others.map(|(_, holding)| holding.clone()).collect()
+        };
+        if releasing.is_empty() && !before.has_released() {
             return Err(LockError::WouldBlock);
         }
         let released = || !releasing.iter().any(|of| of.is_releasing(request.range));

@@ -348,3 +348,26 @@ async fn a_request_whose_caller_was_killed_before_it_began_asks_for_nothing() {
     }
     assert_eq!(counter(&locks, "lock_calls"), 0);
 }
+
+/// Whoever handles the signal may do so after the next request was sent.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_began_and_ended_behind_a_refused_request_is_seen() {
+    let server = Arc::new(FakeServer::default());
+    let locks = locks_of(&server);
+    let killed = Arc::new(Interrupt::default());
+    server.yields.store(300, Ordering::Relaxed);
+    let first = {
+        let (locks, killed) = (locks.clone(), killed.clone());
+        tokio::spawn(async move { locks.lock(&flock(1, 1), &killed, ready(()), drop).await })
+    };
+    settle().await;
+    server.yields.store(2000, Ordering::Relaxed);
+    let asked = asking(&locks, flock(2, 2), ready(()));
+    settle().await;
+    assert_eq!(counter(&locks, "lock_calls"), 2);
+    server.yields.store(1, Ordering::Relaxed);
+    killed.kill();
+    assert!(first.await.unwrap().is_none());
+    assert!(!asked.is_finished(), "its refusal is under way");
+    assert_eq!(asked.await.unwrap(), Ok(()));
+}
