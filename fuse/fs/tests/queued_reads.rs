@@ -298,20 +298,21 @@ fn the_kernel_is_not_notified_while_it_has_a_read_in_its_queue() {
     cut.mount.finish();
 }
 
-/// A WRITE that is answered while a READ is under way makes the kernel ignore the end of the file
-/// in the reply to the READ. The zeros that it then has as data behind the end are dropped soon.
-#[test]
-fn zeros_behind_the_end_in_a_read_beside_a_write_do_not_stay() {
-    for (name, pages) in [("beside-ahead", 4), ("beside-page", 1)] {
+/// Reads the last pages of a file that another client has cut. `beside` is done while the READ is
+/// under way, and makes the kernel ignore the end of the file in the reply to the READ. The zeros that
+/// it then has as data behind the end are dropped soon. `without_data` as for [`cut_to`].
+fn end_is_seen_soon(name: &str, first: u8, without_data: Option<u64>, beside: impl Fn(&File)) {
+    for pages in [4, 1] {
         let (before, after) = ((2 + pages) * PAGE, 2 * PAGE + 100);
-        let Some(cut) = cut_to(name, (before, after), None, None) else {
+        let name = format!("{name}-{pages}");
+        let Some(cut) = cut_to(&name, (before, after), None, without_data) else {
             return;
         };
         let calls = cut.server.calls(Op::Read);
         cut.server.keep(Some(Op::Read));
         let last = Reading::start(&cut.file, 2 * PAGE, pages * PAGE);
         until("the READ", || cut.server.calls(Op::Read) > calls);
-        assert_eq!(cut.file.write_at(b"w", 0).unwrap(), 1);
+        beside(&cut.file);
         cut.server.keep(None);
         let found = last.thread.join().unwrap();
         let (data, behind) = found.split_at(100);
@@ -320,11 +321,27 @@ fn zeros_behind_the_end_in_a_read_beside_a_write_do_not_stay() {
             let mut found = vec![9; before as usize];
             let n = cut.file.read_at(&mut found, 0).unwrap() as u64;
             let known = cut.file.metadata().unwrap().len();
-            let right = found[0] == b'w' && found[1..after as usize].iter().all(|b| *b == 7);
+            let right = found[0] == first && found[1..after as usize].iter().all(|b| *b == 7);
             n == after && known == after && right
         });
         cut.mount.fs().forget(cut.node, 1);
         drop(cut.file);
         cut.mount.finish();
     }
+}
+
+#[test]
+fn zeros_behind_the_end_in_a_read_beside_a_write_do_not_stay() {
+    end_is_seen_soon("beside-write", b'w', None, |file| {
+        assert_eq!(file.write_at(b"w", 0).unwrap(), 1);
+    });
+}
+
+#[test]
+fn zeros_behind_the_end_in_a_read_beside_a_stat_do_not_stay() {
+    // After a READ the kernel asks for the attributes, because of the time of access. The answer is
+    // of before the READ.
+    end_is_seen_soon("beside-stat", 7, Some(0), |file| {
+        assert!(file.metadata().unwrap().len() > 2 * PAGE + 100);
+    });
 }

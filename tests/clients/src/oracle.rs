@@ -339,15 +339,26 @@ impl Oracle {
     /// call on it within a tick of that, or later, may not notice.
     fn unnoticed_since(&mut self, since: Instant, actor: usize, id: Id, may: bool) {
         let tick = self.tick;
-        if tick.is_zero() {
-            return;
-        }
         let object = &mut self.objects[id];
         for other in (0..self.actors).filter(|other| *other != actor) {
             // Dirty data may be written at any time, and the reply then shows the times.
-            let unnoticed = is_dirty(&object.dirty[other]) || object.touched[other] + tick > since;
+            let called = is_dirty(&object.dirty[other]) || object.touched[other] + tick > since;
+            let unnoticed = !tick.is_zero() && called;
             object.unnoticed[other] = unnoticed || may && object.unnoticed[other];
         }
+    }
+
+    /// A process at the server has changed the file while a change by `actor` may have been under
+    /// way. nfsrdma-responder takes pre-operation attributes just before it makes a change, and not
+    /// under the kernel's lock of the file as Linux's server does. So the change by the process may
+    /// lie between, and `actor` does not notice it.
+    pub(crate) fn changed_beside(&mut self, actor: usize, id: Id) {
+        self.objects[id].unnoticed[actor] = true;
+    }
+
+    /// Whether `actor` has data of the file that is not at the server.
+    pub(crate) fn has_dirty(&self, actor: usize, id: Id) -> bool {
+        is_dirty(&self.objects[id].dirty[actor])
     }
 
     /// A call of `actor` may have shown it the file's times.

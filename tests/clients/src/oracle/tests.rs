@@ -76,6 +76,24 @@ fn what_was_written_early_may_get_the_time_of_what_another_wrote_later() {
 }
 
 #[test]
+fn what_a_process_at_the_server_changed_beside_a_change_may_stay_unnoticed_until_the_next() {
+    let (mut oracle, id) = oracle();
+    oracle.write(1, id, 0, 4, 7);
+    oracle.flush(1, id);
+    oracle.opened(1, id, true);
+    oracle.write(SERVER, id, 0, 4, 8);
+    oracle.truncate(1, id, 3);
+    oracle.changed_beside(1, id);
+    oracle.found(id, &[8; 3]);
+    oracle.opened(1, id, false);
+    assert!(sees(&oracle, 1, &[8; 3]) && sees(&oracle, 1, &[7; 3]));
+
+    oracle.write(SERVER, id, 0, 3, 9);
+    oracle.opened(1, id, false);
+    assert!(sees(&oracle, 1, &[9; 3]) && !sees(&oracle, 1, &[7; 3]));
+}
+
+#[test]
 fn one_after_the_other_the_later_counts() {
     let (mut oracle, id) = oracle();
     oracle.write(1, id, 0, 4, 7);

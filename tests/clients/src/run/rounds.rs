@@ -11,13 +11,15 @@
 //! different orders, because a read(2) is many READs, and a write(2) many WRITEs, between which
 //! others may come. After the round the file may be what any order leaves ([`Object::merge`]).
 //!
-//! **Two exceptions** are allowed. A read(2) that overlaps with an ftruncate(2) of the same mount
+//! **Three exceptions** are allowed. A read(2) that overlaps with an ftruncate(2) of the same mount
 //! may show zeros from the new end on: while a program of this machine sets the size, Linux ignores
 //! the end of file in replies to READ (FUSE_I_SIZE_UNSTABLE in fuse_do_setattr), though the server
 //! has cut the file already, and drops these pages afterwards. And a read(2) that overlaps with a
 //! WRITE of the same mount may show zeros behind an end to which another client has cut the file:
 //! if the WRITE is answered while the READ is under way, Linux ignores the end in the READ's reply
-//! (docs/COHERENCE.md, "What remains").
+//! (docs/COHERENCE.md, "What remains"). So it does if a GETATTR or an OPEN is answered then.
+//! And a mount may miss a change that a process at the server makes while one of its own is under
+//! way ([`crate::oracle::Oracle::changed_beside`]).
 //!
 //! **What keeps it sharp.** Alternatives after a round become certain again at the next
 //! [`Run::rest`]: all descriptors are closed, the file is read at the server, and every mount that
@@ -307,6 +309,10 @@ impl Run<'_> {
     fn alternatives(&mut self, id: Id, parts: &mut [Part]) {
         let history = std::mem::take(&mut self.oracle.objects[id].history);
         let before = self.oracle.objects[id].clone();
+        // It may be written back during the round.
+        let dirty: Vec<usize> = (1..self.stand.actors.len())
+            .filter(|actor| self.oracle.has_dirty(*actor, id))
+            .collect();
         let mut after = None;
         for order in orders(parts.len()) {
             self.oracle.objects[id] = before.clone();
@@ -349,17 +355,30 @@ impl Run<'_> {
             })
             .map(|part| part.actor)
             .collect();
+        // By fstat(2), or by the fstat that follows an open.
+        let asked: Vec<usize> = (parts.iter())
+            .filter(|part| matches!(part.kind, Kind::Fstat | Kind::Open(_)))
+            .map(|part| part.actor)
+            .collect();
         for part in parts.iter_mut() {
             for (_, size) in cuts.iter().filter(|(actor, _)| *actor == part.actor) {
                 part.seen.maybe_zero(*size);
             }
-            if matches!(part.kind, Kind::Read(..)) && wrote.contains(&part.actor) {
+            let beside = wrote.contains(&part.actor) || asked.contains(&part.actor);
+            if matches!(part.kind, Kind::Read(..)) && beside {
                 part.seen.maybe_zero_behind_end();
             }
         }
+        let changed_at_server = parts.iter().any(|p| p.actor == SERVER && p.changes());
         let mut object = after.unwrap_or(before);
         object.history = history;
         self.oracle.objects[id] = object;
+        if changed_at_server {
+            let cut = cuts.iter().map(|(actor, _)| *actor);
+            for actor in wrote.into_iter().chain(cut).chain(dirty) {
+                self.oracle.changed_beside(actor, id);
+            }
+        }
     }
 
     fn line(&self, part: &Part, returned: &Returned) -> String {
