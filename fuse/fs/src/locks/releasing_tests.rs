@@ -1,3 +1,4 @@
+use super::super::acquire::Granted;
 use super::super::fake_server::{FakeServer, counter, lock, locks_of, request};
 use super::super::range::Mode;
 use super::*;
@@ -31,6 +32,12 @@ fn asking(
         locks.lock(&request, &interrupt, known, tell).await;
         result.unwrap()
     })
+}
+
+/// Owner 1 asks for a lock in the background, until it is killed.
+fn asking_until(locks: &Arc<Locks>, killed: &Arc<Interrupt>) -> JoinHandle<Option<Granted>> {
+    let (locks, killed) = (locks.clone(), killed.clone());
+    tokio::spawn(async move { locks.lock(&flock(1, 1), &killed, ready(()), drop).await })
 }
 
 /// Lets all tasks go as far as they can without the time going on.
@@ -298,10 +305,7 @@ async fn a_refusal_that_arrives_after_the_release_is_not_the_last_word() {
         let locks = locks_of(&server);
         let killed = Arc::new(Interrupt::default());
         server.yields.store(1000, Ordering::Relaxed);
-        let first = {
-            let (locks, killed) = (locks.clone(), killed.clone());
-            tokio::spawn(async move { locks.lock(&flock(1, 1), &killed, ready(()), drop).await })
-        };
+        let first = asking_until(&locks, &killed);
         settle().await;
         killed.kill();
         settle().await;
@@ -356,10 +360,7 @@ async fn a_release_that_began_and_ended_behind_a_refused_request_is_seen() {
     let locks = locks_of(&server);
     let killed = Arc::new(Interrupt::default());
     server.yields.store(300, Ordering::Relaxed);
-    let first = {
-        let (locks, killed) = (locks.clone(), killed.clone());
-        tokio::spawn(async move { locks.lock(&flock(1, 1), &killed, ready(()), drop).await })
-    };
+    let first = asking_until(&locks, &killed);
     settle().await;
     server.yields.store(2000, Ordering::Relaxed);
     let asked = asking(&locks, flock(2, 2), ready(()));
