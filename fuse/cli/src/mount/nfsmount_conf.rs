@@ -273,6 +273,9 @@ soft=True
             failure.message.ends_with("(/etc/f asks for it)"),
             "{failure}"
         );
+        assert!(complete(&settings(&[text]), "h", "/m", "sloppy").is_err());
+        let text = "[NFSMount_Global_Options]\nSec=krb5p\nSloppy=True";
+        assert!(complete(&settings(&[text]), "h", "/m", "").is_err());
         let text = "[NFSMount_Global_Options]\nSec=krb5p\nXprtsec=tls\nNfsvers=4\nProto=tcp";
         let given = "sec=sys,xprtsec=none,vers=3,rdma";
         let done = complete(&settings(&[text]), "h", "/m", given).unwrap();

@@ -45,10 +45,11 @@ fn parse(text: &str, url_port: Option<u16>) -> Result<Options, OptionError> {
     for word in words {
         draft.given.clone_from(&word);
         if let Err(error) = one(&mut draft, &word) {
-            // sloppy ignores unknown options, but not wrong values (nfs(5)).
+            // sloppy ignores unknown options, but not wrong values (nfs(5)). Who asks for protection
+            // of the data does not get a mount without it.
             match error {
                 OptionError::Unknown { .. } | OptionError::CannotHonour { .. }
-                    if draft.options.sloppy =>
+                    if draft.options.sloppy && !protects(&word) =>
                 {
                     draft.options.ignored.push(word);
                 }
@@ -57,6 +58,12 @@ fn parse(text: &str, url_port: Option<u16>) -> Result<Options, OptionError> {
         }
     }
     draft.finish()
+}
+
+/// Whether an option asks for a security flavor, or for encryption.
+fn protects(word: &str) -> bool {
+    let name = word.split_once('=').map_or(word, |(name, _)| name);
+    matches!(name, "sec" | "xprtsec")
 }
 
 fn one(draft: &mut Draft, word: &str) -> Outcome {

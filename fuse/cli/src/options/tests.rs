@@ -379,6 +379,9 @@ fn what_cannot_be_honoured_says_so() {
         );
     }
     assert_eq!(ok("sloppy,vers=4").ignored, ["vers=4"]);
+    for text in ["sloppy,sec=krb5p", "xprtsec=mtls,sloppy"] {
+        assert!(said(text).contains("cannot be honoured"), "{text}");
+    }
 }
 
 #[test]
