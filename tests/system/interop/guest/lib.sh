@@ -11,6 +11,9 @@ link() {
     modprobe -a rdma_cm ib_uverbs rdma_ucm
     rdma link show "${1}0/1" >/dev/null 2>&1 || rdma link add "${1}0" type "$1" netdev "$netdev"
     make_nodes
+    # Linux's client fails the program's call with EADDRNOTAVAIL if the port that rdma_cm chooses, at random, for a
+    # connection over siw belongs to one in TIME-WAIT. So none is kept.
+    [ "$1" != siw ] || echo 0 >/proc/sys/net/ipv4/tcp_max_tw_buckets
 }
 
 # Device nodes that udev would make: devtmpfs has them, under the names user-space verbs look for.
