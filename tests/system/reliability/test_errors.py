@@ -350,3 +350,27 @@ def test_a_silent_server_and_a_mapping(record_property):
         setup.go_on()
         until(lambda: (setup.export / "old").read_bytes()[4096:4101] == b"first", "what was written in the mapping")
         record_property("result", f"gone after {took:.2f} s")
+
+
+def test_a_silent_server_and_a_mapping_of_a_file_that_is_flushed(record_property):
+    """As before, while another process waits in fsync: the pages of the mapping do not wait for that flush."""
+    with Setup(",cache=16M") as setup:
+        (setup.export / "old").write_bytes(bytes(1 << 20))
+        opening = "f = os.open(sys.argv[1] + '/old', os.O_RDWR)\n"
+        writer = setup.helper(opening + READY + "os.pwrite(f, b'other', 0); os.fsync(f); time.sleep(1000)")
+        child = setup.helper(
+            opening + "m = mmap.mmap(f, 0); m[4096]\n" + READY + "m[4096:4101] = b'first'; os.close(f); time.sleep(1000)"
+        )
+        ready(writer)
+        ready(child)
+        setup.stop()
+        begin(writer)
+        waits(writer)
+        begin(child)
+        waits(child)
+        took = gone(child)
+        setup.go_on()
+        wanted = {0: b"other", 4096: b"first"}
+        until(lambda: all((setup.export / "old").read_bytes()[at:at + 5] == text for at, text in wanted.items()),
+              "what was written, and in the mapping")  # fmt: skip
+        record_property("result", f"gone after {took:.2f} s")

@@ -129,6 +129,10 @@ pub struct WriteBack<C, W> {
     commit: Commit,
     /// How many flushes are under way: programs' writes wait meanwhile.
     flushing: usize,
+    /// How many COMMITs have ended, and WRITEs beside which there was none.
+    ended: u64,
+    /// `ended` when data was first accepted during the present flush ([`WriteBack::admit`]).
+    admitted: Option<u64>,
     /// How often [`WriteBack::hold`] is in effect: no WRITE is started meanwhile.
     held: usize,
     /// The credential of the data that is not on stable storage. Data of another user is accepted
@@ -157,6 +161,8 @@ impl<C, W> Default for WriteBack<C, W> {
             writes: 0,
             commit: Commit::default(),
             flushing: 0,
+            ended: 0,
+            admitted: None,
             held: 0,
             cred: None,
             writers: Vec::new(),
@@ -236,10 +242,29 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         dirty_file_bytes: usize,
         alloc: &mut dyn FnMut(usize) -> Option<BufMut>,
     ) -> Accepted {
-        let data = data.into();
         if self.flushing > 0 {
             return Accepted::Wait;
         }
+        self.store(cred, offset, data.into(), now, dirty_file_bytes, alloc)
+    }
+
+    /// Whether data may be stored during a flush. It is then part of the flush. So that no flush lasts
+    /// as long as data comes, this is permitted only until the next WRITE or COMMIT has ended.
+    pub fn admit(&mut self) -> bool {
+        let ended = self.ended;
+        *self.admitted.get_or_insert(ended) == ended
+    }
+
+    /// As [`WriteBack::write`], also during a flush.
+    pub fn store(
+        &mut self,
+        cred: &C,
+        offset: u64,
+        data: WriteData<'_>,
+        now: u64,
+        dirty_file_bytes: usize,
+        alloc: &mut dyn FnMut(usize) -> Option<BufMut>,
+    ) -> Accepted {
         let own = self.pages.dirty_held() as usize;
         if own > 0 && own + data.len() > dirty_file_bytes {
             return Accepted::Wait;
@@ -299,6 +324,9 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
 
     pub fn end_flush(&mut self) {
         self.flushing -= 1;
+        if self.flushing == 0 {
+            self.admitted = None;
+        }
     }
 
     /// Keeps WRITEs from being started until [`WriteBack::release`]. Those under way go on.
@@ -501,6 +529,8 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
             self.pages.retry_write(unsent);
         }
         self.writes -= 1;
+        // A flush waits for a COMMIT under way however much is written meanwhile.
+        self.ended += u64::from(self.commit != Commit::Sent);
         self.forget_known_end();
     }
 
@@ -534,6 +564,7 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
     /// A COMMIT has ended. If it was neither answered nor failed, its data waits for another one.
     pub fn commit_ended(&mut self) {
         self.commit = Commit::None;
+        self.ended += 1;
         self.forget_known_end();
     }
 

@@ -577,6 +577,31 @@ fn what_a_commit_that_was_given_up_covered_is_covered_by_the_next() {
     assert!(file.is_safe());
 }
 
+/// Otherwise a flush would last as long as a program dirties pages of a mapping.
+#[test]
+fn a_flush_admits_data_until_the_next_call_has_ended() {
+    let (pool, mut file) = written([0], 8);
+    let mut alloc = |len: usize| pool.alloc(len);
+    file.begin_flush();
+    let later = file.write(&0, PAGE, &[1; 8], 0, usize::MAX, &mut alloc);
+    assert_eq!(later, Accepted::Wait);
+    for at in 1..3 {
+        assert!(file.admit());
+        let data = (&[1; 8]).into();
+        let stored = file.store(&0, at * PAGE, data, 0, usize::MAX, &mut alloc);
+        assert_eq!(stored, Accepted::All);
+    }
+    let Action::Write(call) = file.next(Goal::Committed, &limits(false)) else {
+        panic!("there is something to write");
+    };
+    assert!(file.admit());
+    file.write_ended(call.job.offset..call.job.offset + u64::from(call.job.len));
+    assert!(!file.admit());
+    file.end_flush();
+    file.begin_flush();
+    assert!(file.admit(), "another flush");
+}
+
 /// The list of open files that wrote would take minutes if it were searched for closed ones each time.
 #[test]
 fn very_many_open_files_write_to_one_file() {

@@ -152,6 +152,15 @@ impl FileState {
         self.write_back.begin_flush();
     }
 
+    /// Whether writes may have to wait for a flush, a SETATTR or O_DIRECT.
+    pub(super) fn keeps_writers(&self) -> bool {
+        self.write_back.is_flushing() || self.is_writing_direct()
+    }
+
+    pub(super) fn is_exclusive(&self) -> bool {
+        self.exclusive > 0
+    }
+
     pub fn end_exclusive(&mut self) {
         self.exclusive -= 1;
         self.ended += 1;

@@ -17,6 +17,7 @@ use super::error::FsResult;
 use super::file::FileData;
 use super::flushes::Part;
 use super::inode::Inode;
+use super::open_file::OpenFile;
 use super::unsafe_files::Hold;
 use super::unwritten::Unwritten;
 use super::writer::WaitingCaller;
@@ -84,7 +85,15 @@ impl<'a> Leading<'a> {
 impl Drop for Leading<'_> {
     fn drop(&mut self) {
         let (commit, reached) = (self.commit, self.reached);
-        self.data.with(|inner| inner.flushes().end(commit, reached));
+        self.data.with(|inner| {
+            // Pages of a mapping may have come since: whoever waits may have waited for them.
+            let has_all = match commit {
+                true => inner.is_safe(),
+                false => !inner.write_back().is_dirty(),
+            };
+            let reached = reached && has_all;
+            inner.flushes().end(commit, reached);
+        });
         self.data.flushed.notify_waiters();
     }
 }
@@ -180,6 +189,19 @@ impl<N: Nfs3> Fs<N> {
         }
         self.report_lost(&file, caller)?;
         self.check_locks(&file, handle)
+    }
+
+    /// The end of a write with O_SYNC.
+    pub(super) async fn sync_written(
+        self: &Arc<Self>,
+        file: &OpenFile,
+        caller: &mut impl WaitingCaller,
+    ) -> FsResult<()> {
+        self.write_back(&file.inode, true).await;
+        if !caller.is_waiting() {
+            return Err(NfsError::Interrupted.into());
+        }
+        self.report_own(file, caller)
     }
 
     /// Writes all dirty data, and with `commit` puts it on stable storage. Errors are stored in the

@@ -37,6 +37,10 @@ use std::sync::atomic::Ordering;
 const RELIEVED: usize = 16;
 /// The most files among which it looks for them.
 const LOOKED_AT: usize = 1024;
+/// After so many pauses in which a flush has made no progress, pages of a mapping become part of it:
+/// the kernel waits for them, and with it, uninterruptibly, a program that closes the file. A server
+/// that does not answer must not keep that.
+const LATE: u32 = 3;
 /// The number of dirty ranges of a file from which on clean bytes between them are written along.
 const LEAST_JOINED: usize = 64;
 
@@ -182,7 +186,7 @@ impl<N: Nfs3> Fs<N> {
         let mut waited = MemoryWait::default();
         let mut turn: Option<Turn<'_>> = None;
         // What is stored already, because there was not memory for all at once.
-        let (mut stored, mut since) = (0, 0);
+        let (mut stored, mut since, mut pauses) = (0, 0, 0);
         let written = loop {
             let mut changed = std::pin::pin!(data.changed.notified());
             let mut freed = std::pin::pin!(self.shared.freed.notified());
@@ -197,6 +201,7 @@ impl<N: Nfs3> Fs<N> {
             // The end may have moved while this waited.
             let place = match self.place_now(inode, origin, offset, rest.len()) {
                 Some(Place::At(offset)) if stored > 0 => Place::Rest(offset, ended),
+                Some(Place::Mapped(offset)) if pauses >= LATE => Place::MappedLate(offset),
                 Some(place) => place,
                 None => {
                     turn = None;
@@ -220,10 +225,7 @@ impl<N: Nfs3> Fs<N> {
                     self.shared.stats.write_waits.add(1);
                     self.start_writes(inode, data, Goal::Started);
                     self.relieve();
-                    let is_changing = |inner: &mut FileState| {
-                        inner.write_back().is_flushing() || inner.is_writing_direct()
-                    };
-                    if !self.is_busy() && !data.with(is_changing) {
+                    if !self.is_busy() && !data.with(|inner| inner.keeps_writers()) {
                         // Nothing is left to wait for, so try again: another writer may have taken
                         // the room. But if memory is short, only calls may still give some back.
                         if let Accepted::Short(_) = waits
@@ -237,6 +239,12 @@ impl<N: Nfs3> Fs<N> {
                     match (waits, &mut turn) {
                         (Accepted::Full, Some(turn)) => turn.called().await,
                         (Accepted::Full, None) => turn = Some(self.shared.writers.join()),
+                        (Accepted::Wait, _) if matches!(origin, Origin::Mapping) => {
+                            tokio::select! {
+                                () = changed => pauses = 0,
+                                () = self.pause() => pauses += 1,
+                            }
+                        }
                         (Accepted::Wait, _) => changed.await,
                         // The pause: as in `Fs::alloc`.
                         _ => tokio::select! {
@@ -249,11 +257,7 @@ impl<N: Nfs3> Fs<N> {
             }
         };
         if file.is_sync() || self.config.sync {
-            self.write_back(inode, true).await;
-            if !caller.is_waiting() {
-                return Err(NfsError::Interrupted.into());
-            }
-            self.report_own(file, caller)?;
+            self.sync_written(file, caller).await?;
         }
         Ok(written as u32)
     }
@@ -299,7 +303,11 @@ impl<N: Nfs3> Fs<N> {
                 Place::Mapped(_) if inner.write_back().is_flushing() => {
                     return Ok(Some(Accepted::Wait));
                 }
-                Place::Mapped(_) => {
+                // What comes before a SETATTR or after it does not change.
+                Place::MappedLate(_) if inner.is_exclusive() || !inner.write_back().admit() => {
+                    return Ok(Some(Accepted::Wait));
+                }
+                Place::Mapped(_) | Place::MappedLate(_) => {
                     let room = size_with(inner, inode).unwrap_or(0).saturating_sub(offset);
                     given.first(usize::try_from(room).unwrap_or(usize::MAX))
                 }
@@ -319,7 +327,13 @@ impl<N: Nfs3> Fs<N> {
             inner.release_writers();
             let write_back = inner.write_back();
             let ended_at = write_back.end();
-            let accepted = write_back.write(&file.cred, offset, given, now, most, &mut alloc);
+            let cred = &file.cred;
+            let accepted = match place {
+                Place::MappedLate(_) => {
+                    write_back.store(cred, offset, given, now, most, &mut alloc)
+                }
+                _ => write_back.write(cred, offset, given, now, most, &mut alloc),
+            };
             if let (Place::End(..), Accepted::Short(_)) = (place, accepted) {
                 // The next attempt would begin behind the part that was stored.
                 write_back.take_back(offset, ended_at);

@@ -33,6 +33,8 @@ pub(super) enum Place {
     End(u64, u64),
     /// Pages of a mapping, which never make the file longer.
     Mapped(u64),
+    /// The same, when a flush of the file has made no progress for a while.
+    MappedLate(u64),
 }
 
 impl Place {
@@ -41,7 +43,8 @@ impl Place {
             Place::At(offset)
             | Place::Rest(offset, _)
             | Place::End(offset, _)
-            | Place::Mapped(offset) => offset,
+            | Place::Mapped(offset)
+            | Place::MappedLate(offset) => offset,
         }
     }
 }

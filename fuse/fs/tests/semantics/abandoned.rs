@@ -140,3 +140,42 @@ fn a_listing_of_nothing_ends_with_its_caller() {
     assert_eq!(m.server.calls(Op::Readdirplus), before + 1);
     m.fs.releasedir(opened.handle).unwrap();
 }
+
+/// The kernel waits for pages of a mapping that it writes, and a program that closes the file waits with
+/// it, uninterruptibly. So a flush that waits for a server does not keep them; they become part of it.
+#[test]
+fn pages_of_a_mapping_do_not_wait_for_a_silent_server() {
+    for (len, silent) in [(100, Op::Write), (3 << 20, Op::Commit)] {
+        let m = Mount::new();
+        let (node, f) = m.create("f");
+        let mut expected = vec![b'o'; len];
+        m.write(f, 0, &expected).unwrap();
+        m.server.keep(Some(silent));
+        let (tell, told) = mpsc::channel();
+        let begin_fsync = || {
+            let (fs, tell) = (m.fs.clone(), tell.clone());
+            exec::spawn(async move { tell.send(fs.fsync(f).await).unwrap() });
+        };
+        begin_fsync();
+        while m.server.kept() == 0 {
+            std::thread::yield_now();
+        }
+        for (at, byte) in [(10, b'1'), (20, b'2')] {
+            let page = [byte; 10];
+            let written = block_on(m.fs.write_mapped(f, at as u64, &page[..], &mut ()));
+            assert_eq!(written.unwrap(), 10);
+            expected[at..at + 10].copy_from_slice(&page);
+        }
+        // What waits for the flush that is under way gets these pages as well.
+        begin_fsync();
+        assert!(told.try_recv().is_err(), "both wait");
+        m.server.keep(None);
+        for _ in 0..2 {
+            told.recv_timeout(Duration::from_secs(60)).unwrap().unwrap();
+        }
+        // It forgets what is not on stable storage.
+        m.server.restart();
+        assert!(m.server.contents("f").unwrap() == expected, "{silent:?}");
+        assert_eq!(m.stat(node).unwrap().size, len as u64);
+    }
+}
