@@ -249,7 +249,7 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
     }
 
     /// Whether data may be stored during a flush. It is then part of the flush. So that no flush lasts
-    /// as long as data comes, this is permitted only until the next WRITE or COMMIT has ended.
+    /// as long as data comes, this is permitted only until a call has ended that it waits for.
     pub fn admit(&mut self) -> bool {
         let ended = self.ended;
         *self.admitted.get_or_insert(ended) == ended
@@ -319,14 +319,14 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
 
     /// Makes programs' writes wait until [`WriteBack::end_flush`].
     pub fn begin_flush(&mut self) {
+        if self.flushing == 0 {
+            self.admitted = None;
+        }
         self.flushing += 1;
     }
 
     pub fn end_flush(&mut self) {
         self.flushing -= 1;
-        if self.flushing == 0 {
-            self.admitted = None;
-        }
     }
 
     /// Keeps WRITEs from being started until [`WriteBack::release`]. Those under way go on.

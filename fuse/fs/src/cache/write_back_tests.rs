@@ -579,7 +579,7 @@ fn what_a_commit_that_was_given_up_covered_is_covered_by_the_next() {
 
 /// Otherwise a flush would last as long as a program dirties pages of a mapping.
 #[test]
-fn a_flush_admits_data_until_the_next_call_has_ended() {
+fn a_flush_admits_data_until_a_call_has_ended() {
     let (pool, mut file) = written([0], 8);
     let mut alloc = |len: usize| pool.alloc(len);
     file.begin_flush();
@@ -598,6 +598,12 @@ fn a_flush_admits_data_until_the_next_call_has_ended() {
     file.write_ended(call.job.offset..call.job.offset + u64::from(call.job.len));
     assert!(!file.admit());
     file.end_flush();
+    // A page may come late when the flush has just ended.
+    file.admit();
+    let Action::Write(call) = file.next(Goal::Committed, &limits(false)) else {
+        panic!("there is something to write");
+    };
+    file.write_ended(call.job.offset..call.job.offset + u64::from(call.job.len));
     file.begin_flush();
     assert!(file.admit(), "another flush");
 }
