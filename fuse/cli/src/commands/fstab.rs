@@ -5,7 +5,7 @@ use crate::cli::FstabArgs;
 use crate::failure::{Exit, Failure};
 use crate::mount::fstab_line::{Line, arguments, unescaped};
 use crate::options::mount_source::MountSource;
-use crate::options::{OptionError, Options, split};
+use crate::options::{OptionError, Options, protects, split};
 use crate::output::{self, Reader, without_number};
 use std::io::BufRead;
 use std::os::unix::ffi::OsStrExt;
@@ -112,7 +112,7 @@ fn translate_line(line: &Line<'_>) -> Result<Translated, Failure> {
                 None => word.clone(),
             }),
             Ok(_) => kept.push(word.clone()),
-            Err(error @ OptionError::CannotHonour { .. }) if matches!(name, "sec" | "xprtsec") => {
+            Err(error @ OptionError::CannotHonour { .. }) if protects(name) => {
                 return Err(error.into());
             }
             Err(error @ (OptionError::CannotHonour { .. } | OptionError::Unknown { .. })) => {

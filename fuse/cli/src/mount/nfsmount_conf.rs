@@ -8,7 +8,7 @@
 //! are skipped with a message. Only a demand for security that is not available is an error.
 
 use crate::failure::Failure;
-use crate::options::{OptionError, Options, split};
+use crate::options::{OptionError, Options, protects, split};
 use std::path::{Path, PathBuf};
 
 const FILE: &str = "/etc/nfsmount.conf";
@@ -160,9 +160,7 @@ fn complete(
             Ok(_) => text = with,
             // The more specific one wins.
             Err(OptionError::Contradiction { .. } | OptionError::Exceeds { .. }) => {}
-            Err(error @ OptionError::CannotHonour { .. })
-                if matches!(setting.name.as_str(), "sec" | "xprtsec") =>
-            {
+            Err(error @ OptionError::CannotHonour { .. }) if protects(&setting.name) => {
                 let mut failure = Failure::from(error);
                 failure.message += &format!(" ({} asks for it)", setting.file.display());
                 return Err(failure);

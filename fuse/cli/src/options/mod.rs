@@ -11,7 +11,7 @@ pub mod show;
 pub mod size;
 pub mod table;
 
-pub(super) use parse::split;
+pub(super) use parse::{protects, split};
 
 pub use nfsrdma_fs::fs::LookupCache;
 pub use nfsrdma_nfs3::options::NFS_RDMA_PORT;

@@ -45,8 +45,7 @@ fn parse(text: &str, url_port: Option<u16>) -> Result<Options, OptionError> {
     for word in words {
         draft.given.clone_from(&word);
         if let Err(error) = one(&mut draft, &word) {
-            // sloppy ignores unknown options, but not wrong values (nfs(5)). Who asks for protection
-            // of the data does not get a mount without it.
+            // sloppy ignores unknown options, but not wrong values (nfs(5)).
             match error {
                 OptionError::Unknown { .. } | OptionError::CannotHonour { .. }
                     if draft.options.sloppy && !protects(&word) =>
@@ -60,8 +59,9 @@ fn parse(text: &str, url_port: Option<u16>) -> Result<Options, OptionError> {
     draft.finish()
 }
 
-/// Whether an option asks for a security flavor, or for encryption.
-fn protects(word: &str) -> bool {
+/// Whether an option asks for a security flavor, or for encryption. Such a one is never left out
+/// because it cannot be honoured.
+pub(crate) fn protects(word: &str) -> bool {
     let name = word.split_once('=').map_or(word, |(name, _)| name);
     matches!(name, "sec" | "xprtsec")
 }
