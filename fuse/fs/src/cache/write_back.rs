@@ -131,7 +131,7 @@ pub struct WriteBack<C, W> {
     flushing: usize,
     /// How many COMMITs have ended, and WRITEs beside which there was none.
     ended: u64,
-    /// `ended` when data was first accepted during the present flush ([`WriteBack::admit`]).
+    /// `ended` when data was first accepted during the present flush ([`WriteBack::write_late`]).
     admitted: Option<u64>,
     /// How often [`WriteBack::hold`] is in effect: no WRITE is started meanwhile.
     held: usize,
@@ -248,15 +248,25 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         self.store(cred, offset, data.into(), now, dirty_file_bytes, alloc)
     }
 
-    /// Whether data may be stored during a flush. It is then part of the flush. So that no flush lasts
-    /// as long as data comes, this is permitted only until a call has ended that it waits for.
-    pub fn admit(&mut self) -> bool {
+    /// As [`WriteBack::write`], also during a flush, of which the data is then part. So that no flush
+    /// lasts as long as data comes, it takes such data only until a call has ended that it waits for.
+    pub fn write_late(
+        &mut self,
+        cred: &C,
+        offset: u64,
+        data: WriteData<'_>,
+        now: u64,
+        dirty_file_bytes: usize,
+        alloc: &mut dyn FnMut(usize) -> Option<BufMut>,
+    ) -> Accepted {
         let ended = self.ended;
-        *self.admitted.get_or_insert(ended) == ended
+        if self.flushing > 0 && *self.admitted.get_or_insert(ended) != ended {
+            return Accepted::Wait;
+        }
+        self.store(cred, offset, data, now, dirty_file_bytes, alloc)
     }
 
-    /// As [`WriteBack::write`], also during a flush.
-    pub fn store(
+    fn store(
         &mut self,
         cred: &C,
         offset: u64,

@@ -304,7 +304,7 @@ impl<N: Nfs3> Fs<N> {
                     return Ok(Some(Accepted::Wait));
                 }
                 // What comes before a SETATTR or after it does not change.
-                Place::MappedLate(_) if inner.is_exclusive() || !inner.write_back().admit() => {
+                Place::MappedLate(_) if inner.is_exclusive() => {
                     return Ok(Some(Accepted::Wait));
                 }
                 Place::Mapped(_) | Place::MappedLate(_) => {
@@ -330,7 +330,7 @@ impl<N: Nfs3> Fs<N> {
             let cred = &file.cred;
             let accepted = match place {
                 Place::MappedLate(_) => {
-                    write_back.store(cred, offset, given, now, most, &mut alloc)
+                    write_back.write_late(cred, offset, given, now, most, &mut alloc)
                 }
                 _ => write_back.write(cred, offset, given, now, most, &mut alloc),
             };
