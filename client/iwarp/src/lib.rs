@@ -12,19 +12,24 @@ pub mod wire;
 
 pub use options::{Fpdu, IwarpOptions};
 
-use nfsrdma_rdma::{ConnectParams, Connection, Listener, Provider, Result};
+use nfsrdma_rdma::{ConnectParams, Connection, Handshakes, Listener, Provider, Result};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// The soft-iWARP provider.
 #[derive(Debug, Clone, Default)]
 pub struct IwarpProvider {
     options: IwarpOptions,
+    handshakes: Arc<Handshakes>,
 }
 
 impl IwarpProvider {
     /// A provider that uses these options for every connection, made or accepted.
     pub fn new(options: IwarpOptions) -> Self {
-        IwarpProvider { options }
+        IwarpProvider {
+            options,
+            handshakes: Arc::default(),
+        }
     }
 
     /// The options.
@@ -43,7 +48,11 @@ impl Provider for IwarpProvider {
     }
 
     fn connect(&self, peer: SocketAddr, params: &ConnectParams) -> Result<Connection> {
-        driver::connect::connect(&self.options, peer, params)
+        driver::connect::connect(&self.options, &self.handshakes, peer, params)
+    }
+
+    fn await_answers(&self) -> bool {
+        self.handshakes.wait()
     }
 
     fn listen(&self, local: SocketAddr) -> Result<Box<dyn Listener>> {

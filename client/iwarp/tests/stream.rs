@@ -43,6 +43,24 @@ fn pair(options: &IwarpOptions, local: &str, pool: &Pool) -> (Connection, Connec
     })
 }
 
+#[test]
+fn the_end_of_a_process_waits_for_the_answer_to_a_request() {
+    let pool = Pool::new(1 << 20).unwrap();
+    let provider = IwarpProvider::new(IwarpOptions::default());
+    let listener = provider.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let addr = listener.local_addr();
+    assert!(provider.await_answers());
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| provider.connect(addr, &params(&pool, 4)).map(drop));
+        let mut incoming = listener.accept().unwrap();
+        incoming.request(LIMIT).unwrap();
+        assert!(!provider.await_answers());
+        incoming.reject(b"no");
+        assert!(client.join().unwrap().is_err());
+    });
+    assert!(provider.await_answers());
+}
+
 /// Polls until a completion arrives.
 fn next(connection: &mut Connection) -> Completion {
     let until = Instant::now() + LIMIT;

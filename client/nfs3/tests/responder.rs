@@ -7,14 +7,16 @@ use nfsrdma_nfs3::{
     ClientOptions, MountProtocol, MountTarget, Mounted, TransportOptions, WriteChunk,
 };
 use nfsrdma_nfs3::{CreateMode, Cred, Credential, Nfs3, NfsError, Special};
-use nfsrdma_rdma::Pool;
 use nfsrdma_rdma::contract::Segs;
+use nfsrdma_rdma::{ConnectParams, Connection, Listener, Pool, Provider, Result as RdmaResult};
 use nfsrdma_test_support::{Launch, Responder, build_responder};
 use nfsrdma_xdr::nfs3::*;
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -343,6 +345,47 @@ async fn mount_over_rdma_and_by_tcp_and_refusals() {
             .unwrap_err();
         assert_eq!(error.step, nfsrdma_nfs3::mount::Step::Export, "{error}");
     }
+}
+
+/// Passes everything on, and counts how often the end of a process waited for answers.
+#[derive(Debug, Default)]
+struct Watched {
+    provider: IwarpProvider,
+    awaited: AtomicUsize,
+}
+
+impl Provider for Watched {
+    fn name(&self) -> &'static str {
+        self.provider.name()
+    }
+
+    fn connect(&self, peer: SocketAddr, params: &ConnectParams) -> RdmaResult<Connection> {
+        self.provider.connect(peer, params)
+    }
+
+    fn await_answers(&self) -> bool {
+        self.awaited.fetch_add(1, Relaxed);
+        self.provider.await_answers()
+    }
+
+    fn listen(&self, local: SocketAddr) -> RdmaResult<Box<dyn Listener>> {
+        self.provider.listen(local)
+    }
+}
+
+/// Linux's siw loses its listener if a connection ends before it was accepted.
+#[tokio::test]
+async fn whoever_ends_a_mount_waits_for_connections_that_are_being_made() {
+    let server = Server::start(&[]);
+    let pool = Pool::new(64 << 20).unwrap();
+    let target = MountTarget::parse("127.0.0.1:/export").unwrap();
+    let watched = Arc::new(Watched::default());
+    let options = server.options();
+    let connecting = nfsrdma_nfs3::connect(&target, &options, watched.clone(), pool);
+    let mounted = connecting.await.unwrap();
+    let before = watched.awaited.load(Relaxed);
+    mounted.unmount().await;
+    assert_eq!(watched.awaited.load(Relaxed), before + 1);
 }
 
 /// Waits until each connection was made `times` times; one that carries no call is made later.

@@ -319,6 +319,13 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// error is [`Error::Refused`]; if nobody answers, [`Error::TimedOut`].
     fn connect(&self, peer: SocketAddr, params: &ConnectParams) -> Result<Connection>;
 
+    /// Waits, at most a second, until every peer that was asked to connect has answered; returns
+    /// whether all have. For a process that is about to end: some peers bear it badly if a connection
+    /// that they have not yet accepted ends ([`Handshakes`](crate::Handshakes)).
+    fn await_answers(&self) -> bool {
+        true
+    }
+
     /// Listens at an address. Port 0 stands for a free one; see [`Listener::local_addr`].
     fn listen(&self, local: SocketAddr) -> Result<Box<dyn Listener>>;
 }

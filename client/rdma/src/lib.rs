@@ -11,6 +11,7 @@ pub mod buf;
 pub mod contract;
 pub mod error;
 mod event_fd;
+mod handshakes;
 mod spin;
 mod sync;
 
@@ -19,4 +20,5 @@ pub use buf::{Buf, BufMut, Pool};
 pub use contract::*;
 pub use error::{Error, Result};
 pub use event_fd::EventFd;
+pub use handshakes::{Handshake, Handshakes};
 pub use spin::Spin;

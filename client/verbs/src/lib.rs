@@ -25,8 +25,8 @@ use crate::sys::{Depths, Device, Domain, Pair, Queue, Region, Remote};
 use crate::wait::readable;
 use crate::work::{Sizes, Work};
 use nfsrdma_rdma::{
-    Capabilities, ConnectParams, Connection, Error, EventFd, Incoming, Listener, PRIVATE_DATA_MAX,
-    Protection, Provider, Result,
+    Capabilities, ConnectParams, Connection, Error, EventFd, Handshakes, Incoming, Listener,
+    PRIVATE_DATA_MAX, Protection, Provider, Result,
 };
 use parking_lot::Mutex;
 use std::fmt;
@@ -61,6 +61,7 @@ pub enum Choice {
 #[derive(Debug, Clone, Default)]
 pub struct Verbs {
     choice: Choice,
+    handshakes: Arc<Handshakes>,
 }
 
 impl Verbs {
@@ -71,7 +72,10 @@ impl Verbs {
 
     /// A provider with this protection.
     pub fn with_protection(choice: Choice) -> Self {
-        Verbs { choice }
+        Verbs {
+            choice,
+            handshakes: Arc::default(),
+        }
     }
 
     /// The name of the device that reaches `peer`, without connecting.
@@ -272,8 +276,11 @@ impl Provider for Verbs {
             reads_in: draft.reads.into,
             reads_out: draft.reads.out,
         };
+        let under_way = self.handshakes.begin();
         // The time limit is for the peer; locking a large pool before takes seconds.
-        let answer = match id.connect(ask, Instant::now() + params.timeout) {
+        let answer = id.connect(ask, Instant::now() + params.timeout);
+        drop(under_way);
+        let answer = match answer {
             Ok(answer) => answer,
             Err(error) => {
                 // Ending an unanswered iWARP connection takes as long as the transport's own
@@ -296,6 +303,10 @@ impl Provider for Verbs {
             into: draft.reads.into.min(into),
         };
         Ok(draft.finish(reads, answer.private_data))
+    }
+
+    fn await_answers(&self) -> bool {
+        self.handshakes.wait()
     }
 
     fn listen(&self, at: SocketAddr) -> Result<Box<dyn Listener>> {

@@ -342,7 +342,8 @@ def killed(places, mount):
         linux.open("other", name="other")
         other.open("other")
         wants(other.lock(WRITE), 0, "a lock of another mount")
-        with mount() as first:
+        # The kill must not end a connection that siw has not accepted: its listener would be gone (docs/INTEROP.md).
+        with mount("nconnect=1") as first:
             places.folders["killed"] = first.path
             with places.process("killed") as process:
                 process.open("orphan")
@@ -380,8 +381,8 @@ def knfsd(server, state):
         machine mount -t nfs -o vers=3,tcp,port=2049,mountproto=tcp,mountport={MOUNTD} 10.0.3.1:{EXPORT} /mnt
         machine grep ' /mnt nfs ' /proc/mounts"""))
 
-    def mount():
-        options = f"lock,lockport={guest.ports[LOCKD]}"
+    def mount(*more):
+        options = ",".join((f"lock,lockport={guest.ports[LOCKD]}", *more))
         return Mount(EXPORT, guest.ports[NFS], guest.ports[MOUNTD], options, NFSRDMA_STATE_DIR=str(state))
 
     with (mount() as a, mount() as b, Listener() as here, Processes(guest, SERVER, ""),

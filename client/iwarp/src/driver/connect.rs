@@ -19,7 +19,8 @@ use crate::proto::terminate::Fault;
 use crate::wire::mpa::{Frame, FrameError, FrameKind};
 use crate::wire::rdmap::TerminateCode;
 use nfsrdma_rdma::{
-    Capabilities, ConnectParams, Connection, Error, PRIVATE_DATA_MAX, Protection, Result, WorkId,
+    Capabilities, ConnectParams, Connection, Error, Handshakes, PRIVATE_DATA_MAX, Protection,
+    Result, WorkId,
 };
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::collections::VecDeque;
@@ -35,6 +36,7 @@ const MAX_SEGMENTS: usize = 4096;
 
 pub(crate) fn connect(
     options: &IwarpOptions,
+    handshakes: &Handshakes,
     peer: SocketAddr,
     params: &ConnectParams,
 ) -> Result<Connection> {
@@ -48,6 +50,7 @@ pub(crate) fn connect(
     socket
         .connect_timeout(&peer.into(), params.timeout)
         .map_err(|e| connect_error(e, peer))?;
+    let under_way = handshakes.begin();
     let mut stream = TcpStream::from(socket);
     stream
         .set_nonblocking(false)
@@ -80,6 +83,7 @@ pub(crate) fn connect(
     //= RFC 5044, Section 8
     //# In this case, the TCP connection MUST be immediately closed.
     let reply = read_frame(&mut stream, FrameKind::Reply, deadline).map_err(of_greeting)?;
+    drop(under_way);
     let agreed = match handshake::conclude(&terms, &reply) {
         Ok(agreed) => agreed,
         Err(unacceptable) => {

@@ -13,6 +13,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Lets the peer answer before the process ends, if the mount is interrupted while it connects.
+struct Answered(Arc<dyn Provider>);
+
+impl Drop for Answered {
+    fn drop(&mut self) {
+        let _ = self.0.await_answers();
+    }
+}
+
 /// Connects over RDMA.
 pub(super) async fn dial(
     provider: Arc<dyn Provider>,
@@ -21,6 +30,7 @@ pub(super) async fn dial(
     options: &ClientOptions,
     pool: Pool,
 ) -> Result<Arc<Engine>, MountError> {
+    let _answered = Answered(provider.clone());
     let (name, options) = (host.to_owned(), options.transport.clone());
     let dialled = tokio::task::spawn_blocking(move || {
         Engine::connect(provider, peer, &name, NFS3, &options, pool)

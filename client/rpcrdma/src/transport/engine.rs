@@ -350,10 +350,12 @@ impl Engine {
     }
 
     /// Ends the connections and the threads. Pending and later calls fail with
-    /// [`Error::Cancelled`](crate::Error::Cancelled).
+    /// [`Error::Cancelled`](crate::Error::Cancelled). Waits a moment for a peer that has not answered
+    /// the request to connect, because the process may end next.
     pub fn shut_down(&self) {
         self.timer.stop();
         self.links.iter().for_each(|link| link.shut_down());
+        let _ = self.shared.provider.await_answers();
     }
 }
 
