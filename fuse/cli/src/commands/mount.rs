@@ -261,7 +261,7 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
     if let Some(listener) = metrics {
         runtime.spawn(stats::metrics::serve(listener, source.render()));
     }
-    raise_read_ahead(plan);
+    raise_read_ahead(&session, plan.options.readahead);
     report(plan, log, reporter, &mounted, &options, &reason)?;
     info!("mounted: {}; {reason}", mounted.description);
     if let Some(reason) = session.why_no_ring() {
@@ -305,9 +305,9 @@ fn answer_sync(
 }
 
 /// Sets the kernel's readahead in sysfs, which needs root. INIT cannot ask for more than 128 KiB.
-fn raise_read_ahead(plan: &Plan) {
-    let kib = (plan.options.readahead >> 10).min(u64::from(u32::MAX)) as u32;
-    if let Err(error) = adapter::set_read_ahead(&plan.point.path, kib) {
+fn raise_read_ahead(session: &adapter::Session, bytes: u64) {
+    let kib = (bytes >> 10).min(u64::from(u32::MAX)) as u32;
+    if let Err(error) = adapter::set_read_ahead(session.own_mount(), kib) {
         debug!("the kernel's read-ahead stays as it is: {error}");
     }
 }
