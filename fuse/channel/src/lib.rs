@@ -10,7 +10,8 @@
 //!   of its handler ([`Landing`]).
 //! * [`Reply`] answers one request once, with any number of slices. If it is dropped without an
 //!   answer, it answers EIO, so that no caller waits for ever.
-//! * [`Notifier`] tells the kernel which of its caches to drop.
+//! * [`Notifier`] tells the kernel which of its caches to drop, and [`WaitingNotifier`] does so where
+//!   that waits for requests that this process has to answer.
 //! * [`Channel`] is the mount. It uses `fuser`, to mount, answer INIT and unmount; only [`mount`]
 //!   uses that crate. [`Channel::serve`] starts the threads that read requests, each from a
 //!   descriptor of its own (FUSE_DEV_IOC_CLONE).
@@ -37,6 +38,7 @@ mod ring;
 mod serve;
 #[cfg(feature = "test-support")]
 pub mod support;
+mod waiting_notifier;
 
 pub use device::{Device, Received};
 pub use directory::{Directory, DirectoryPlus};
@@ -51,3 +53,4 @@ pub use reply::Reply;
 pub use request::Request;
 pub use ring::{Ready, Ring, RingRefused, Rounds, rings};
 pub use serve::{Handler, ReadResult, Reader, Serving};
+pub use waiting_notifier::WaitingNotifier;

@@ -9,6 +9,7 @@
 use super::abi::{MIN_READ_BUFFER, init};
 use super::device::Device;
 use super::notify::Notifier;
+use super::waiting_notifier::WaitingNotifier;
 use fuser::{Config, Filesystem, InitFlags, KernelConfig, MountOption, SessionACL};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -227,5 +228,10 @@ impl Channel {
     /// A sender of notifications for this mount.
     pub fn notifier(&self) -> Notifier {
         Notifier::new(self.device.clone(), self.features.expires_names())
+    }
+
+    /// The same for notifications that wait for locks.
+    pub fn waiting_notifier(&self) -> WaitingNotifier {
+        WaitingNotifier::new(&self.device, self.features.expires_names())
     }
 }

@@ -25,7 +25,7 @@
 
 use super::queued::Queued;
 use crate::fs::{Fs, KernelCache};
-use nfsrdma_channel::Notifier;
+use nfsrdma_channel::{Notifier, WaitingNotifier};
 use nfsrdma_nfs3::Nfs3;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeSet, VecDeque};
@@ -148,11 +148,11 @@ impl KernelCache for Queues {
 }
 
 /// Makes the kernel drop all pages of a file. Waits for page locks.
-pub(super) fn drop_all_pages<N: Nfs3>(fs: Arc<Fs<N>>, notifier: &Notifier, node: u64) {
+pub(super) fn drop_all_pages<N: Nfs3>(fs: Arc<Fs<N>>, notifier: &WaitingNotifier, node: u64) {
     fs.pages_dropped(node);
     drop(fs);
     // An error means that the kernel has forgotten the inode, or that the mount is gone.
-    let _ = notifier.inval_inode(node, 0, 0);
+    let _ = notifier.drop_pages(node, 0, 0);
 }
 
 /// The threads that send notifications.
@@ -166,7 +166,7 @@ impl Invalidator {
     /// Starts the threads, and makes `fs` use them.
     pub(super) fn start<N: Nfs3>(
         fs: &Arc<Fs<N>>,
-        notifier: Notifier,
+        (notifier, waiting): (Notifier, WaitingNotifier),
         queued: &Arc<Queued>,
     ) -> io::Result<Self> {
         let queues = [Duration::ZERO, PAUSE, PAUSE, Duration::ZERO].map(Queue::new);
@@ -177,7 +177,8 @@ impl Invalidator {
         let attributes = std::iter::once((&queues[0], "inval-attr", false));
         let data = std::iter::repeat_n((&queues[1], "inval-data", true), DATA_THREADS);
         for (queue, name, of_data) in attributes.chain(data) {
-            let (queue, notifier, queued) = (queue.clone(), notifier.clone(), queued.clone());
+            let (queue, queued) = (queue.clone(), queued.clone());
+            let (notifier, waiting) = (notifier.clone(), waiting.clone());
             let fs = Arc::downgrade(fs);
             let serve = move || {
                 while let Some((node, tries)) = queue.take() {
@@ -195,7 +196,7 @@ impl Invalidator {
                         drop(fs);
                         let _ = notifier.inval_inode(node, -1, 0);
                     } else if fs.kernel_is_behind(node) {
-                        drop_all_pages(fs, &notifier, node);
+                        drop_all_pages(fs, &waiting, node);
                     }
                 }
             };
@@ -203,7 +204,7 @@ impl Invalidator {
         }
         let [attributes, data, names, pages] = queues;
         for _ in 0..PAGE_THREADS {
-            let (queue, notifier, fs) = (pages.clone(), notifier.clone(), Arc::downgrade(fs));
+            let (queue, waiting, fs) = (pages.clone(), waiting.clone(), Arc::downgrade(fs));
             let serve = move || {
                 while let Some((node, _)) = queue.take() {
                     let Some(fs) = fs.upgrade() else { return };
@@ -216,7 +217,7 @@ impl Invalidator {
                     if let Some(stale) = stale {
                         let (from, bytes) = (stale.offset() as i64, stale.length() as i64);
                         // An error means that the kernel has forgotten the inode and its pages.
-                        let _ = notifier.inval_inode(node, from, bytes);
+                        let _ = waiting.drop_pages(node, from, bytes);
                     }
                 }
             };
@@ -230,14 +231,12 @@ impl Invalidator {
                 };
                 let outdated = fs.names_to_expire(node, LEAST_NAMES);
                 drop(fs);
+                let more = outdated.len() >= LEAST_NAMES;
                 // A kernel without this notification would unmount what is mounted below.
-                if notifier.can_expire() {
-                    for name in &outdated {
-                        // An error means that the kernel does not know the name.
-                        let _ = notifier.expire_entry(node, name);
-                    }
+                if waiting.can_expire() {
+                    waiting.expire_entries(node, outdated);
                 }
-                if outdated.len() >= LEAST_NAMES {
+                if more {
                     queue.put(node, 0);
                 }
             }

@@ -70,7 +70,7 @@ impl<N: Nfs3> Adapter<N> {
         let Some(locks) = self.fs.locks().cloned() else {
             return reply.error(libc::ENOSYS);
         };
-        let (fs, notifier) = (self.fs.clone(), self.notifier.clone());
+        let (fs, notifier) = (self.fs.clone(), self.waiting_notifier.clone());
         let (queued, undoing) = (self.queued.clone(), locks.clone());
         let releasing = fs.unlocking(&of);
         // An unlock has `wait` set, too, except with LOCK_NB or F_SETLK. If it were interrupted,
@@ -114,8 +114,8 @@ impl<N: Nfs3> Adapter<N> {
                 let drop_cached = move || {
                     drop_all_pages(cached.clone(), &notifier, node);
                     // The kernel may no longer know some of the names.
-                    cached.expire_names_beside(node, |dir, name| {
-                        let _ = notifier.expire_entry(dir, name);
+                    cached.expire_names_beside(node, |dir, names| {
+                        notifier.expire_entries(dir, names);
                     });
                 };
                 let _ = tokio::task::spawn_blocking(drop_cached).await;

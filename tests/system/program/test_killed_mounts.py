@@ -1,0 +1,83 @@
+"""A mount whose process is killed ends at once, whatever the process waits for in the kernel: it must not be a request to
+its own mount, which nobody answers any more."""
+
+import contextlib
+import os
+import signal
+import subprocess
+
+from program.support import *  # noqa: F403
+from program.support import BIN
+
+ROUNDS = 150
+# Seconds; it takes milliseconds.
+ENDS = 30
+
+
+def free(point):
+    """Lets all who wait for a mount go, also one whose process cannot end."""
+    while mounted(point):
+        subprocess.run(["umount", "-i", "-f", point], stderr=subprocess.DEVNULL, timeout=LIMIT)
+        subprocess.run(["umount", "-i", "-l", point], stderr=subprocess.DEVNULL, timeout=LIMIT)
+
+
+def is_gone(pid):
+    """Whether no thread of a process is left. (A process that is gone but for one has no command line either.)"""
+    try:
+        return all(line.rpartition(") ")[2][0] in "ZX" for line in of_threads(pid, "stat"))
+    except FileNotFoundError:
+        return True
+
+
+def test_a_mount_that_is_killed_while_it_begins_is_gone():
+    with Server() as server:
+        command = [BIN / "nfsrdma", "mount", server.spec, server.mnt, "-f", "-o", server.options("nolock")]
+        for round in range(ROUNDS):
+            with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as program:
+                try:
+                    # At another moment each time.
+                    while not mounted(server.mnt):
+                        assert program.poll() is None, "it did not mount"
+                    for _ in range(round % 50):
+                        mounted(server.mnt)
+                    program.kill()
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        program.wait(ENDS)
+                    assert program.returncode == -signal.SIGKILL, f"round {round}: the process does not end"
+                finally:
+                    free(server.mnt)
+
+
+def test_a_mount_that_is_killed_while_it_notifies_the_kernel_is_gone():
+    """Another client has changed a directory, whose names the kernel is told to look up again. That waits for a LOOKUP in
+    the directory."""
+    with scripted() as (server, command):
+        for name in ("a", "b", "c"):
+            (server.export / "d").mkdir(exist_ok=True)
+            (server.export / "d" / name).write_bytes(b"x")
+        server.mount_well("nolock,actimeo=1")
+        (pid,) = servers_of(server.mnt)
+        seen = server.mnt / "d"
+        for name in os.listdir(seen):
+            (seen / name).stat()
+        within = os.open(seen, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            command("hold LOOKUP 1")
+            with subprocess.Popen(["stat", seen / "absent"], stderr=subprocess.DEVNULL) as program:
+                try:
+                    command(f"wait-held 1 {LIMIT * 1000}")
+                    (server.export / "d" / "a").unlink()
+
+                    def waits():
+                        os.fstat(within)
+                        return any(line.rpartition(") ")[2][0] == "D" for line in of_threads(pid, "stat"))
+
+                    until(waits, "a notification that waits for the LOOKUP")
+                    os.kill(pid, signal.SIGKILL)
+                    until(lambda: is_gone(pid), "the end of the serving process", ENDS)
+                    assert program.wait(LIMIT) != 0
+                finally:
+                    free(server.mnt)
+                    command("release")
+        finally:
+            os.close(within)
