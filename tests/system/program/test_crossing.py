@@ -606,3 +606,41 @@ def test_processes_that_share_pages_lose_nothing_of_write_and_of_mappings():
                 owner.kill()
                 owner.wait()
         assert said == [""] * 6
+
+
+def test_a_cut_that_is_learned_during_a_write_takes_no_more_than_the_rest_of_a_page():
+    """Linux cuts its pages to the new size, also the page that a write(2) has just filled and not yet sent (COHERENCE.md,
+    "What remains"). The write stands still while the second half of its data is read, from another mount."""
+    cut, start, page, end = 48197, 11003, 49152, 145230
+    with Server() as server, scripted() as (source, command):
+        (server.export / "f").write_bytes(b"o" * 856896)
+        (source.export / "data").write_bytes(b"h" * (end - page))
+        server.mount_well("nolock,noac")
+        source.mount_well("nolock")
+        file = os.open(server.mnt / "f", os.O_RDWR)
+        data = os.open(source.mnt / "data", os.O_RDONLY)
+        try:
+            assert os.pread(file, 856896, 0) == b"o" * 856896
+            with mmap.mmap(data, end - page, prot=mmap.PROT_READ) as later:
+                command("hold READ 1")
+                os.truncate(server.export / "f", cut)
+                written = []
+                parts = [b"h" * (page - start), later]
+                writer = threading.Thread(target=lambda: written.append(os.pwritev(file, parts, start)))
+                writer.start()
+                try:
+                    command(f"wait-held 1 {LIMIT * 1000}")
+                    assert (server.mnt / "f").stat().st_size == cut
+                finally:
+                    command("release")
+                    writer.join(LIMIT)
+                    del parts
+            assert written == [end - start]
+            os.fsync(file)
+        finally:
+            os.close(file)
+            os.close(data)
+        found = (server.export / "f").read_bytes()
+        assert found[:cut] == b"o" * start + b"h" * (cut - start)
+        assert found[cut:page] in (b"h" * (page - cut), bytes(page - cut))
+        assert found[page:] == b"h" * (end - page)
