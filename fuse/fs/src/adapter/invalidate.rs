@@ -147,12 +147,17 @@ impl KernelCache for Queues {
     }
 }
 
-/// Makes the kernel drop all pages of a file. Waits for page locks.
-pub(super) fn drop_all_pages<N: Nfs3>(fs: Arc<Fs<N>>, notifier: &WaitingNotifier, node: u64) {
+/// Makes the kernel drop all pages of a file, by a notification that `send` makes. Waits for page
+/// locks.
+pub(super) fn drop_all_pages<N: Nfs3>(
+    fs: Arc<Fs<N>>,
+    node: u64,
+    send: impl FnOnce() -> io::Result<()>,
+) {
     fs.pages_dropped(node);
     drop(fs);
     // An error means that the kernel has forgotten the inode, or that the mount is gone.
-    let _ = notifier.drop_pages(node, 0, 0);
+    let _ = send();
 }
 
 /// The threads that send notifications.
@@ -196,7 +201,7 @@ impl Invalidator {
                         drop(fs);
                         let _ = notifier.inval_inode(node, -1, 0);
                     } else if fs.kernel_is_behind(node) {
-                        drop_all_pages(fs, &waiting, node);
+                        drop_all_pages(fs, node, || waiting.drop_pages(node, 0, 0));
                     }
                 }
             };

@@ -70,7 +70,9 @@ impl<N: Nfs3> Adapter<N> {
         let Some(locks) = self.fs.locks().cloned() else {
             return reply.error(libc::ENOSYS);
         };
-        let (fs, notifier) = (self.fs.clone(), self.waiting_notifier.clone());
+        // It waits for locks, but handing it to a thread that shares no descriptors, too, would halve
+        // the number of locks that a program takes in a second.
+        let (fs, notifier) = (self.fs.clone(), self.notifier.clone());
         let (queued, undoing) = (self.queued.clone(), locks.clone());
         let releasing = fs.unlocking(&of);
         // An unlock has `wait` set, too, except with LOCK_NB or F_SETLK. If it were interrupted,
@@ -89,7 +91,9 @@ impl<N: Nfs3> Adapter<N> {
                 // Data written through a mapping is still in the kernel, which writes dirty pages
                 // back before it drops them, by requests that other threads answer.
                 let (notifier, dropping) = (notifier.clone(), fs.clone());
-                let flush = move || drop_all_pages(dropping, &notifier, node);
+                let flush = move || {
+                    drop_all_pages(dropping, node, || notifier.inval_inode(node, 0, 0));
+                };
                 let flushed = async {
                     reads_answered(&fs, &queued, node).await;
                     let _ = tokio::task::spawn_blocking(flush).await;
@@ -112,10 +116,10 @@ impl<N: Nfs3> Adapter<N> {
                 // This waits for page locks, so it must not run on a thread that others wait for.
                 let cached = fs.clone();
                 let drop_cached = move || {
-                    drop_all_pages(cached.clone(), &notifier, node);
+                    drop_all_pages(cached.clone(), node, || notifier.inval_inode(node, 0, 0));
                     // The kernel may no longer know some of the names.
-                    cached.expire_names_beside(node, |dir, names| {
-                        notifier.expire_entries(dir, names);
+                    cached.expire_names_beside(node, |dir, name| {
+                        let _ = notifier.expire_entry(dir, name);
                     });
                 };
                 let _ = tokio::task::spawn_blocking(drop_cached).await;

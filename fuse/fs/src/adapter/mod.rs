@@ -289,8 +289,7 @@ fn start<N: Nfs3>(
     let has_ring = !rings.is_empty();
     let rounds: Vec<Rounds> = rings.iter().map(Ring::rounds).collect();
     let queued = Queued::new(channel.device(), options.workers, rounds.clone());
-    let waiting_notifier = channel.waiting_notifier();
-    let notifiers = (channel.notifier(), waiting_notifier.clone());
+    let notifiers = (channel.notifier(), channel.waiting_notifier());
     let invalidator = Invalidator::start(&fs, notifiers, &queued)?;
     let waiting = Arc::new(Waiting::default());
     let requests = Arc::new(AtomicU64::new(0));
@@ -301,7 +300,6 @@ fn start<N: Nfs3>(
         turns: Arc::default(),
         credentials: credentials.clone(),
         notifier: channel.notifier(),
-        waiting_notifier,
         queued,
         mount: mount.clone(),
         sending: match (options.workers, deferring) {

@@ -33,8 +33,8 @@ impl<N: Nfs3> Fs<N> {
 
     /// Makes the kernel look up the names in the directory of a file at each use. At the first call
     /// for a directory, expires the names that the kernel may have cached: `expire` gets directory
-    /// and names.
-    pub fn expire_names_beside(&self, nodeid: u64, expire: impl FnOnce(u64, Vec<Box<[u8]>>)) {
+    /// and name.
+    pub fn expire_names_beside(&self, nodeid: u64, mut expire: impl FnMut(u64, &[u8])) {
         let inode = self.table.get(nodeid);
         let Some(dir) = inode.and_then(|inode| self.dir_of(&inode)) else {
             return;
@@ -47,7 +47,9 @@ impl<N: Nfs3> Fs<N> {
             }
         }
         // Another thread may be doing this too: that is not waited for, but done again.
-        expire(dir.nodeid, self.names.all_in(dir.nodeid));
+        for name in self.names.all_in(dir.nodeid) {
+            expire(dir.nodeid, &name);
+        }
         *dir.names_asked.lock() = Asked::All;
     }
 }
