@@ -245,7 +245,7 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         if self.flushing > 0 {
             return Accepted::Wait;
         }
-        self.store(cred, offset, data.into(), now, dirty_file_bytes, alloc)
+        self.write_late(cred, offset, data.into(), now, dirty_file_bytes, alloc)
     }
 
     /// As [`WriteBack::write`], also during a flush, of which the data is then part. So that no flush
@@ -263,18 +263,6 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         if self.flushing > 0 && *self.admitted.get_or_insert(ended) != ended {
             return Accepted::Wait;
         }
-        self.store(cred, offset, data, now, dirty_file_bytes, alloc)
-    }
-
-    fn store(
-        &mut self,
-        cred: &C,
-        offset: u64,
-        data: WriteData<'_>,
-        now: u64,
-        dirty_file_bytes: usize,
-        alloc: &mut dyn FnMut(usize) -> Option<BufMut>,
-    ) -> Accepted {
         let own = self.pages.dirty_held() as usize;
         if own > 0 && own + data.len() > dirty_file_bytes {
             return Accepted::Wait;
