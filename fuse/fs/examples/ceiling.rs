@@ -385,7 +385,9 @@ fn main() -> anyhow::Result<()> {
         memory.fill(&root, data.as_ref())?;
     }
     let session = adapter::mount_other(Arc::new(memory), &dir, &FuseOptions::default())?;
-    if let Err(error) = adapter::set_read_ahead(&adapter::OwnMount::on(&dir), 4096) {
+    let device = std::fs::metadata(&dir)?.dev();
+    let device = format!("{}:{}", libc::major(device), libc::minor(device));
+    if let Err(error) = adapter::set_read_ahead(&device, 4096) {
         eprintln!("the kernel's read-ahead stays as it is: {error}");
     }
     session.join()?;

@@ -241,6 +241,7 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
     if geteuid().is_root() {
         enter_in_utab(plan);
     }
+    raise_read_ahead(mount.as_ref(), plan.options.readahead);
     let notifier = mount
         .as_ref()
         .and_then(|mount| exit_watch::ExitNotifier::listen(&mount.device).ok());
@@ -261,7 +262,6 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
     if let Some(listener) = metrics {
         runtime.spawn(stats::metrics::serve(listener, source.render()));
     }
-    raise_read_ahead(&session, plan.options.readahead);
     report(plan, log, reporter, &mounted, &options, &reason)?;
     info!("mounted: {}; {reason}", mounted.description);
     if let Some(reason) = session.why_no_ring() {
@@ -305,9 +305,10 @@ fn answer_sync(
 }
 
 /// Sets the kernel's readahead in sysfs, which needs root. INIT cannot ask for more than 128 KiB.
-fn raise_read_ahead(session: &adapter::Session, bytes: u64) {
+fn raise_read_ahead(mount: Option<&mounts::Mount>, bytes: u64) {
+    let Some(mount) = mount else { return };
     let kib = (bytes >> 10).min(u64::from(u32::MAX)) as u32;
-    if let Err(error) = adapter::set_read_ahead(session.own_mount(), kib) {
+    if let Err(error) = adapter::set_read_ahead(&mount.device, kib) {
         debug!("the kernel's read-ahead stays as it is: {error}");
     }
 }

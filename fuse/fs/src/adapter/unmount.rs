@@ -132,22 +132,6 @@ impl OwnMount {
         self.id
     }
 
-    /// The number of its device, as `major:minor`, from the table of mounts. stat(2) would ask this
-    /// process: if it is killed before it answers, it waits for itself for ever.
-    pub fn device(&self) -> io::Result<String> {
-        let table = fs::read(TABLE)?;
-        let lines = table.split(|&byte| byte == b'\n');
-        let mut devices = lines.filter_map(|line| {
-            let (id, ..) = parse_line(line)?;
-            let device = line.split(|&byte| byte == b' ').nth(2)?;
-            (id == self.id).then(|| String::from_utf8_lossy(device).into_owned())
-        });
-        devices.next().ok_or_else(|| {
-            let what = format!("{} is not in {TABLE}", self.dir.display());
-            io::Error::new(io::ErrorKind::NotFound, what)
-        })
-    }
-
     /// Where it was mounted.
     pub fn dir(&self) -> &Path {
         &self.dir
