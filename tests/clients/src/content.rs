@@ -191,9 +191,9 @@ impl Content {
         bytes
     }
 
-    /// From `start` on, each possible byte of the file may also be a zero.
-    pub(crate) fn maybe_zero(&mut self, start: u64) {
-        self.change(start, FILE_MAX, |_, set| match set.has_byte() {
+    /// In `from..to`, each possible byte of the file may also be a zero.
+    pub(crate) fn maybe_zero(&mut self, from: u64, to: u64) {
+        self.change(from, to, |_, set| match set.has_byte() {
             true => set.with(0),
             false => set,
         });
@@ -244,6 +244,12 @@ impl Content {
 
     pub(crate) fn may_have_size(&self, size: u64) -> bool {
         size < FILE_MAX && self.get(size).has_end() && (size == 0 || self.get(size - 1).has_byte())
+    }
+
+    /// The possible sizes at which the possible values change, in order.
+    pub(crate) fn sizes(&self) -> impl Iterator<Item = u64> {
+        let starts = self.iter().map(|(start, ..)| start);
+        starts.filter(|start| self.may_have_size(*start))
     }
 
     /// The size, if only one is possible.

@@ -67,6 +67,18 @@ pub(crate) struct Object {
 }
 
 impl Object {
+    /// The ends at the server, in bytes, to which others may have cut the file without `actor`'s
+    /// knowing.
+    pub(crate) fn cuts_unknown_to(&self, actor: usize) -> Vec<u64> {
+        // With data of its own that is not written yet, a smaller end at the server is no cut.
+        if is_dirty(&self.dirty[actor]) {
+            return Vec::new();
+        }
+        let known = self.views[actor].sizes().last();
+        let ends = self.server.sizes();
+        ends.filter(|end| Some(*end) < known).collect()
+    }
+
     /// The file that may be either of the two, which result from different orders of overlapping
     /// calls.
     pub(crate) fn merge(mut self, other: Object) -> Object {
@@ -129,9 +141,6 @@ pub(crate) struct Oracle {
     /// The actors that hide an open file only if it is removed by the name by which it was opened.
     hides_by_name: Vec<bool>,
 }
-
-/// The size of a page.
-const PAGE: u64 = 4096;
 
 impl Oracle {
     pub(crate) fn new(
@@ -404,23 +413,6 @@ impl Oracle {
         }
     }
 
-    /// Cached bytes of `actor` in the pages around `from..to` may be written together with these.
-    fn write_pages(&mut self, actor: usize, id: Id, from: u64, to: u64) {
-        let object = &mut self.objects[id];
-        let (first, last) = (from / PAGE * PAGE, to.next_multiple_of(PAGE));
-        let mut pages = Content::nothing();
-        for (start, stop, set) in object.views[actor].iter() {
-            for (low, high) in [(first, from), (to, last)] {
-                pages.change(start.max(low), stop.min(high), |_, _| set.bytes());
-            }
-        }
-        object.pages[actor].add(&pages);
-        object.server.maybe_put(&pages);
-        for other in (1..self.actors).filter(|other| *other != actor) {
-            object.views[other].maybe_put(&pages);
-        }
-    }
-
     /// `actor` set the size.
     pub(crate) fn truncate(&mut self, actor: usize, id: Id, size: u64) {
         self.changed(actor, id, false);
@@ -453,37 +445,6 @@ impl Oracle {
             // Data that it has not written yet remains its own.
             keep_own(&mut object.server, &object.views[actor], &Ranges::new(None));
         }
-    }
-
-    /// `actor` opened the file with O_CREAT and O_TRUNC.
-    ///
-    /// Linux's client (6.12) sends a CREATE, UNCHECKED with a size of zero, if it has not looked
-    /// the name up. It neither writes dirty data before that, nor drops it. So the old contents
-    /// come back with the next WRITE, in whole pages.
-    pub(crate) fn created_empty(&mut self, actor: usize, id: Id) {
-        let object = &self.objects[id];
-        if !self.page_caches[actor] || !is_dirty(&object.dirty[actor]) {
-            return self.truncate(actor, id, 0);
-        }
-        let (dirty, pages) = (object.dirty[actor].clone(), object.pages[actor].clone());
-        let view = object.views[actor].clone();
-        self.truncate(actor, id, 0);
-        let object = &mut self.objects[id];
-        object.views[actor].add(&view);
-        let others = (1..self.actors).filter(|other| *other != actor);
-        for other in others.map(Some).chain([None]) {
-            let content = match other {
-                Some(other) => &mut object.views[other],
-                None => &mut object.server,
-            };
-            content.maybe_put(&pages);
-            for (from, to, value) in dirty.iter() {
-                if let Some(value) = value {
-                    content.maybe_write(from, to, value);
-                }
-            }
-        }
-        (object.dirty[actor], object.pages[actor]) = (dirty, pages);
     }
 
     /// Data that `actor` wrote is at the server: fsync or close returned 0.
@@ -596,5 +557,6 @@ fn keep_own(content: &mut Content, view: &Content, dirty: &Ranges<Option<u8>>) {
     }
 }
 
+mod pages;
 #[cfg(test)]
 mod tests;

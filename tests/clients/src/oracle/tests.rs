@@ -137,6 +137,35 @@ fn a_name_of_others_may_be_old_and_one_of_ones_own_not() {
 }
 
 #[test]
+fn a_cut_that_is_learned_during_a_write_may_zero_the_rest_of_its_page_until_it_is_written_again() {
+    let (mut oracle, id) = oracle();
+    oracle.write(1, id, 0, 9000, 7);
+    oracle.flush(1, id);
+    oracle.opened(1, id, true);
+    oracle.truncate(2, id, 5000);
+    assert_eq!(oracle.objects[id].cuts_unknown_to(1), [5000]);
+    let holds = |oracle: &Oracle, actor, at, byte| {
+        let view = oracle.view(actor, 0);
+        view.check(at, 1, &[byte]).is_ok()
+    };
+    oracle.write(1, id, 4000, 9000, 8);
+    assert!(oracle.objects[id].cuts_unknown_to(1).is_empty(), "its own");
+    oracle.cut_during_write(1, id, 4000, 9000, 5000);
+    let zeros =
+        |oracle: &Oracle, actor| [4999, 5000, 8191, 8192].map(|at| holds(oracle, actor, at, 0));
+    assert_eq!(zeros(&oracle, 1), [false, true, true, false]);
+    oracle.flush(1, id);
+    oracle.opened(2, id, false);
+    for actor in [SERVER, 1, 2] {
+        assert_eq!(zeros(&oracle, actor), [false, true, true, false]);
+        assert!(holds(&oracle, actor, 5000, 8));
+    }
+    oracle.write(1, id, 5000, 8192, 9);
+    oracle.flush(1, id);
+    assert!(holds(&oracle, SERVER, 5000, 9) && !holds(&oracle, SERVER, 5000, 0));
+}
+
+#[test]
 fn a_page_cache_may_keep_old_data_and_bring_whole_pages() {
     let (mut oracle, id) = oracle();
     oracle.page_cache(2);

@@ -11,14 +11,16 @@
 //! different orders, because a read(2) is many READs, and a write(2) many WRITEs, between which
 //! others may come. After the round the file may be what any order leaves ([`Object::merge`]).
 //!
-//! **Three exceptions** are allowed. A read(2) that overlaps with an ftruncate(2) of the same mount
+//! **Four exceptions** are allowed. A read(2) that overlaps with an ftruncate(2) of the same mount
 //! may show zeros from the new end on: while a program of this machine sets the size, Linux ignores
 //! the end of file in replies to READ (FUSE_I_SIZE_UNSTABLE in fuse_do_setattr), though the server
 //! has cut the file already, and drops these pages afterwards. And a read(2) that overlaps with a
 //! WRITE of the same mount may show zeros behind an end to which another client has cut the file:
 //! if the WRITE is answered while the READ is under way, Linux ignores the end in the READ's reply
 //! (docs/COHERENCE.md, "What remains"). So it does if a GETATTR or an OPEN is answered then.
-//! And a mount may miss a change that a process at the server makes while one of its own is under
+//! A write(2) may put zeros behind an end to which another client has cut the file, up to the end
+//! of that page, if an open(2) or fstat(2) of the same mount overlaps with it: Linux cuts the page
+//! that is filled and not yet sent ([`Run::cuts_to_learn`]). And a mount may miss a change that a process at the server makes while one of its own is under
 //! way ([`crate::oracle::Oracle::changed_beside`]).
 //!
 //! **What keeps it sharp.** Alternatives after a round become certain again at the next
@@ -27,9 +29,9 @@
 
 use super::{Descriptor, NAMES, Run, Step, differs, errno};
 use crate::call::{Answer, Attributes, Call, Handle};
-use crate::content::Content;
+use crate::content::{Content, FILE_MAX};
 use crate::executor::{Executor, Local};
-use crate::oracle::{Id, SERVER};
+use crate::oracle::{Id, Object, SERVER};
 use nix::libc;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -340,6 +342,7 @@ impl Run<'_> {
                 Some(object) => Some(left.merge(object)),
             };
         }
+        let learned = self.cuts_to_learn(&before, parts);
         let cuts: Vec<(usize, u64)> = (parts.iter())
             .filter_map(|part| match part.kind {
                 Kind::Truncate(size) if part.actor != SERVER => Some((part.actor, size)),
@@ -362,7 +365,7 @@ impl Run<'_> {
             .collect();
         for part in parts.iter_mut() {
             for (_, size) in cuts.iter().filter(|(actor, _)| *actor == part.actor) {
-                part.seen.maybe_zero(*size);
+                part.seen.maybe_zero(*size, FILE_MAX);
             }
             let beside = wrote.contains(&part.actor) || asked.contains(&part.actor);
             if matches!(part.kind, Kind::Read(..)) && beside {
@@ -373,12 +376,41 @@ impl Run<'_> {
         let mut object = after.unwrap_or(before);
         object.history = history;
         self.oracle.objects[id] = object;
+        for (part, end) in learned {
+            let Part { actor, kind, .. } = parts[part];
+            if let Kind::Write(offset, len, _) = kind {
+                (self.oracle).cut_during_write(actor, id, offset, offset + len as u64, end);
+            }
+        }
         if changed_at_server {
             let cut = cuts.iter().map(|(actor, _)| *actor);
             for actor in wrote.into_iter().chain(cut).chain(dirty) {
                 self.oracle.changed_beside(actor, id);
             }
         }
+    }
+
+    /// The writes of the round during which the kernel may learn of an end to which others have cut
+    /// the file, by an open or fstat of the same mount, with these ends: the position of the write
+    /// among `parts`, and the end. Pages of O_DIRECT are not cut.
+    fn cuts_to_learn(&self, before: &Object, parts: &[Part]) -> Vec<(usize, u64)> {
+        let mut learned = Vec::new();
+        for (n, part) in parts.iter().enumerate() {
+            let actor = part.actor;
+            let asks = |other: &Part| matches!(other.kind, Kind::Fstat | Kind::Open(_));
+            let asked = (parts.iter()).any(|other| other.actor == actor && asks(other));
+            let writes = matches!(part.kind, Kind::Write(..));
+            if actor == SERVER || !writes || !asked || self.direct(actor) != 0 {
+                continue;
+            }
+            let by_others = parts.iter().filter(|other| other.actor != actor);
+            learned.extend(by_others.filter_map(|other| match other.kind {
+                Kind::Truncate(size) => Some((n, size)),
+                _ => None,
+            }));
+            learned.extend((before.cuts_unknown_to(actor).into_iter()).map(|end| (n, end)));
+        }
+        learned
     }
 
     fn line(&self, part: &Part, returned: &Returned) -> String {
