@@ -14,6 +14,8 @@ from program.support import *  # noqa: F403
 from program.support import run
 from program.test_crossing import Call
 
+ROUNDS = 20
+
 
 def fails(code, call, *words):
     try:
@@ -57,6 +59,29 @@ def test_hidden_names_of_open_files_are_busy(server):
     # A hidden name of a file that nobody here has open is an ordinary name.
     (server.mnt / hidden).write_bytes(b"left by another client")
     os.unlink(server.mnt / hidden)
+
+
+def test_a_directory_can_be_removed_whose_closed_file_is_still_being_read_ahead():
+    """The kernel tells of the close when the READs are answered, and until then the file counts as open, so that its
+    removal hides it. But no program has it open."""
+    with scripted() as (server, command):
+        server.mount_well("nolock")
+        for round in range(ROUNDS):
+            (server.export / f"d{round}").mkdir()
+            (server.export / f"d{round}" / "f").write_bytes(bytes(1 << 20))
+            folder = server.mnt / f"d{round}"
+            command("delay READ 300")
+            file = os.open(folder / "f", os.O_RDONLY)
+            os.posix_fadvise(file, 0, 1 << 20, os.POSIX_FADV_WILLNEED)
+            os.close(file)
+            os.unlink(folder / "f")
+            hidden = hidden_names(server.export / f"d{round}")
+            os.rmdir(folder)
+            command("delay READ 0")
+            # Otherwise the READs were answered before.
+            if hidden:
+                return
+        raise AssertionError(f"in none of {ROUNDS} rounds was the file hidden")
 
 
 def test_removed_open_files_have_no_links(server):

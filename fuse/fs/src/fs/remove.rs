@@ -4,7 +4,8 @@
 //! open is renamed to a hidden name instead (silly rename), and removed at the last close with the
 //! credential of whoever unlinked it. Since only the hidden name keeps the data, nobody on this
 //! machine can remove or rename it (EBUSY, as with Linux's client). RMDIR waits for hidden names that
-//! are being removed, which would keep the directory from being empty, but not for long. While no
+//! are being removed, or whose files a program has closed already, which would keep the directory
+//! from being empty, but not for long. While no
 //! file is open, UNLINK is one REMOVE (RFC 1813 section 3.3.12). `losing.rs` decides whether a file
 //! is hidden.
 
@@ -69,7 +70,14 @@ impl<N: Nfs3> Fs<N> {
         Ok(())
     }
 
-    pub async fn rmdir(self: &Arc<Self>, cred: &Cred, parent: u64, name: &[u8]) -> FsResult<()> {
+    /// RMDIR. `closed` waits until all RELEASEs of these nodes are known whose close(2) has returned.
+    pub async fn rmdir<F: Future<Output = ()> + Send>(
+        self: &Arc<Self>,
+        cred: &Cred,
+        parent: u64,
+        name: &[u8],
+        closed: impl FnOnce(Vec<u64>) -> F + Send,
+    ) -> FsResult<()> {
         check_name(name)?;
         let dir = self.inode(parent)?;
         // The directory is marked as removed for those who have it open.
@@ -77,7 +85,13 @@ impl<N: Nfs3> Fs<N> {
         // Hidden files that were just closed may still be in the directory.
         if let Some(child) = &child {
             self.release_hidden_in(child);
-            self.removals_done(child.nodeid).await;
+            let open = self.hidden_and_open_in(child.nodeid);
+            let closed = async {
+                if !open.is_empty() {
+                    closed(open).await;
+                }
+            };
+            self.removals_done(child.nodeid, closed).await;
         }
         let call = pin!(self.nfs.rmdir(cred, &dir.handle, name));
         let wcc = self.changing_name(&dir, name, call, |wcc| *wcc).await?;
@@ -115,10 +129,28 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// Waits while hidden names are being removed from a directory. But a server may put a removal off
-    /// for hours, and others wait for the RMDIR: the kernel has locked the directory above. So it waits
-    /// neither longer than [`MOST_TICKS`] nor for a caller that was killed, and the server decides.
-    async fn removals_done(&self, dir_node: u64) {
+    /// The files that have hidden names in a directory and are open, as far as the kernel has told: by
+    /// their nodes, in order.
+    fn hidden_and_open_in(&self, dir_node: u64) -> Vec<u64> {
+        let hidden = |inode: &Arc<Inode>| inode.hidden_links.load(Ordering::Relaxed) > 0;
+        let open: Vec<_> = (self.files.read().iter())
+            .map(|(_, file)| file.inode.clone())
+            .filter(hidden)
+            .collect();
+        let here = open
+            .iter()
+            .filter(|file| file.hidden_in() == Some(dir_node));
+        let mut nodes: Vec<u64> = here.map(|file| file.nodeid).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+    }
+
+    /// Waits for `closed`, and then while hidden names are being removed from a directory. But a server may
+    /// put a removal off for hours, and others wait for the RMDIR: the kernel has locked the directory
+    /// above. So it waits neither longer than [`MOST_TICKS`] nor for a caller that was killed, and the
+    /// server decides.
+    async fn removals_done(&self, dir_node: u64, closed: impl Future<Output = ()>) {
         let late = async {
             for _ in 0..MOST_TICKS {
                 self.opening.next_tick().await;
@@ -127,8 +159,12 @@ impl<N: Nfs3> Fs<N> {
                 }
             }
         };
+        let removed = async {
+            closed.await;
+            self.until_removed(Some(dir_node)).await;
+        };
         tokio::select! {
-            () = self.until_removed(Some(dir_node)) => {}
+            () = removed => {}
             () = late => {}
         }
     }
