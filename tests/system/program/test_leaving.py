@@ -1,6 +1,7 @@
 """Unmounting: what holds when umount(8), `nfsrdma umount` or SIGTERM have done their work."""
 
 import contextlib
+import ctypes
 import errno
 import mmap
 import os
@@ -21,6 +22,8 @@ from program.support import BIN, NOBODY
 
 MIB = 1 << 20
 HELPER = Path("/sbin/umount.fuse.nfsrdma")
+# Of umount2(2).
+MNT_EXPIRE = 4
 
 
 def killed_after_writing(path, size, before=lambda: None):
@@ -689,6 +692,29 @@ def test_sigterm_leaves_what_is_mounted_on_top():
                 assert (point / "theirs").read_text() == "precious"
                 assert run("umount", point).returncode == 0
                 server.ended()
+
+
+def test_a_mount_that_is_to_end_leaves_what_is_mounted_on_top_alone():
+    """It tries to unmount every second. If it opened what is on top of it meanwhile, umount(8) of that would fail."""
+    root()
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def unused(point):
+        """Unmounts it if nobody has used it since the last call."""
+        if libc.umount2(os.fsencode(point), MNT_EXPIRE) == 0:
+            return True
+        assert ctypes.get_errno() == errno.EAGAIN, os.strerror(ctypes.get_errno())
+        return False
+
+    with Server() as server:
+        server.mount_well()
+        (pid,) = servers_of(server.mnt)
+        assert run("mount", "-t", "tmpfs", "none", server.mnt).returncode == 0
+        os.kill(pid, signal.SIGTERM)
+        assert not unused(server.mnt)
+        time.sleep(3)
+        assert unused(server.mnt), "it opens what is mounted on top of it"
+        server.ended()
 
 
 # --- 23: another mount namespace --------------------------------------------------------------

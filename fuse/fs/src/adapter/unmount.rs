@@ -215,6 +215,22 @@ impl OwnMount {
         Ok((there, other.map(|(_, _, dir)| name(dir))))
     }
 
+    /// Whether the mount is no longer in this namespace. `ResourceBusy` if another mount is on top of it or
+    /// below it.
+    fn is_gone(&self) -> io::Result<bool> {
+        let (there, other) = self.look()?;
+        if self.id == 0 {
+            return Ok(false);
+        }
+        if let Some(other) = other.filter(|_| there) {
+            return Err(io::Error::new(
+                io::ErrorKind::ResourceBusy,
+                format!("{other} is mounted on top of it or below it"),
+            ));
+        }
+        Ok(!there)
+    }
+
     /// The paths, relative to the root of this mount, on which others are mounted in this namespace.
     pub(super) fn mounts_below(&self) -> Vec<Vec<u8>> {
         let is_covered = |table: &[u8]| {
@@ -246,16 +262,14 @@ impl OwnMount {
     /// `fusermount3`, which is set-user-id. EBUSY if the mount is in use (not with `lazy`), or if
     /// another mount is on top of it or below it.
     pub fn unmount(&self, lazy: bool) -> io::Result<()> {
-        let found = self.find();
-        let (there, other) = self.look()?;
-        if !there && self.id != 0 {
+        // Before the path is opened, because that would keep a mount on top of this one busy for a moment,
+        // which its owner may want to unmount. Afterwards, because MNT_DETACH follows.
+        if self.is_gone()? {
             return Ok(());
         }
-        if let Some(other) = other.filter(|_| self.id != 0) {
-            return Err(io::Error::new(
-                io::ErrorKind::ResourceBusy,
-                format!("{other} is mounted on top of it or below it"),
-            ));
+        let found = self.find();
+        if self.is_gone()? {
+            return Ok(());
         }
         let Some((dir, root)) = found else {
             return Err(io::Error::new(
