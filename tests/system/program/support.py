@@ -114,7 +114,9 @@ class Place:
 
     def __exit__(self, *_):
         for point in mounts_below(self.base):
-            subprocess.run(["umount", "-l", point], check=True, timeout=LIMIT)
+            # It may end by itself meanwhile.
+            left = subprocess.run(["umount", "-l", point], timeout=LIMIT).returncode and mounted(point)
+            assert not left, f"{point} cannot be unmounted"
         for pid in servers_of(self.base, below=True):
             os.kill(pid, signal.SIGKILL)
         shutil.rmtree(self.base)

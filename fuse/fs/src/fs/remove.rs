@@ -4,10 +4,9 @@
 //! open is renamed to a hidden name instead (silly rename), and removed at the last close with the
 //! credential of whoever unlinked it. Since only the hidden name keeps the data, nobody on this
 //! machine can remove or rename it (EBUSY, as with Linux's client). RMDIR waits for hidden names that
-//! are being removed, or whose files a program has closed already, which would keep the directory
-//! from being empty, but not for long. While no
-//! file is open, UNLINK is one REMOVE (RFC 1813 section 3.3.12). `losing.rs` decides whether a file
-//! is hidden.
+//! are being removed, or whose files programs have closed already: these would keep the directory from
+//! being empty, but not for long. While no file is open, UNLINK is one REMOVE (RFC 1813 section 3.3.12).
+//! `losing.rs` decides whether a file is hidden.
 
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Silly};
