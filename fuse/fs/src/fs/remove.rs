@@ -131,10 +131,9 @@ impl<N: Nfs3> Fs<N> {
     /// The files that have hidden names in a directory and are open, as far as the kernel has told: by
     /// their nodes, in order.
     fn hidden_and_open_in(&self, dir_node: u64) -> Vec<u64> {
-        let hidden = |inode: &Arc<Inode>| inode.hidden_links.load(Ordering::Relaxed) > 0;
         let open: Vec<_> = (self.files.read().iter())
+            .filter(|(_, file)| file.inode.hidden_links.load(Ordering::Relaxed) > 0)
             .map(|(_, file)| file.inode.clone())
-            .filter(hidden)
             .collect();
         let here = open
             .iter()

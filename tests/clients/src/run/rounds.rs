@@ -20,8 +20,9 @@
 //! (docs/COHERENCE.md, "What remains"). So it does if a GETATTR or an OPEN is answered then.
 //! A write(2) may put zeros behind an end to which another client has cut the file, up to the end
 //! of that page, if an open(2) or fstat(2) of the same mount overlaps with it: Linux cuts the page
-//! that is filled and not yet sent ([`Run::cuts_to_learn`]). And a mount may miss a change that a process at the server makes while one of its own is under
-//! way ([`crate::oracle::Oracle::changed_beside`]).
+//! that is filled and not yet sent ([`Run::cuts_to_learn`]). And a mount may miss a change that a
+//! process at the server makes while one of its own is under way
+//! ([`crate::oracle::Oracle::changed_beside`]).
 //!
 //! **What keeps it sharp.** Alternatives after a round become certain again at the next
 //! [`Run::rest`]: all descriptors are closed, the file is read at the server, and every mount that
@@ -34,6 +35,7 @@ use crate::executor::{Executor, Local};
 use crate::oracle::{Id, Object, SERVER};
 use nix::libc;
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 
@@ -342,7 +344,12 @@ impl Run<'_> {
                 Some(object) => Some(left.merge(object)),
             };
         }
-        let learned = self.cuts_to_learn(&before, parts);
+        // By fstat(2), or by the fstat that follows an open.
+        let asked: Vec<usize> = (parts.iter())
+            .filter(|part| matches!(part.kind, Kind::Fstat | Kind::Open(_)))
+            .map(|part| part.actor)
+            .collect();
+        let learned = self.cuts_to_learn(&before, parts, &asked);
         let cuts: Vec<(usize, u64)> = (parts.iter())
             .filter_map(|part| match part.kind {
                 Kind::Truncate(size) if part.actor != SERVER => Some((part.actor, size)),
@@ -358,11 +365,6 @@ impl Run<'_> {
             })
             .map(|part| part.actor)
             .collect();
-        // By fstat(2), or by the fstat that follows an open.
-        let asked: Vec<usize> = (parts.iter())
-            .filter(|part| matches!(part.kind, Kind::Fstat | Kind::Open(_)))
-            .map(|part| part.actor)
-            .collect();
         for part in parts.iter_mut() {
             for (_, size) in cuts.iter().filter(|(actor, _)| *actor == part.actor) {
                 part.seen.maybe_zero(*size, FILE_MAX);
@@ -376,11 +378,8 @@ impl Run<'_> {
         let mut object = after.unwrap_or(before);
         object.history = history;
         self.oracle.objects[id] = object;
-        for (part, end) in learned {
-            let Part { actor, kind, .. } = parts[part];
-            if let Kind::Write(offset, len, _) = kind {
-                (self.oracle).cut_during_write(actor, id, offset, offset + len as u64, end);
-            }
+        for (actor, written, end) in learned {
+            (self.oracle).cut_during_write(actor, id, written.start, written.end, end);
         }
         if changed_at_server {
             let cut = cuts.iter().map(|(actor, _)| *actor);
@@ -391,24 +390,29 @@ impl Run<'_> {
     }
 
     /// The writes of the round during which the kernel may learn of an end to which others have cut
-    /// the file, by an open or fstat of the same mount, with these ends: the position of the write
-    /// among `parts`, and the end. Pages of O_DIRECT are not cut.
-    fn cuts_to_learn(&self, before: &Object, parts: &[Part]) -> Vec<(usize, u64)> {
+    /// the file, by a call of one of `asked`: the actor, what it wrote, and the end, in bytes. Pages
+    /// of O_DIRECT are not cut.
+    fn cuts_to_learn(
+        &self,
+        before: &Object,
+        parts: &[Part],
+        asked: &[usize],
+    ) -> Vec<(usize, Range<u64>, u64)> {
         let mut learned = Vec::new();
-        for (n, part) in parts.iter().enumerate() {
-            let actor = part.actor;
-            let asks = |other: &Part| matches!(other.kind, Kind::Fstat | Kind::Open(_));
-            let asked = (parts.iter()).any(|other| other.actor == actor && asks(other));
-            let writes = matches!(part.kind, Kind::Write(..));
-            if actor == SERVER || !writes || !asked || self.direct(actor) != 0 {
+        for part in parts {
+            let (actor, Kind::Write(offset, len, _)) = (part.actor, part.kind) else {
+                continue;
+            };
+            if actor == SERVER || !asked.contains(&actor) || self.direct(actor) != 0 {
                 continue;
             }
             let by_others = parts.iter().filter(|other| other.actor != actor);
-            learned.extend(by_others.filter_map(|other| match other.kind {
-                Kind::Truncate(size) => Some((n, size)),
+            let now = by_others.filter_map(|other| match other.kind {
+                Kind::Truncate(size) => Some(size),
                 _ => None,
-            }));
-            learned.extend((before.cuts_unknown_to(actor).into_iter()).map(|end| (n, end)));
+            });
+            let ends = now.chain(before.cuts_unknown_to(actor));
+            learned.extend(ends.map(|end| (actor, offset..offset + len as u64, end)));
         }
         learned
     }
