@@ -27,6 +27,11 @@ pub(crate) type Id = usize;
 /// counts as open for a while after an open of its name has failed.
 const RELEASE: Duration = Duration::from_secs(2);
 
+/// Within this time the kernel is notified of zeros that it holds behind an end to which another
+/// client has cut the file. It takes less than a tenth of a second on a machine that is not busy
+/// (docs/COHERENCE.md, "What remains").
+const NOTIFIED: Duration = Duration::from_secs(2);
+
 /// The actor that works in the exported directory itself. The mounts have the next numbers.
 pub(crate) const SERVER: usize = 0;
 
@@ -51,6 +56,9 @@ pub(crate) struct Object {
     keeps_old: Vec<bool>,
     /// Bytes that such a cache may have behind the end that it knows.
     behind: Vec<Content>,
+    /// When each actor's pages may last have got zeros behind an end to which another actor has cut
+    /// the file.
+    zeros_since: Vec<Option<Instant>>,
     /// The number of its names.
     names: usize,
     /// The mounts that keep it under a hidden name, because it was removed while open.
@@ -68,15 +76,16 @@ pub(crate) struct Object {
 
 impl Object {
     /// The ends at the server, in bytes, to which others may have cut the file without `actor`'s
-    /// knowing.
-    pub(crate) fn cuts_unknown_to(&self, actor: usize) -> Vec<u64> {
-        // With data of its own that is not written yet, a smaller end at the server is no cut.
-        if is_dirty(&self.dirty[actor]) {
-            return Vec::new();
-        }
+    /// knowing. `shown` are the ends that its calls have returned meanwhile.
+    pub(crate) fn cuts_unknown_to(&self, actor: usize, shown: &[u64]) -> Vec<u64> {
+        // With data of its own that may not be written yet, a smaller end at the server is no cut,
+        // unless it is shown, which it is only once the data is written.
+        let ends: Vec<u64> = match is_dirty(&self.dirty[actor]) {
+            true => shown.to_vec(),
+            false => self.server.sizes().collect(),
+        };
         let known = self.views[actor].sizes().last();
-        let ends = self.server.sizes();
-        ends.filter(|end| Some(*end) < known).collect()
+        ends.into_iter().filter(|end| Some(*end) < known).collect()
     }
 
     /// The file that may be either of the two, which result from different orders of overlapping
@@ -202,6 +211,7 @@ impl Oracle {
             pages: vec![Content::nothing(); self.actors],
             keeps_old: vec![false; self.actors],
             behind: vec![Content::nothing(); self.actors],
+            zeros_since: vec![None; self.actors],
             names: 0,
             hidden: vec![false; self.actors],
             shown: None,
@@ -331,6 +341,10 @@ impl Oracle {
     /// server, the actor may have dropped data that the server refused.
     pub(crate) fn seen(&self, actor: usize, id: Id) -> Content {
         let mut seen = self.view(actor, id).clone();
+        let since = self.objects[id].zeros_since[actor];
+        if since.is_some_and(|since| since.elapsed() < NOTIFIED) {
+            seen.maybe_zero_behind_end();
+        }
         if actor != SERVER && self.is_gone(id) {
             seen.add(&self.objects[id].server);
         }

@@ -2,6 +2,7 @@
 
 use super::{Id, Oracle, is_dirty};
 use crate::content::{Content, Set};
+use std::time::Instant;
 
 /// The size of a page.
 const PAGE: u64 = 4096;
@@ -38,6 +39,12 @@ impl Oracle {
         for content in object.views.iter_mut().chain([&mut object.server]) {
             content.maybe_zero(from, to);
         }
+    }
+
+    /// The pages of `actor` may hold zeros behind an end to which others have cut the file, until
+    /// its kernel is notified.
+    pub(crate) fn zeros_behind_end(&mut self, actor: usize, id: Id) {
+        self.objects[id].zeros_since[actor] = Some(Instant::now());
     }
 
     /// `actor` opened the file with O_CREAT and O_TRUNC.

@@ -137,19 +137,40 @@ fn a_name_of_others_may_be_old_and_one_of_ones_own_not() {
 }
 
 #[test]
+fn zeros_behind_a_cut_end_are_seen_only_by_whose_pages_may_hold_them() {
+    let (mut oracle, id) = oracle();
+    oracle.write(1, id, 0, 9000, 7);
+    oracle.flush(1, id);
+    oracle.opened(1, id, false);
+    let zero = |oracle: &Oracle, at| oracle.seen(1, id).check(at, 1, &[0]).is_ok();
+    oracle.zeros_behind_end(1, id);
+    assert!(!zero(&oracle, 6000), "nobody has cut it");
+    oracle.truncate(2, id, 5000);
+    assert!(zero(&oracle, 6000) && !zero(&oracle, 4000));
+    assert!(oracle.seen(2, id).check(6000, 1, &[0]).is_err());
+}
+
+#[test]
 fn a_cut_that_is_learned_during_a_write_may_zero_the_rest_of_its_page_until_it_is_written_again() {
     let (mut oracle, id) = oracle();
     oracle.write(1, id, 0, 9000, 7);
     oracle.flush(1, id);
     oracle.opened(1, id, true);
     oracle.truncate(2, id, 5000);
-    assert_eq!(oracle.objects[id].cuts_unknown_to(1), [5000]);
+    assert_eq!(oracle.objects[id].cuts_unknown_to(1, &[]), [5000]);
     let holds = |oracle: &Oracle, actor, at, byte| {
         let view = oracle.view(actor, 0);
         view.check(at, 1, &[byte]).is_ok()
     };
     oracle.write(1, id, 4000, 9000, 8);
-    assert!(oracle.objects[id].cuts_unknown_to(1).is_empty(), "its own");
+    assert!(
+        oracle.objects[id].cuts_unknown_to(1, &[]).is_empty(),
+        "its own"
+    );
+    assert_eq!(
+        oracle.objects[id].cuts_unknown_to(1, &[5000, 13_000]),
+        [5000]
+    );
     oracle.cut_during_write(1, id, 4000, 9000, 5000);
     let zeros =
         |oracle: &Oracle, actor| [4999, 5000, 8191, 8192].map(|at| holds(oracle, actor, at, 0));

@@ -17,7 +17,9 @@
 //! has cut the file already, and drops these pages afterwards. And a read(2) that overlaps with a
 //! WRITE of the same mount may show zeros behind an end to which another client has cut the file:
 //! if the WRITE is answered while the READ is under way, Linux ignores the end in the READ's reply
-//! (docs/COHERENCE.md, "What remains"). So it does if a GETATTR or an OPEN is answered then.
+//! (docs/COHERENCE.md, "What remains"). So it does if a GETATTR or an OPEN is answered then. The
+//! zeros are in its pages then, and later reads show them until the kernel is notified
+//! ([`crate::oracle::Oracle::zeros_behind_end`]).
 //! A write(2) may put zeros behind an end to which another client has cut the file, up to the end
 //! of that page, if an open(2) or fstat(2) of the same mount overlaps with it: Linux cuts the page
 //! that is filled and not yet sent ([`Run::cuts_to_learn`]). And a mount may miss a change that a
@@ -218,7 +220,7 @@ impl Run<'_> {
         if command.is_some() {
             self.say("command", Some(id), told);
         }
-        self.alternatives(id, &mut parts);
+        self.alternatives(id, &mut parts, &returned);
         // In the order of their return, for readers of the log.
         let mut all: Vec<_> = parts.into_iter().zip(returned).collect();
         all.sort_by_key(|(_, returned)| returned.returned);
@@ -309,8 +311,9 @@ impl Run<'_> {
         Some(Part::new(kind, actor, self.open.get(at), call))
     }
 
-    /// Computes, over all orders, what the calls may show, and what they leave.
-    fn alternatives(&mut self, id: Id, parts: &mut [Part]) {
+    /// Computes, over all orders, what the calls may show, and what they leave. `returned` are their
+    /// results.
+    fn alternatives(&mut self, id: Id, parts: &mut [Part], returned: &[Returned]) {
         let history = std::mem::take(&mut self.oracle.objects[id].history);
         let before = self.oracle.objects[id].clone();
         // It may be written back during the round.
@@ -344,10 +347,15 @@ impl Run<'_> {
                 Some(object) => Some(left.merge(object)),
             };
         }
-        // By fstat(2), or by the fstat that follows an open.
-        let asked: Vec<usize> = (parts.iter())
-            .filter(|part| matches!(part.kind, Kind::Fstat | Kind::Open(_)))
-            .map(|part| part.actor)
+        // Who asked for attributes, by fstat(2) or by the fstat that follows an open, and the end
+        // that was shown.
+        let asked: Vec<(usize, u64)> = (parts.iter().zip(returned))
+            .filter_map(|(part, returned)| match &returned.answer {
+                Ok(Answer::Attributes(found) | Answer::Opened(_, found)) => {
+                    Some((part.actor, found.size))
+                }
+                _ => None,
+            })
             .collect();
         let learned = self.cuts_to_learn(&before, parts, &asked);
         let cuts: Vec<(usize, u64)> = (parts.iter())
@@ -365,13 +373,16 @@ impl Run<'_> {
             })
             .map(|part| part.actor)
             .collect();
+        let mut zeros = Vec::new();
         for part in parts.iter_mut() {
             for (_, size) in cuts.iter().filter(|(actor, _)| *actor == part.actor) {
                 part.seen.maybe_zero(*size, FILE_MAX);
             }
-            let beside = wrote.contains(&part.actor) || asked.contains(&part.actor);
+            let mut asking = asked.iter().map(|(actor, _)| *actor);
+            let beside = wrote.contains(&part.actor) || asking.any(|actor| actor == part.actor);
             if matches!(part.kind, Kind::Read(..)) && beside {
                 part.seen.maybe_zero_behind_end();
+                zeros.push(part.actor);
             }
         }
         let changed_at_server = parts.iter().any(|p| p.actor == SERVER && p.changes());
@@ -380,6 +391,9 @@ impl Run<'_> {
         self.oracle.objects[id] = object;
         for (actor, written, end) in learned {
             (self.oracle).cut_during_write(actor, id, written.start, written.end, end);
+        }
+        for actor in zeros {
+            self.oracle.zeros_behind_end(actor, id);
         }
         if changed_at_server {
             let cut = cuts.iter().map(|(actor, _)| *actor);
@@ -396,14 +410,18 @@ impl Run<'_> {
         &self,
         before: &Object,
         parts: &[Part],
-        asked: &[usize],
+        asked: &[(usize, u64)],
     ) -> Vec<(usize, Range<u64>, u64)> {
         let mut learned = Vec::new();
         for part in parts {
             let (actor, Kind::Write(offset, len, _)) = (part.actor, part.kind) else {
                 continue;
             };
-            if actor == SERVER || !asked.contains(&actor) || self.direct(actor) != 0 {
+            let shown: Vec<u64> = (asked.iter())
+                .filter(|(who, _)| *who == actor)
+                .map(|(_, end)| *end)
+                .collect();
+            if actor == SERVER || shown.is_empty() || self.direct(actor) != 0 {
                 continue;
             }
             let by_others = parts.iter().filter(|other| other.actor != actor);
@@ -411,7 +429,7 @@ impl Run<'_> {
                 Kind::Truncate(size) => Some(size),
                 _ => None,
             });
-            let ends = now.chain(before.cuts_unknown_to(actor));
+            let ends = now.chain(before.cuts_unknown_to(actor, &shown));
             learned.extend(ends.map(|end| (actor, offset..offset + len as u64, end)));
         }
         learned
