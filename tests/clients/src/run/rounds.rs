@@ -373,7 +373,10 @@ impl Run<'_> {
             })
             .map(|part| part.actor)
             .collect();
-        let mut zeros = Vec::new();
+        let changed_at_server = parts.iter().any(|p| p.actor == SERVER && p.changes());
+        let mut object = after.unwrap_or(before);
+        object.history = history;
+        self.oracle.objects[id] = object;
         for part in parts.iter_mut() {
             for (_, size) in cuts.iter().filter(|(actor, _)| *actor == part.actor) {
                 part.seen.maybe_zero(*size, FILE_MAX);
@@ -382,18 +385,11 @@ impl Run<'_> {
             let beside = wrote.contains(&part.actor) || asking.any(|actor| actor == part.actor);
             if matches!(part.kind, Kind::Read(..)) && beside {
                 part.seen.maybe_zero_behind_end();
-                zeros.push(part.actor);
+                self.oracle.zeros_behind_end(part.actor, id);
             }
         }
-        let changed_at_server = parts.iter().any(|p| p.actor == SERVER && p.changes());
-        let mut object = after.unwrap_or(before);
-        object.history = history;
-        self.oracle.objects[id] = object;
         for (actor, written, end) in learned {
             (self.oracle).cut_during_write(actor, id, written.start, written.end, end);
-        }
-        for actor in zeros {
-            self.oracle.zeros_behind_end(actor, id);
         }
         if changed_at_server {
             let cut = cuts.iter().map(|(actor, _)| *actor);
