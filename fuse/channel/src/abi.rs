@@ -166,6 +166,7 @@ pub mod fopen {
 pub mod notify {
     pub const INVAL_INODE: i32 = 2;
     pub const INVAL_ENTRY: i32 = 3;
+    pub const STORE: i32 = 4;
     pub const DELETE: i32 = 6;
     /// INVAL_ENTRY flag: the name is looked up again before it is used, instead of being dropped.
     pub const EXPIRE_ONLY: u32 = 1 << 0;

@@ -36,6 +36,25 @@ impl Notifier {
         self.send(notify::INVAL_INODE, &[&body])
     }
 
+    /// Somebody else has changed a file: makes the kernel drop its pages and attributes, and know that
+    /// the file has at least `size` bytes. sendfile(2), splice(2), copy_file_range(2) and mappings go by
+    /// the size that the kernel has and never ask for it, and nothing but a reply with attributes or
+    /// stored data makes it larger. The byte that is stored is not the file's: its page is dropped again.
+    /// Waits for locks of pages.
+    pub fn changed(&self, nodeid: u64, size: u64) -> io::Result<()> {
+        self.inval_inode(nodeid, 0, 0)?;
+        let Some(last) = size.checked_sub(1).filter(|&last| last < i64::MAX as u64) else {
+            return Ok(());
+        };
+        let mut body = Body::new();
+        body.u64(nodeid);
+        body.u64(last);
+        body.u32(1);
+        body.u32(0);
+        self.send(notify::STORE, &[&body, &[0]])?;
+        self.inval_inode(nodeid, last as i64, 1)
+    }
+
     /// Makes the kernel drop a name.
     pub fn inval_entry(&self, parent: u64, name: &[u8]) -> io::Result<()> {
         self.entry(parent, name, 0)

@@ -16,6 +16,16 @@ fn notifications_in_bytes() {
         [header(40, 2), le(&[7, u64::MAX, 0])].concat(),
         "fuse_notify_inval_inode_out"
     );
+    notifier.changed(7, 0).unwrap();
+    assert_eq!(other(), [header(40, 2), le(&[7, 0, 0])].concat());
+    notifier.changed(7, 4097).unwrap();
+    assert_eq!(other(), [header(40, 2), le(&[7, 0, 0])].concat());
+    assert_eq!(
+        other(),
+        [header(41, 4), le(&[7, 4096, 1]), vec![0]].concat(),
+        "fuse_notify_store_out, whose end is the end of the file"
+    );
+    assert_eq!(other(), [header(40, 2), le(&[7, 4096, 1])].concat());
     notifier.inval_entry(1, b"ab").unwrap();
     let entry = |flags: u64| [header(35, 3), le(&[1, 2 | flags << 32]), b"ab\0".to_vec()].concat();
     assert_eq!(other(), entry(0), "fuse_notify_inval_entry_out");

@@ -6,6 +6,7 @@
 //! and a READ behind the end of a file that another client has truncated, also wait for a bounded
 //! time until the kernel's queue of requests is empty: [`super::queued`] explains why.
 
+use super::invalidate::tell_change;
 use super::replies::{
     Answer, file_flags, reply_data, reply_held, reply_ok, reply_or_undo, reply_with,
 };
@@ -28,7 +29,7 @@ const MOST_OF_READ: Duration = Duration::from_secs(1);
 impl<N: Nfs3> Adapter<N> {
     pub(super) fn open(&self, request: &Header, node: u64, flags: i32, reply: Reply) {
         let (fs, cred) = (self.fs.clone(), self.cred(request, node));
-        let (notifier, queued) = (self.notifier.clone(), self.queued.clone());
+        let (waiting, queued) = (self.waiting_notifier.clone(), self.queued.clone());
         let unflushed = !self.posix_locks();
         let operation = move |reply: Held| async move {
             let reads = fs.clone();
@@ -37,17 +38,18 @@ impl<N: Nfs3> Adapter<N> {
                 queued.until_empty(MOST_OF_OPEN, known).await;
             };
             let result = fs.open_after(&cred, node, flags, known).await;
+            // Close-to-open: without this the kernel keeps the old size while its attributes are
+            // valid, and longer, whatever the reply to OPEN says of its pages.
+            if result
+                .as_ref()
+                .is_ok_and(|opened| opened.attributes_changed)
+            {
+                tell_change(&fs, waiting, node).await;
+            }
             reply_or_undo(
                 reply,
                 result,
                 |reply, opened| {
-                    // Close-to-open: without this the kernel keeps the old size while its
-                    // attributes are valid, whatever the reply to OPEN says of its pages.
-                    if opened.attributes_changed {
-                        // An error means that the kernel has forgotten the inode, which does no
-                        // harm.
-                        let _ = notifier.inval_inode(node, -1, 0);
-                    }
                     reply.opened(opened.handle, file_flags(&opened, flags, unflushed));
                 },
                 |opened| match opened {

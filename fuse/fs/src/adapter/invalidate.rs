@@ -33,6 +33,7 @@ use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
 
 /// The time between a change and its notification for data.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -158,6 +159,26 @@ pub(super) fn drop_all_pages<N: Nfs3>(
     drop(fs);
     // An error means that the kernel has forgotten the inode, or that the mount is gone.
     let _ = send();
+}
+
+/// An open has found a change by somebody else: makes the kernel know the new size before the program
+/// goes on (see [`WaitingNotifier::changed`]), on a thread of its own, since that waits for page locks.
+pub(super) async fn tell_change<N: Nfs3>(fs: &Arc<Fs<N>>, waiting: WaitingNotifier, node: u64) {
+    let (fs, (told, telling)) = (fs.clone(), oneshot::channel());
+    let tell = move || {
+        let size = fs.known_size(node);
+        drop_all_pages(fs, node, || waiting.changed(node, size));
+        // Whoever waited may have been killed.
+        let _ = told.send(());
+    };
+    if std::thread::Builder::new()
+        .name("inval-open".into())
+        .spawn(tell)
+        .is_ok()
+    {
+        // An error means that the thread has ended.
+        let _ = telling.await;
+    }
 }
 
 /// The threads that send notifications.

@@ -116,7 +116,8 @@ impl<N: Nfs3> Adapter<N> {
                 // This waits for page locks, so it must not run on a thread that others wait for.
                 let cached = fs.clone();
                 let drop_cached = move || {
-                    drop_all_pages(cached.clone(), node, || notifier.inval_inode(node, 0, 0));
+                    let size = cached.known_size(node);
+                    drop_all_pages(cached.clone(), node, || notifier.changed(node, size));
                     // The kernel may no longer know some of the names.
                     cached.expire_names_beside(node, |dir, name| {
                         let _ = notifier.expire_entry(dir, name);

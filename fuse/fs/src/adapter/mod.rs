@@ -300,6 +300,7 @@ fn start<N: Nfs3>(
         turns: Arc::default(),
         credentials: credentials.clone(),
         notifier: channel.notifier(),
+        waiting_notifier: channel.waiting_notifier(),
         queued,
         mount: mount.clone(),
         sending: match (options.workers, deferring) {

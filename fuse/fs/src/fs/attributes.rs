@@ -15,6 +15,7 @@ use super::error::{FsError, FsResult};
 use super::file::{FileData, FileState};
 use super::inode::{BEYOND, Inode, Kind, Stamp};
 use super::inode_flags::Flag;
+use super::outdated::size_with;
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
 use nfsrdma_xdr::nfs3::{
     Attributes, FileType, FsstatOk, SetAttributes, SetTime, Status, Time, access,
@@ -162,6 +163,15 @@ impl<N: Nfs3> Fs<N> {
         };
         let ttl = self.attr_ttl(&inode, self.now());
         Ok((self.visible_attributes(&inode, attributes), ttl))
+    }
+
+    /// The size of a file as it is known, including data that the server does not have yet; 0 if none is.
+    pub fn known_size(&self, nodeid: u64) -> u64 {
+        let size = self.table.get(nodeid).and_then(|inode| match inode.data() {
+            Some(data) => data.with(|inner| size_with(inner, &inode)),
+            None => inode.last_known().map(|known| known.size),
+        });
+        size.unwrap_or(0)
     }
 
     pub(super) fn unheard(&self, inode: &Inode) {
