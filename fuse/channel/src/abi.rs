@@ -115,7 +115,6 @@ pub mod init {
     pub const SETXATTR_EXT: u64 = 1 << 29;
     pub const HAS_EXPIRE_ONLY: u64 = 1 << 35;
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
-    pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
 /// SETATTR flags: which fields are valid.

@@ -34,7 +34,6 @@ mod operation;
 mod out;
 mod reply;
 mod request;
-mod ring;
 mod serve;
 #[cfg(feature = "test-support")]
 pub mod support;
@@ -51,6 +50,5 @@ pub use operation::{Forgets, Operation, SetAttr, TimeOrNow, WriteIn};
 pub use out::{Attr, Entry, Lock, Statfs};
 pub use reply::Reply;
 pub use request::Request;
-pub use ring::{Ready, Ring, RingRefused, Rounds, rings};
 pub use serve::{Handler, ReadResult, Reader, Serving};
 pub use waiting_notifier::WaitingNotifier;

@@ -6,7 +6,7 @@
 //! notes them ([`Features`]). From then on this crate reads the requests, and `fuser` is only kept
 //! to unmount when the channel is dropped.
 
-use super::abi::{MIN_READ_BUFFER, init};
+use super::abi::init;
 use super::device::Device;
 use super::notify::Notifier;
 use super::waiting_notifier::WaitingNotifier;
@@ -71,19 +71,12 @@ pub struct Features {
     pub enabled: u64,
     /// Largest WRITE, in bytes. The kernel may send smaller ones.
     pub max_write: u32,
-    /// Longest payload of a request or a reply, in bytes.
-    pub max_payload: usize,
 }
 
 impl Features {
     /// Whether a flag of [`abi::init`](super::abi::init) is enabled.
     pub fn has(&self, flag: u64) -> bool {
         self.enabled & flag == flag
-    }
-
-    /// Whether requests come by io_uring.
-    pub fn has_ring(&self) -> bool {
-        self.has(init::OVER_IO_URING)
     }
 
     /// Whether the kernel knows notifications by which a name expires instead of being dropped. It
@@ -108,10 +101,8 @@ impl Filesystem for Init {
         // An older kernel may refuse some of these, and works without them.
         let _ = config.add_capabilities(enabled);
         let _ = config.set_max_write(self.wanted.max_write);
-        let mut readahead = u32::MAX;
-        if let Err(most) = config.set_max_readahead(readahead) {
+        if let Err(most) = config.set_max_readahead(u32::MAX) {
             let _ = config.set_max_readahead(most);
-            readahead = most;
         }
         let _ = config.set_max_background(self.wanted.max_background);
         let _ = self.agreed.set(Features {
@@ -119,19 +110,9 @@ impl Filesystem for Init {
             offered: offered.bits(),
             enabled: enabled.bits(),
             max_write: self.wanted.max_write,
-            max_payload: max_payload(self.wanted.max_write, readahead),
         });
         Ok(())
     }
-}
-
-/// The least size of a ring's payload buffers: the kernel requires that `max_write` and
-/// `max_pages`, which `fuser` computes from both arguments, fit into them. (The kernel may reduce
-/// `max_pages`.)
-fn max_payload(max_write: u32, readahead: u32) -> usize {
-    let page = rustix::param::page_size();
-    let most = max_write.max(readahead) as usize;
-    most.max(MIN_READ_BUFFER).next_multiple_of(page)
 }
 
 fn option(name: &str) -> MountOption {

@@ -1,43 +1,25 @@
 //! Replies to requests.
 //!
 //! A [`Reply`] is given exactly once, from any thread, because its methods consume it. If it is
-//! dropped, it answers EIO, so that no caller waits for ever. It goes to where the request came
-//! from: to the descriptor of /dev/fuse from which it was read, by one write(2) or writev(2), or to
-//! the entry of an io_uring queue. If the kernel refuses a reply, it is followed by EIO. It is no
-//! error if the request does not exist any more, as after its caller was killed.
+//! dropped, it answers EIO, so that no caller waits for ever. It goes to the descriptor of /dev/fuse
+//! from which the request was read, by one write(2) or writev(2). If the kernel refuses a reply, it is
+//! followed by EIO. It is no error if the request does not exist any more, as after its caller was killed.
 
 use super::abi::opcode;
 use super::device::Device;
 use super::header::Header;
 use super::out::{self, Attr, Body, Entry, Lock, Statfs};
-use super::ring::Answer;
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::Duration;
 
 const EIO: i32 = Errno::IO.raw_os_error();
 
-/// Where a request came from, and where its reply goes.
-#[derive(Debug)]
-pub(crate) enum Origin {
-    Device(Arc<Device>),
-    Ring(Answer),
-}
-
-impl Origin {
-    fn send(&self, unique: u64, code: i32, body: &[&[u8]]) -> Result<(), Errno> {
-        match self {
-            Origin::Device(device) => device.send(unique, code, body),
-            Origin::Ring(answer) => answer.send(unique, code, body),
-        }
-    }
-}
-
 /// The reply to one request. It is given once, from any thread; if it is dropped, it is EIO.
 #[derive(Debug)]
 pub struct Reply {
     /// `None` once the reply is given.
-    origin: Option<Origin>,
+    device: Option<Arc<Device>>,
     unique: u64,
     opcode: u32,
 }
@@ -45,13 +27,8 @@ pub struct Reply {
 impl Reply {
     /// The reply to the request with this header, which was read from `device`.
     pub fn new(device: &Arc<Device>, header: &Header) -> Self {
-        Self::to(Origin::Device(device.clone()), header)
-    }
-
-    /// The reply to the request with this header, which came from `origin`.
-    pub(crate) fn to(origin: Origin, header: &Header) -> Self {
         Reply {
-            origin: Some(origin),
+            device: Some(device.clone()),
             unique: header.unique,
             opcode: header.opcode,
         }
@@ -63,10 +40,10 @@ impl Reply {
     }
 
     fn send(mut self, code: i32, body: &[&[u8]]) {
-        let Some(origin) = self.origin.take() else {
+        let Some(device) = self.device.take() else {
             return;
         };
-        let Err(error) = origin.send(self.unique, code, body) else {
+        let Err(error) = device.send(self.unique, code, body) else {
             return;
         };
         match error {
@@ -86,7 +63,7 @@ impl Reply {
                     "the kernel refuses a reply"
                 );
                 // The caller must not wait for ever. The kernel may have removed the request.
-                let _ = origin.send(self.unique, -EIO, &[]);
+                let _ = device.send(self.unique, -EIO, &[]);
             }
         }
     }
@@ -174,12 +151,12 @@ impl Reply {
 
 impl Drop for Reply {
     fn drop(&mut self) {
-        if let Some(origin) = self.origin.take() {
+        if let Some(device) = self.device.take() {
             tracing::debug!(
                 operation = opcode::name(self.opcode),
                 "a request ends without a reply"
             );
-            let _ = origin.send(self.unique, -EIO, &[]);
+            let _ = device.send(self.unique, -EIO, &[]);
         }
     }
 }

@@ -14,9 +14,8 @@ use super::header::Header;
 use super::landing::Landing;
 use super::mount::{Channel, Users};
 use super::operation::{Operation, WriteIn};
-use super::reply::{Origin, Reply};
+use super::reply::Reply;
 use super::request::{self, Request, WRITE_HEAD};
-use super::ring::{Ring, Share};
 use rustix::io::Errno;
 use std::io;
 use std::ops::DerefMut;
@@ -78,7 +77,6 @@ pub struct Reader {
     buffer: Vec<u8>,
     users: Users,
     owner: u32,
-    ring: Option<Ring>,
 }
 
 impl AsFd for Reader {
@@ -95,7 +93,6 @@ impl Reader {
             buffer,
             users,
             owner: rustix::process::geteuid().as_raw(),
-            ring: None,
         }
     }
 
@@ -110,7 +107,6 @@ impl Reader {
             buffer,
             users,
             owner,
-            ring: _,
         } = self;
         let (received, in_parts) = match landing.parts(buffer, |len| handler.buffer(len)) {
             Some(mut parts) => (device.receive_parts(&mut parts)?, true),
@@ -121,7 +117,6 @@ impl Reader {
             Received::Empty => return Ok(ReadResult::Empty),
             Received::Ended => return Ok(ReadResult::Ended),
         };
-        let origin = Origin::Device(device.clone());
         let may_use = |header: &Header| may_use(*users, *owner, header);
         if in_parts {
             if let Some(head) = buffer.first_chunk::<WRITE_HEAD>()
@@ -130,7 +125,7 @@ impl Reader {
             {
                 landing.expect(&to, data.len());
                 trace(&header);
-                let reply = Reply::to(origin, &header);
+                let reply = Reply::new(device, &header);
                 match may_use(&header) {
                     true => handler.write(&header, &to, data, reply),
                     false => reply.error(Errno::ACCESS.raw_os_error()),
@@ -140,34 +135,8 @@ impl Reader {
             landing.join(buffer, len);
         }
         let bytes = &buffer[..len];
-        handle(origin, bytes, handler, may_use, |to, len| {
+        handle(device, bytes, handler, may_use, |to, len| {
             landing.expect(to, len);
-        })
-    }
-
-    /// The ring that requests come by, if there is one. By the descriptor come then only those
-    /// that have no reply.
-    pub fn ring(&mut self) -> Option<&mut Ring> {
-        self.ring.as_mut()
-    }
-
-    /// Hands over the requests that [`Ring::wait`] has found, whatever their number, and ends
-    /// the round.
-    pub fn read_ring(&mut self, handler: &impl Handler) -> io::Result<ReadResult> {
-        let (users, owner) = (self.users, self.owner);
-        let Some(ring) = &mut self.ring else {
-            return Ok(ReadResult::Empty);
-        };
-        let relief = ring.relief();
-        let goes_on = ring.hand_over(|bytes, answer| {
-            let is_relief = |header: &Header| relief != 0 && header.pid() == relief;
-            let may_use = |header: &Header| !is_relief(header) && may_use(users, owner, header);
-            handle(Origin::Ring(answer), bytes, handler, may_use, |_, _| {}).map(drop)
-        })?;
-        ring.end_round();
-        Ok(match goes_on {
-            true => ReadResult::Handled,
-            false => ReadResult::Ended,
         })
     }
 }
@@ -189,33 +158,17 @@ impl Channel {
     }
 
     /// Starts as many threads as there are `loops`, each of which runs one with a reader that
-    /// does not block, until the mount's end. Each takes one of `rings`, if INIT has agreed on
-    /// them ([`Features::has_ring`](super::Features::has_ring)); there are as many then.
-    pub fn serve_loops<L>(self, loops: Vec<L>, rings: Vec<Ring>) -> io::Result<Serving>
+    /// does not block, until the mount's end.
+    pub fn serve_loops<L>(self, loops: Vec<L>) -> io::Result<Serving>
     where
         L: FnOnce(Reader) -> io::Result<()> + Send + 'static,
     {
         let mut parts = Vec::new();
-        let of = loops.len();
-        if self.features().has_ring() != (rings.len() == of && of > 0) {
-            return Err(io::Error::other(
-                "INIT agreed on something else than there is",
-            ));
-        }
-        let mut rings = rings.into_iter();
-        for (number, body) in loops.into_iter().enumerate() {
+        for body in loops {
             // Not the device of the mount itself: others may have its open file description.
             let device = self.one_more_device()?;
             device.set_nonblocking()?;
-            let mut ring = rings.next();
-            if let Some(ring) = &mut ring {
-                let payload = self.features().max_payload;
-                ring.assign(&device, payload, Share { number, of })?;
-            }
-            let reader = Reader {
-                ring,
-                ..self.reader(device)
-            };
+            let reader = self.reader(device);
             parts.push((reader, body));
         }
         self.start("worker", parts, |(reader, body)| body(reader))
@@ -307,7 +260,7 @@ fn trace(header: &Header) {
 
 /// Hands one message of the kernel over. `on_write` hears of a WRITE, and of the length of its data.
 fn handle(
-    origin: Origin,
+    device: &Arc<Device>,
     bytes: &[u8],
     handler: &impl Handler,
     may_use: impl Fn(&Header) -> bool,
@@ -323,7 +276,7 @@ fn handle(
                 header.opcode,
                 opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT
             ) {
-                Reply::to(origin, &header).error(Errno::IO.raw_os_error());
+                Reply::new(device, &header).error(Errno::IO.raw_os_error());
             }
             return Ok(ReadResult::Handled);
         }
@@ -340,13 +293,13 @@ fn handle(
         }
         Operation::Interrupt { unique } => handler.interrupt(unique),
         Operation::Destroy => {
-            Reply::to(origin, header).ok();
+            Reply::new(device, header).ok();
             return Ok(ReadResult::Ended);
         }
         _ if !may_use(header) => {
-            Reply::to(origin, header).error(Errno::ACCESS.raw_os_error());
+            Reply::new(device, header).error(Errno::ACCESS.raw_os_error());
         }
-        _ => handler.handle(&request, Reply::to(origin, header)),
+        _ => handler.handle(&request, Reply::new(device, header)),
     }
     Ok(ReadResult::Handled)
 }

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from program.effects import *  # noqa: F403
-from program.ring_support import no_rings_here, rings, switched
 from program.support import *  # noqa: F403
 from program.wire import Relay
 
@@ -102,22 +101,6 @@ def test_event_loops():
                 assert (server.mnt / "a").read_bytes() == b"x" * 100_000
                 (server.mnt / f"b-{workers}").write_bytes(os.urandom(3 << 20))
         expect(server.mount("workers=17"), 1, "'workers=17' is not allowed")
-
-
-@effect("io_uring")
-def test_requests_by_io_uring():
-    with Server() as server:
-        (server.export / "a").write_bytes(b"x" * 100_000)
-        with switched("Y"):
-            with mount(server, "io_uring=off") as said:
-                assert rings(said["pid"]) == 0 and "io_uring" not in said["options"], said["options"]
-        if reason := no_rings_here():
-            pytest.skip(reason)
-        with switched("Y"):
-            with mount(server, "io_uring=on,workers=3") as said:
-                assert rings(said["pid"]) == 3 and "io_uring=on" in said["options"].split(","), said["options"]
-                assert (server.mnt / "a").read_bytes() == b"x" * 100_000
-        expect(server.mount("io_uring=yes"), 1, "'io_uring=yes' is not allowed: io_uring takes on or off")
 
 
 @effect("metrics")

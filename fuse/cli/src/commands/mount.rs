@@ -215,7 +215,7 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
     let device = fuse_mount::attach(&plan.point, &plan.spec.source(), &plan.options)?;
     let probe = Arc::new(device.try_clone().map_err(system)?);
     let fuse = settings::fuse(&plan.spec, &plan.options, locks.local);
-    let mut options = Options {
+    let options = Options {
         local_lock: Some(locks.local),
         ..plan.options.clone()
     };
@@ -232,8 +232,6 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
             ));
         }
     };
-    // Statistics show whether io_uring is in use, not whether it was asked for.
-    options.io_uring &= session.has_ring();
     let own = session.own_mount().id();
     let mount = mounts::all()
         .ok()
@@ -264,9 +262,6 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
     }
     report(plan, log, reporter, &mounted, &options, &reason)?;
     info!("mounted: {}; {reason}", mounted.description);
-    if let Some(reason) = session.why_no_ring() {
-        warn!("requests come by /dev/fuse and not by io_uring: {reason}");
-    }
     let service = Service {
         mounted,
         fs,

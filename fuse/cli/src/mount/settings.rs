@@ -133,7 +133,6 @@ pub(crate) fn fuse(spec: &MountSource, options: &Options, local_lock: LocalLock)
         },
         // Waking a thread on an idle CPU costs more than a call, so there are few workers.
         workers: options.workers(),
-        io_uring: options.io_uring,
         threads: options.threads.unwrap_or(cpus().clamp(1, 4)),
         kernel_checks: permissions(options) == Permissions::Kernel,
         posix_locks: matches!(local_lock, LocalLock::None | LocalLock::Flock),

@@ -230,8 +230,6 @@ pub struct Options {
     pub readahead: u64,
     /// The number of event loops; `None` chooses by the number of CPUs.
     pub workers: Option<usize>,
-    /// Whether to receive requests by io_uring, where the kernel offers it.
-    pub io_uring: bool,
     /// FUSE reader threads in place of event loops; `None` chooses by the number of CPUs.
     pub threads: Option<usize>,
     /// Where Prometheus metrics are served.
@@ -315,7 +313,6 @@ impl Default for Options {
             dirty: None,
             readahead: 4 << 20,
             workers: None,
-            io_uring: false,
             threads: None,
             metrics: None,
             allow_other: None,

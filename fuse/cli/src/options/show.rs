@@ -206,9 +206,6 @@ impl Options {
         words.value("dirty", show_size(self.dirty_limit()));
         words.value("readahead", show_size(self.readahead));
         words.value("workers", self.workers());
-        if self.io_uring {
-            words.value("io_uring", "on");
-        }
         if let Some(threads) = self.threads {
             words.value("threads", threads);
         }

@@ -187,7 +187,6 @@ const SETTINGS: &[(&str, Change)] = &[
     ("dirty=8M", |o| o.dirty = Some(8 << 20)),
     ("readahead=0", |o| o.readahead = 0),
     ("workers=3", |o| o.workers = Some(3)),
-    ("io_uring=on", |o| o.io_uring = true),
     ("threads=2", |o| o.threads = Some(2)),
     ("metrics=9100", |o| {
         o.metrics = Some(MetricsAt::Tcp(([127, 0, 0, 1], 9100).into()))
@@ -427,7 +426,6 @@ fn values_are_checked_by_name() {
         "proto=ib",
         "cache=1K",
         "workers=17",
-        "io_uring=yes",
         "threads=0",
         "mounthost=",
         "mountproto=quic",

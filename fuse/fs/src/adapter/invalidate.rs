@@ -214,8 +214,7 @@ impl Invalidator {
                         false => MOST_PAUSES_OF_ATTRIBUTES,
                     };
                     // The queue is checked first: READs that it held are known as under way then.
-                    let early =
-                        tries < most && (!queued.is_empty_blocking() || fs.may_miss_end(node, 0));
+                    let early = tries < most && (!queued.is_empty() || fs.may_miss_end(node, 0));
                     if early || of_data && fs.is_kernel_reading_for(node, SILENCE) {
                         queue.put(node, tries.saturating_add(1));
                     } else if !of_data {

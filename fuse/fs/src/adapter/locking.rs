@@ -32,7 +32,7 @@ async fn reads_answered<N: Nfs3>(fs: &Arc<Fs<N>>, queued: &Queued, node: u64) {
     for _ in 0..MOST_ROUNDS {
         fs.kernel_reads_answered(node).await;
         // The queue is checked first: READs that it held are known as under way then.
-        if queued.is_empty().await && !fs.is_kernel_reading(node) {
+        if queued.is_empty() && !fs.is_kernel_reading(node) {
             return;
         }
         tokio::time::sleep(PAUSE).await;

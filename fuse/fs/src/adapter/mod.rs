@@ -33,7 +33,6 @@ mod pending_replies;
 mod proc;
 mod queued;
 mod replies;
-mod ring;
 mod signals;
 mod state;
 mod turns;
@@ -51,9 +50,7 @@ use crate::fs::Fs;
 use credentials::Credentials;
 use invalidate::Invalidator;
 use nfsrdma_channel::abi::init;
-use nfsrdma_channel::{
-    Channel, Handler, MountOptions, Ring, RingRefused, Rounds, Serving, Users, Wanted, rings,
-};
+use nfsrdma_channel::{Channel, Handler, MountOptions, Serving, Users, Wanted};
 use nfsrdma_nfs3::Nfs3;
 use parking_lot::{Condvar, Mutex};
 use queued::Queued;
@@ -93,8 +90,6 @@ pub struct FuseOptions {
     pub workers: usize,
     /// Threads that read requests where there are no workers, each with a cloned descriptor.
     pub threads: usize,
-    /// Requests come to the workers by io_uring, where the kernel offers it.
-    pub io_uring: bool,
     /// Requests the kernel may have in flight in the background (read-ahead, direct I/O).
     pub max_background: u16,
     /// Largest WRITE request of the kernel, in bytes.
@@ -117,7 +112,6 @@ impl Default for FuseOptions {
             access: Access::Owner,
             workers: 2,
             threads: 2,
-            io_uring: false,
             max_background: 64,
             max_write: 1 << 20,
             kernel_checks: false,
@@ -138,23 +132,19 @@ pub struct Session {
     invalidator: Invalidator,
     stop: Arc<(Mutex<bool>, Condvar)>,
     mount: Arc<OwnMount>,
-    has_ring: bool,
-    /// Why there is none though it was asked for.
-    no_ring: Option<String>,
 }
 
 /// Mounts `fs` on `dir` and serves it from threads of its own. Returns when the kernel has
 /// accepted the mount.
 pub fn mount<N: Nfs3>(fs: Arc<Fs<N>>, dir: &Path, options: &FuseOptions) -> io::Result<Session> {
     let dir = dir.canonicalize()?;
-    let rings = rings_wanted(options);
     let channel = Channel::mount(
         &dir,
         &mount_options(options),
         users(options),
-        wanted(options, acl_flags(&fs, options) | ring_flag(&rings)),
+        wanted(options, acl_flags(&fs, options)),
     )?;
-    start(fs, channel, OwnMount::on(&dir), options, (false, rings))
+    start(fs, channel, OwnMount::on(&dir), options, false)
 }
 
 /// Mounts another file system with the same flags, threads and options: to tell what FUSE
@@ -183,31 +173,12 @@ pub fn serve<N: Nfs3>(
     options: &FuseOptions,
 ) -> io::Result<Session> {
     let own = OwnMount::on(dir);
-    let rings = rings_wanted(options);
     let channel = Channel::adopt(
         device,
         users(options),
-        wanted(options, acl_flags(&fs, options) | ring_flag(&rings)),
+        wanted(options, acl_flags(&fs, options)),
     )?;
-    start(fs, channel, own, options, (true, rings))
-}
-
-/// A ring for each worker, if they are wanted and the kernel has them; else the reason.
-fn rings_wanted(options: &FuseOptions) -> Result<Vec<Ring>, String> {
-    if !options.io_uring {
-        return Ok(Vec::new());
-    }
-    if options.workers == 0 {
-        return Err("there are no workers (workers=0)".into());
-    }
-    rings(options.workers).map_err(|refused| refused.to_string())
-}
-
-fn ring_flag(rings: &Result<Vec<Ring>, String>) -> u64 {
-    match rings {
-        Ok(rings) if !rings.is_empty() => init::OVER_IO_URING,
-        _ => 0,
-    }
+    start(fs, channel, own, options, true)
 }
 
 /// The INIT flags that a mount with ACLs asks for in addition.
@@ -264,31 +235,18 @@ fn mount_options(options: &FuseOptions) -> MountOptions {
     }
 }
 
-/// Starts what a mount needs. `deferring`: calls of several requests are sent together. `rings`:
-/// what requests come by if INIT has agreed on that.
+/// Starts what a mount needs. `deferring`: calls of several requests are sent together.
 fn start<N: Nfs3>(
     fs: Arc<Fs<N>>,
     channel: Channel,
     mount: OwnMount,
     options: &FuseOptions,
-    (deferring, rings): (bool, Result<Vec<Ring>, String>),
+    deferring: bool,
 ) -> io::Result<Session> {
-    let rings = match rings {
-        Ok(rings) if !rings.is_empty() && !channel.features().has_ring() => {
-            Err(RingRefused::NotOffered.to_string())
-        }
-        rings => rings,
-    };
-    let (rings, no_ring) = match rings {
-        Ok(rings) => (rings, None),
-        Err(reason) => (Vec::new(), Some(reason)),
-    };
     let mount = Arc::new(mount);
     let own = mount.clone();
     fs.set_hold(Box::new(move |on| own.hold(on)));
-    let has_ring = !rings.is_empty();
-    let rounds: Vec<Rounds> = rings.iter().map(Ring::rounds).collect();
-    let queued = Queued::new(channel.device(), options.workers, rounds.clone());
+    let queued = Queued::new(channel.device(), options.workers);
     let notifiers = (channel.notifier(), channel.waiting_notifier());
     let invalidator = Invalidator::start(&fs, notifiers, &queued)?;
     let waiting = Arc::new(Waiting::default());
@@ -319,13 +277,12 @@ fn start<N: Nfs3>(
             let loops = workers
                 .into_iter()
                 .map(|worker| |reader| worker.run(reader));
-            channel.serve_loops(loops.collect(), rings)?
+            channel.serve_loops(loops.collect())?
         }
     };
     let stop = Arc::new((Mutex::new(false), Condvar::new()));
     let own = fs.clone();
     let interrupts = waiting.watch(move || own.hold_unsafe())?;
-    let relief = ring::Relief::new(rounds, mount.clone());
     let ticker = {
         let stop = stop.clone();
         std::thread::Builder::new()
@@ -334,7 +291,6 @@ fn start<N: Nfs3>(
                 let mut seen = Vec::new();
                 tick(&fs, &requests, &credentials, &stop, || {
                     workers.look_after(&mut seen);
-                    relief.look_after();
                 });
             })?
     };
@@ -346,8 +302,6 @@ fn start<N: Nfs3>(
         ticker: Mutex::new(Some(ticker)),
         stop,
         mount,
-        has_ring,
-        no_ring,
     })
 }
 
@@ -402,16 +356,6 @@ impl Session {
     /// sight at once and ends it with its last user. Flush with `Fs::shutdown` afterwards.
     pub fn unmount(&self, lazy: bool) -> io::Result<()> {
         self.mount.unmount(lazy)
-    }
-
-    /// Whether requests come by io_uring.
-    pub fn has_ring(&self) -> bool {
-        self.has_ring
-    }
-
-    /// Why they do not, if they were to.
-    pub fn why_no_ring(&self) -> Option<&str> {
-        self.no_ring.as_deref()
     }
 
     /// The mount itself.

@@ -10,9 +10,6 @@
 //! loop holds a request that it has not handled ([`Queued::taking`]); then all READs that were
 //! queued before are among the known ones.
 //!
-//! Requests that come by io_uring are not in this queue. All that had arrived are handled when each
-//! worker has ended a round that it began afterwards ([`nfsrdma_channel::Rounds`]).
-//!
 //! A READ that the kernel makes after the check, and before the notification or reply, is missed.
 //! This is most likely just after the reply to a READ, when the program makes the next one.
 //! Therefore READs count as under way for a short time after the last one.
@@ -26,7 +23,7 @@
 //! nothing in a request shows that it is read-ahead: its length does not, because the kernel also
 //! reads folios of several pages for a program.)
 
-use nfsrdma_channel::{Device, Rounds};
+use nfsrdma_channel::Device;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::AsFd;
@@ -44,18 +41,6 @@ pub(super) fn has_request(device: &Device) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(device.as_fd(), PollFlags::IN)];
     poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
         && fds[0].revents() == PollFlags::IN
-}
-
-/// Notifies the receiver when it is dropped.
-struct Over(Option<oneshot::Sender<()>>);
-
-impl Drop for Over {
-    fn drop(&mut self) {
-        if let Some(over) = self.0.take() {
-            // The receiver may be gone.
-            let _ = over.send(());
-        }
-    }
 }
 
 /// The event loops that take requests. The number of each is odd while it may have taken a request
@@ -104,8 +89,6 @@ struct State {
 
 struct Shared {
     device: Arc<Device>,
-    /// The rounds of each io_uring by which requests come.
-    rounds: Vec<Rounds>,
     state: Mutex<State>,
     more: Condvar,
     loops: Arc<Loops>,
@@ -129,10 +112,9 @@ pub(super) struct Queued {
 
 impl Queued {
     /// `loops` is the number of event loops.
-    pub(super) fn new(device: &Arc<Device>, loops: usize, rounds: Vec<Rounds>) -> Arc<Self> {
+    pub(super) fn new(device: &Arc<Device>, loops: usize) -> Arc<Self> {
         let shared = Arc::new(Shared {
             device: device.clone(),
-            rounds,
             state: Mutex::default(),
             more: Condvar::new(),
             loops: Arc::new(Loops::new(loops)),
@@ -151,43 +133,9 @@ impl Queued {
         Taking(round)
     }
 
-    /// Whether the queue is empty, and all requests that it held are handled. If requests come by
-    /// io_uring, waits until those that had arrived are handled, and returns true.
-    pub(super) async fn is_empty(&self) -> bool {
-        match self.rounds_over() {
-            Some(over) => {
-                // An error means the end of the mount.
-                let _ = over.await;
-                true
-            }
-            None => self.shared.is_empty(),
-        }
-    }
-
-    /// As [`Queued::is_empty`], for threads that may block; not for those that handle requests.
-    pub(super) fn is_empty_blocking(&self) -> bool {
-        match self.rounds_over() {
-            Some(over) => {
-                let _ = over.blocking_recv();
-                true
-            }
-            None => self.shared.is_empty(),
-        }
-    }
-
-    /// Notified when each ring has ended a round that begins from now on; `None` without rings.
-    fn rounds_over(&self) -> Option<oneshot::Receiver<()>> {
-        if self.shared.rounds.is_empty() {
-            return None;
-        }
-        let (over, told) = oneshot::channel();
-        // The last clone to be dropped notifies the receiver.
-        let over = Arc::new(Over(Some(over)));
-        for rounds in &self.shared.rounds {
-            let over = over.clone();
-            rounds.after(move || drop(over));
-        }
-        Some(told)
+    /// Whether the queue is empty, and all requests that it held are handled.
+    pub(super) fn is_empty(&self) -> bool {
+        self.shared.is_empty()
     }
 
     /// Waits until the queue is empty and then `condition` is true, but for `most` at most.
@@ -196,9 +144,6 @@ impl Queued {
         most: Duration,
         condition: impl Fn() -> bool + Send + 'static,
     ) {
-        if let Some(over) = self.rounds_over() {
-            let _ = over.await;
-        }
         if self.shared.is_quiet(&condition) {
             return;
         }
@@ -206,12 +151,7 @@ impl Queued {
     }
 
     /// Waits until all requests that were read before this call are handled, but for `most` at most.
-    /// If requests come by io_uring: also those that had arrived.
     pub(super) async fn until_handled(&self, most: Duration) {
-        if let Some(over) = self.rounds_over() {
-            let _ = tokio::time::timeout(most, over).await;
-            return;
-        }
         let (loops, rounds) = (self.shared.loops.clone(), self.shared.loops.busy());
         if rounds.is_empty() {
             return;
@@ -263,7 +203,7 @@ impl Shared {
 
     /// The order matters: see the head of this file.
     fn is_quiet(&self, condition: impl Fn() -> bool) -> bool {
-        (!self.rounds.is_empty() || self.is_empty()) && condition()
+        self.is_empty() && condition()
     }
 
     fn run(&self) {

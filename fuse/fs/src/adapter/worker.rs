@@ -44,9 +44,9 @@ const MOST_REQUESTS: u32 = 16;
 const SPIN: Duration = Duration::from_micros(100);
 
 /// What an event is about; numbers from `CONNECTION` on are connections.
-pub(super) const DEVICE: u64 = 0;
-pub(super) const WAKE: u64 = 1;
-pub(super) const CONNECTION: u64 = 2;
+const DEVICE: u64 = 0;
+const WAKE: u64 = 1;
+const CONNECTION: u64 = 2;
 
 /// What the workers of a mount share.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ pub(super) struct Workers {
     listeners: Listeners,
     event_fds: Vec<Arc<EventFd>>,
     /// The mount is gone, as a worker that listens has found.
-    pub(super) ended: AtomicBool,
+    ended: AtomicBool,
 }
 
 impl Workers {
@@ -102,13 +102,13 @@ fn wait_for_events(
 
 /// One event loop.
 pub(super) struct Worker<N: Nfs3> {
-    pub(super) number: usize,
-    pub(super) all: Arc<Workers>,
-    pub(super) adapter: Arc<Adapter<N>>,
-    pub(super) drivers: Vec<Driver>,
+    number: usize,
+    all: Arc<Workers>,
+    adapter: Arc<Adapter<N>>,
+    drivers: Vec<Driver>,
     epoll: OwnedFd,
     /// Rung when a connection is lent to this worker, and when the worker is invited to listen.
-    pub(super) event_fd: Arc<EventFd>,
+    event_fd: Arc<EventFd>,
     listening: bool,
     load: Load,
     /// Spinning while a call is under way, which pays if the server is near, and while none is,
@@ -120,18 +120,18 @@ pub(super) struct Worker<N: Nfs3> {
     began: Instant,
     /// Looking for another request after one was read.
     more: Attempts,
-    pub(super) landing: Landing<BufMut>,
+    landing: Landing<BufMut>,
 }
 
 /// What a wait found.
 #[derive(Debug, Default)]
-pub(super) struct Found {
-    pub(super) request: bool,
-    pub(super) rung: bool,
+struct Found {
+    request: bool,
+    rung: bool,
     /// One bit for each connection; there are few.
-    pub(super) connections: u64,
+    connections: u64,
     /// For how long the thread slept.
-    pub(super) slept: Duration,
+    slept: Duration,
 }
 
 impl<N: Nfs3> Worker<N> {
@@ -169,9 +169,6 @@ impl<N: Nfs3> Worker<N> {
         for driver in &mut self.drivers {
             let event_fd = self.event_fd.clone();
             driver.attach(Arc::new(move || event_fd.notify()));
-        }
-        if reader.ring().is_some() {
-            return self.run_on_ring(reader);
         }
         let mut events = Vec::with_capacity(8);
         loop {
@@ -231,7 +228,7 @@ impl<N: Nfs3> Worker<N> {
     }
 
     /// The connections that have something to do at once, and until when to wait at most.
-    pub(super) fn arm(&mut self) -> (u64, Option<Instant>) {
+    fn arm(&mut self) -> (u64, Option<Instant>) {
         let (mut connections, mut until) = (0, None);
         for (index, driver) in self.drivers.iter_mut().enumerate() {
             match driver.arm() {

@@ -99,14 +99,6 @@ pub(super) static TABLE: &[Entry] = &[
         d.options.workers = Some(count as usize);
         d.claim(n, count)
     }),
-    value!("io_uring", "on or off", |d, n, v| {
-        d.options.io_uring = match v {
-            "on" => true,
-            "off" => false,
-            _ => return d.bad(n, "on or off"),
-        };
-        d.claim(n, v)
-    }),
     value!("metrics", METRICS, |d, n, v| {
         let at = match v.strip_prefix("unix:") {
             // A path has at most 107 bytes (unix(7)), and as an option no commas or quotes.
