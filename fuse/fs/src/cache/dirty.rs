@@ -1,14 +1,8 @@
 //! The part of [`Pages`] that moves written data to the server: it takes bytes from dirty over
 //! writing, unstable and committing to clean ([`block`](super::block) explains the states).
 //!
-//! # Bytes written along
-//!
-//! A WRITE may contain, besides data that programs wrote, clean bytes between two dirty ranges, so
-//! that both go in one WRITE ([`Gaps::Join`]). These bytes must be valid and clean, and every page
-//! (4 KiB) of them must have dirty bytes as well. Linux's client does the same (it extends a write
-//! to its page, never beyond), under the same condition: the caller permits it only while there is
-//! no sign that somebody else changes the file. Programs on two machines that write to one page of
-//! a file without locking it lose data with either client; with page-aligned records they do not.
+//! A WRITE contains bytes that programs wrote, and no others: what lies between two of them may have been
+//! written by another client since it was read. Dirty ranges that touch become one WRITE.
 
 use super::block::Block;
 use super::pages::{PAGE, Pages, fit};
@@ -36,26 +30,8 @@ pub enum Verdict {
     Restarted,
 }
 
-/// What may be sent between the dirty ranges of one WRITE.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Gaps {
-    /// Nothing: only data that programs wrote is sent.
-    Keep,
-    /// Clean bytes of the same pages.
-    Join,
-}
-
 /// Parts of blocks: the offset of the block, and a range of its bytes.
 type Parts = SmallVec<[(u64, Range<u32>); 4]>;
-
-/// Adds a part. One that goes on where the last one ends becomes one with it: a block in which every
-/// second word is dirty would otherwise have 100,000 parts, each of which costs a buffer in the WRITE.
-fn push(parts: &mut Parts, (start, range): (u64, Range<u32>)) {
-    match parts.last_mut() {
-        Some((of, last)) if *of == start && last.end == range.start => last.end = range.end,
-        _ => parts.push((start, range)),
-    }
-}
 
 impl Pages {
     /// Stores data that a program wrote, and marks it dirty. Returns how many bytes it stored:
@@ -178,9 +154,8 @@ impl Pages {
         within: Range<u64>,
         most: u32,
         full: bool,
-        gaps: Gaps,
     ) -> Option<WriteJob> {
-        let parts = self.next_run(within, most, full, gaps)?;
+        let parts = self.next_run(within, most, full)?;
         let (first, range) = parts.first()?;
         let mut job = WriteJob {
             offset: first + u64::from(range.start),
@@ -202,7 +177,7 @@ impl Pages {
 
     /// The first run of data to write inside `within`: consecutive parts of blocks. The cost is
     /// proportional to the run (with `full`, to the runs before it as well), not to all dirty data.
-    fn next_run(&self, within: Range<u64>, most: u32, full: bool, gaps: Gaps) -> Option<Parts> {
+    fn next_run(&self, within: Range<u64>, most: u32, full: bool) -> Option<Parts> {
         let first = self.block_at(within.start).map_or(within.start, |b| b.0);
         let mut parts = Parts::new();
         let (mut end, mut len) = (0, 0);
@@ -220,27 +195,15 @@ impl Pages {
                 for range in block.writing.gaps(dirty) {
                     let offset = start + u64::from(range.start);
                     if !parts.is_empty() && offset != end {
-                        let between = match gaps {
-                            Gaps::Join => self.unchanged(end..offset),
-                            Gaps::Keep => None,
-                        };
-                        match between {
-                            Some(between) if len + (offset - end) < u64::from(most) => {
-                                len += offset - end;
-                                for part in between {
-                                    push(&mut parts, part);
-                                }
-                            }
-                            // This run is too short: look for a full one after it.
-                            _ if full && len < u64::from(most) => {
-                                parts.clear();
-                                len = 0;
-                            }
-                            _ => break 'blocks,
+                        if !full || len == u64::from(most) {
+                            break 'blocks;
                         }
+                        // This run is too short: look for a full one after it.
+                        parts.clear();
+                        len = 0;
                     }
                     let taken = u64::from(range.end - range.start).min(u64::from(most) - len);
-                    push(&mut parts, (start, range.start..range.start + taken as u32));
+                    parts.push((start, range.start..range.start + taken as u32));
                     len += taken;
                     end = offset + taken;
                     if len == u64::from(most) {
@@ -250,31 +213,6 @@ impl Pages {
             }
         }
         (len > 0 && (!full || len == u64::from(most))).then_some(parts)
-    }
-
-    /// The parts of `gap`, which lies between dirty bytes, if it may be written along.
-    fn unchanged(&self, gap: Range<u64>) -> Option<Parts> {
-        // The gap must not contain a whole page, to which no program wrote.
-        if gap.end / PAGE * PAGE > gap.start.next_multiple_of(PAGE) {
-            return None;
-        }
-        let mut parts = Parts::new();
-        let mut at = gap.start;
-        while at < gap.end {
-            let (start, block) = self.block_at(at)?;
-            let stop = gap.end.min(start + u64::from(block.size));
-            let inside = (at - start) as u32..(stop - start) as u32;
-            let taken = [&block.writing, &block.unstable, &block.committing];
-            let clean = taken
-                .iter()
-                .all(|set| set.within(inside.clone()).next().is_none());
-            if !clean || !block.valid.covers(inside.clone()) {
-                return None;
-            }
-            parts.push((start, inside));
-            at = stop;
-        }
-        Some(parts)
     }
 
     /// The reply to a WRITE of `sent`: the server accepted the first `count` bytes. The rest is
@@ -342,14 +280,6 @@ impl Pages {
             self.touch(start, &mut f);
         }
         set(self).is_empty()
-    }
-
-    /// Whether there are at least `count` dirty ranges in blocks that have data to send. It looks
-    /// at no more ranges than that.
-    pub(super) fn has_dirty_ranges(&self, count: usize) -> bool {
-        let blocks = self.index.idle.iter().map(|start| &self.blocks[start]);
-        let ranges = blocks.flat_map(|block| block.dirty.within(0..block.size));
-        ranges.take(count).count() == count
     }
 
     /// Whether there is dirty data that is not in a WRITE under way.
@@ -446,29 +376,5 @@ impl Pages {
             });
         }
         (all, self.index.committing.is_empty())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use nfsrdma_rdma::Pool;
-
-    #[test]
-    fn a_block_of_which_every_second_word_is_dirty_is_one_part_of_a_write() {
-        let pool = Pool::new(8 << 20).unwrap();
-        let mut alloc = |len: usize| pool.alloc(len);
-        let mut pages = Pages::default();
-        let clean = pool.alloc(MAX_PIECE as usize).unwrap();
-        pages.fill(0, clean.freeze(), MAX_PIECE as u32, &mut alloc);
-        for at in (0..MAX_PIECE).step_by(16) {
-            assert_eq!(pages.write(at, &vec![1; 8], &mut alloc), 8);
-        }
-        let most = MAX_PIECE as u32;
-        let job = pages.begin_write(0..u64::MAX, most, false, Gaps::Join);
-        let job = job.unwrap();
-        assert_eq!((job.offset, job.len), (0, most - 8));
-        assert_eq!(job.data.len(), 1);
-        assert_eq!((pages.dirty(), pages.writing()), (0, MAX_PIECE - 8));
     }
 }

@@ -8,7 +8,6 @@
 mod block;
 mod budget;
 mod dirty;
-mod gaps;
 mod lent;
 mod line;
 #[cfg(test)]
@@ -22,7 +21,7 @@ mod write_back_tests;
 mod write_data;
 
 pub use budget::{Budget, Evict};
-pub use dirty::{Gaps, Verdict, WriteJob};
+pub use dirty::{Verdict, WriteJob};
 pub use lent::Lent;
 pub use line::{Line, Turn};
 pub use pages::{MAX_PIECE, PAGE, Pages, Piece};

@@ -1,6 +1,6 @@
 //! A property test of [`Pages`] against a flat file and a model of a server that can restart.
 
-use super::{Gaps, PAGE, Pages, Verdict, WriteData, WriteJob};
+use super::{PAGE, Pages, Verdict, WriteData, WriteJob};
 use nfsrdma_rdma::{Buf, BufMut, Pool};
 use nfsrdma_xdr::nfs3::{Stable, Verifier};
 use proptest::prelude::*;
@@ -14,8 +14,8 @@ enum Step {
     /// First page, number of pages, and byte: written from a buffer that can become a block.
     WriteBuffer(usize, usize, u8),
     Read(usize, usize),
-    /// Send a WRITE of at most this many bytes; whether it must be full; whether gaps are joined.
-    Send(usize, bool, bool),
+    /// Send a WRITE of at most this many bytes; whether it must be full.
+    Send(usize, bool),
     /// The server answers the oldest WRITE: it accepts this share (of 255) of it, stable or not.
     Answer(u8, bool),
     Refuse,
@@ -38,8 +38,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => (at.clone(), 1usize..5, any::<u8>())
             .prop_map(|(a, n, b)| Step::WriteBuffer(a / PAGE as usize, n, b)),
         6 => (at.clone(), len.clone()).prop_map(|(a, l)| Step::Read(a, l)),
-        5 => (prop_oneof![Just(512usize), Just(4096), Just(16384)], any::<bool>(), any::<bool>())
-            .prop_map(|(most, full, join)| Step::Send(most, full, join)),
+        5 => (prop_oneof![Just(512usize), Just(4096), Just(16384)], any::<bool>())
+            .prop_map(|(most, full)| Step::Send(most, full)),
         4 => (1u8..=255, any::<bool>()).prop_map(|(share, stable)| Step::Answer(share, stable)),
         1 => Just(Step::Refuse),
         1 => Just(Step::GiveUp),
@@ -252,9 +252,8 @@ impl World {
                 self.write(at, &buf, WriteData::from(&buf));
             }
             Step::Read(at, len) => self.check(self.inside(at, len)),
-            Step::Send(most, full, join) => {
-                let gaps = if join { Gaps::Join } else { Gaps::Keep };
-                if let Some(job) = self.pages.begin_write(0..u64::MAX, most as u32, full, gaps) {
+            Step::Send(most, full) => {
+                if let Some(job) = self.pages.begin_write(0..u64::MAX, most as u32, full) {
                     assert!(job.len as usize <= most && job.len > 0);
                     assert!(!full || job.len as usize == most);
                     self.sent.push(job);
@@ -336,10 +335,7 @@ impl World {
                 self.answer(255, false);
             }
             while !self.pages.redo(2) {}
-            if let Some(job) = self
-                .pages
-                .begin_write(0..u64::MAX, 16 << 10, false, Gaps::Keep)
-            {
+            if let Some(job) = self.pages.begin_write(0..u64::MAX, 16 << 10, false) {
                 self.sent.push(job);
             } else if self.committing || self.pages.uncommitted() > 0 {
                 self.pages.begin_commit(usize::MAX);

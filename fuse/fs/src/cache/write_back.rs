@@ -20,7 +20,7 @@
 //! between; and so is the data that becomes dirty again because the server restarted. If a COMMIT
 //! is given up without a reply, the next one covers the same data.
 
-use super::dirty::{Gaps, Verdict, WriteJob};
+use super::dirty::{Verdict, WriteJob};
 use super::pages::Pages;
 use super::write_data::WriteData;
 use nfsrdma_rdma::BufMut;
@@ -68,10 +68,6 @@ pub struct WriteLimits {
     pub dirty_file_bytes: usize,
     /// All files together have so much dirty data that small WRITEs are sent, too.
     pub crowded: bool,
-    pub gaps: Gaps,
-    /// Clean bytes are written along only in a file that has had this many dirty ranges at once.
-    /// With fewer ranges few WRITEs are saved, and two machines may write records of one page.
-    pub least_joined: usize,
 }
 
 /// One WRITE to send.
@@ -148,8 +144,6 @@ pub struct WriteBack<C, W> {
     cursor: u64,
     /// When the file became dirty.
     dirtied: u64,
-    /// The file has had [`WriteLimits::least_joined`] dirty ranges at once since it became dirty.
-    scattered: bool,
     /// How often the server has restarted since all data was safe.
     pub(super) restarts: u32,
 }
@@ -170,7 +164,6 @@ impl<C, W> Default for WriteBack<C, W> {
             end: 0,
             cursor: 0,
             dirtied: 0,
-            scattered: false,
             restarts: 0,
         }
     }
@@ -413,35 +406,6 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         }
     }
 
-    /// Pages from `from` on, at most `most` bytes, that are worth reading before a flush, and the
-    /// credential to read them with. Also returns the offset at which to go on, unless the end is
-    /// reached.
-    pub fn worth_reading(
-        &mut self,
-        from: u64,
-        most: u64,
-        limits: &WriteLimits,
-    ) -> (Option<(Range<u64>, C)>, Option<u64>) {
-        if self.gaps(limits) == Gaps::Keep {
-            return (None, None);
-        }
-        let Some(cred) = &self.cred else {
-            return (None, None);
-        };
-        let (pages, next) = self.pages.worth_reading(from, most);
-        (pages.map(|pages| (pages, cred.clone())), next)
-    }
-
-    /// What may be sent between the dirty ranges of a WRITE now.
-    fn gaps(&mut self, limits: &WriteLimits) -> Gaps {
-        self.scattered = self.pages.has_idle_dirty()
-            && (self.scattered || self.pages.has_dirty_ranges(limits.least_joined));
-        match self.scattered {
-            true => limits.gaps,
-            false => Gaps::Keep,
-        }
-    }
-
     /// The next WRITE, if the limits permit another one.
     fn next_write(&mut self, limits: &WriteLimits, full: bool) -> Option<WriteCall<C>> {
         let room = limits.free > 0 && self.pages.writing() < limits.most_bytes;
@@ -471,11 +435,7 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
             return None;
         }
         let cred = self.cred.clone()?;
-        let gaps = match full {
-            true => Gaps::Keep,
-            false => self.gaps(limits),
-        };
-        let job = self.pages.begin_write(within, limits.wtmax, full, gaps)?;
+        let job = self.pages.begin_write(within, limits.wtmax, full)?;
         self.cursor = job.offset + u64::from(job.len);
         self.writes += 1;
         Some(WriteCall {

@@ -2,7 +2,7 @@
 //! a server that can restart, refuse, accept less, and answer calls in any order.
 
 use super::write_back::MOST_RESTARTS;
-use super::{Accepted, Action, Gaps, Goal, PAGE, WriteBack, WriteCall, WriteLimits};
+use super::{Accepted, Action, Goal, PAGE, WriteBack, WriteCall, WriteLimits};
 use nfsrdma_rdma::{BufMut, Pool};
 use nfsrdma_xdr::nfs3::{Stable, Verifier};
 use proptest::prelude::*;
@@ -24,7 +24,6 @@ enum Step {
     Ask {
         goal: Goal,
         free: usize,
-        join: bool,
     },
     /// One of the WRITEs under way is answered: the server accepted this share (of 255) of it.
     Answer {
@@ -55,8 +54,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         8 => (at.clone(), len, any::<u8>(), 0u8..8)
             .prop_map(|(at, len, byte, user)| Step::Write { at, len, byte, user: u8::from(user == 0) }),
         2 => at.prop_map(Step::Fill),
-        8 => (goal, 0usize..4, any::<bool>())
-            .prop_map(|(goal, free, join)| Step::Ask { goal, free, join }),
+        8 => (goal, 0usize..4).prop_map(|(goal, free)| Step::Ask { goal, free }),
         5 => (0usize..8, 1u8..=255, any::<bool>())
             .prop_map(|(which, share, stable)| Step::Answer { which, share, stable }),
         1 => (0usize..8).prop_map(Step::Refuse),
@@ -112,15 +110,13 @@ impl World {
         world
     }
 
-    fn limits(free: usize, join: bool) -> WriteLimits {
+    fn limits(free: usize) -> WriteLimits {
         WriteLimits {
             wtmax: WTMAX,
             free,
             most_bytes: 3 * u64::from(WTMAX),
             dirty_file_bytes: SPACE / 2,
             crowded: false,
-            gaps: if join { Gaps::Join } else { Gaps::Keep },
-            least_joined: 0,
         }
     }
 
@@ -209,15 +205,8 @@ impl World {
         assert_eq!(data.len(), call.job.len as usize);
         for (at, byte) in (call.job.offset as usize..).zip(data) {
             assert!(byte == self.truth[at] || self.refused[at], "byte {at}");
-            assert!(!self.untouched[at] || limits.gaps == Gaps::Join || self.sent_along(at));
+            assert!(!self.untouched[at], "no program wrote byte {at}");
         }
-    }
-
-    /// Whether a byte that no program wrote may be dirty, because it was written along in a WRITE
-    /// that was given up, or whose data a restarting server lost.
-    fn sent_along(&self, at: usize) -> bool {
-        let page = at / PAGE as usize * PAGE as usize;
-        self.untouched[page..page + PAGE as usize].contains(&false)
     }
 
     fn take(&mut self, which: usize) -> Option<WriteCall<u8>> {
@@ -276,8 +265,8 @@ impl World {
                 user,
             } => self.write(at, len, byte, user),
             Step::Fill(at) => self.fill(at),
-            Step::Ask { goal, free, join } => {
-                self.ask(goal, &Self::limits(free, join));
+            Step::Ask { goal, free } => {
+                self.ask(goal, &Self::limits(free));
             }
             Step::Answer {
                 which,
@@ -345,7 +334,7 @@ impl World {
             self.step(Step::Release);
         }
         for _ in 0..10_000 {
-            if !self.ask(Goal::Committed, &Self::limits(2, false)) {
+            if !self.ask(Goal::Committed, &Self::limits(2)) {
                 if self.sent.is_empty() && !self.committing {
                     break;
                 }
@@ -394,12 +383,12 @@ fn written(at: impl IntoIterator<Item = u64>, len: usize) -> (Pool, WriteBack<u8
     (pool, file)
 }
 
-fn limits(join: bool) -> WriteLimits {
+fn limits() -> WriteLimits {
     WriteLimits {
         wtmax: 1 << 20,
         free: 100,
         most_bytes: 1 << 30,
-        ..World::limits(0, join)
+        ..World::limits(0)
     }
 }
 
@@ -409,7 +398,7 @@ fn dirty_memory_is_counted_as_it_is_held() {
     assert_eq!(file.pages().dirty(), 800);
     assert_eq!(file.pages().dirty_held(), 100 * PAGE);
     assert_eq!(file.pages().uncommitted_held(), 0);
-    while let Action::Write(call) = file.next(Goal::Started, &limits(false)) {
+    while let Action::Write(call) = file.next(Goal::Started, &limits()) {
         let sent = call.job.offset..call.job.offset + 8;
         drop(call);
         file.write_answered(sent, 8, Stable::Unstable, Verifier::default());
@@ -420,8 +409,8 @@ fn dirty_memory_is_counted_as_it_is_held() {
 }
 
 #[test]
-fn parts_of_valid_pages_go_in_one_write_and_parts_of_others_do_not() {
-    for (valid, join, expected) in [(true, true, 1), (true, false, 64), (false, true, 64)] {
+fn only_what_was_written_is_sent_whether_the_rest_of_the_page_is_known_or_not() {
+    for valid in [true, false] {
         let pool = Pool::new(4 << 20).unwrap();
         let mut file = WriteBack::<u8, u8>::default();
         let mut alloc = |len: usize| pool.alloc(len);
@@ -432,43 +421,24 @@ fn parts_of_valid_pages_go_in_one_write_and_parts_of_others_do_not() {
                 .fill(0, buf.freeze(), 64 * PAGE as u32, &mut alloc);
         }
         for n in 0..64 {
-            file.write(&0, n * PAGE + 100, &[7; 8], 0, usize::MAX, &mut alloc);
+            // Two that touch, and one a byte behind them.
+            for at in [100, 108, 117] {
+                file.write(&0, n * PAGE + at, &[7; 8], 0, usize::MAX, &mut alloc);
+            }
         }
-        let mut calls = Vec::new();
-        while let Action::Write(call) = file.next(Goal::Started, &limits(join)) {
-            calls.push(call);
+        let mut sent = Vec::new();
+        while let Action::Write(call) = file.next(Goal::Started, &limits()) {
+            sent.push((call.job.offset, call.job.len));
         }
-        assert_eq!(calls.len(), expected);
-        // Nothing is sent before the first or after the last byte that was written.
-        assert_eq!(calls[0].job.offset, 100);
-        let last = &calls[calls.len() - 1].job;
-        assert_eq!(last.offset + u64::from(last.len), 63 * PAGE + 108);
+        let expected = (0..64).flat_map(|n| [(n * PAGE + 100, 16), (n * PAGE + 117, 8)]);
+        assert_eq!(sent, expected.collect::<Vec<_>>());
     }
-}
-
-#[test]
-fn a_page_between_that_nobody_wrote_to_is_not_written_along() {
-    let pool = Pool::new(4 << 20).unwrap();
-    let mut file = WriteBack::<u8, u8>::default();
-    let mut alloc = |len: usize| pool.alloc(len);
-    let buf = pool.alloc(4 * PAGE as usize).unwrap();
-    file.pages()
-        .fill(0, buf.freeze(), 4 * PAGE as u32, &mut alloc);
-    for n in [0, 2] {
-        file.write(&0, n * PAGE + 100, &[7; 8], 0, usize::MAX, &mut alloc);
-    }
-    let mut number = 0;
-    while let Action::Write(call) = file.next(Goal::Started, &limits(true)) {
-        assert_eq!(call.job.len, 8);
-        number += 1;
-    }
-    assert_eq!(number, 2);
 }
 
 #[test]
 fn a_commit_of_many_blocks_is_prepared_in_parts() {
     let (_pool, mut file) = written((0..5000).map(|n| n * 2 * PAGE), 8);
-    while let Action::Write(call) = file.next(Goal::Started, &limits(false)) {
+    while let Action::Write(call) = file.next(Goal::Started, &limits()) {
         let sent = call.job.offset..call.job.offset + 8;
         drop(call);
         file.write_answered(sent, 8, Stable::Unstable, Verifier::default());
@@ -476,7 +446,7 @@ fn a_commit_of_many_blocks_is_prepared_in_parts() {
     }
     let mut parts = 0;
     let cred = loop {
-        match file.next(Goal::Committed, &limits(false)) {
+        match file.next(Goal::Committed, &limits()) {
             Action::Again => parts += 1,
             Action::Commit(cred) => break cred,
             other => panic!("{other:?}"),
@@ -496,7 +466,7 @@ fn a_commit_of_many_blocks_is_prepared_in_parts() {
 /// A file of 5,000 blocks with 8 uncommitted bytes in each.
 fn uncommitted() -> (Pool, WriteBack<u8, u8>) {
     let (pool, mut file) = written((0..5000).map(|n| n * 2 * PAGE), 8);
-    while let Action::Write(call) = file.next(Goal::Started, &limits(false)) {
+    while let Action::Write(call) = file.next(Goal::Started, &limits()) {
         let sent = call.job.offset..call.job.offset + 8;
         drop(call);
         file.write_answered(sent, 8, Stable::Unstable, Verifier::default());
@@ -508,7 +478,7 @@ fn uncommitted() -> (Pool, WriteBack<u8, u8>) {
 /// Asks until the action is not [`Action::Again`], which it counts in `parts`.
 fn ask(file: &mut WriteBack<u8, u8>, parts: &mut usize) -> Action<u8> {
     loop {
-        match file.next(Goal::Committed, &limits(false)) {
+        match file.next(Goal::Committed, &limits()) {
             Action::Again => *parts += 1,
             action => return action,
         }
@@ -534,7 +504,7 @@ fn what_a_restarted_server_forgot_is_written_again_in_parts() {
     // The same with the reply to a WRITE: no COMMIT is sent before all of the data is dirty again.
     let (pool, mut file) = uncommitted();
     file.write(&0, PAGE, &[1; 8], 0, usize::MAX, &mut |len| pool.alloc(len));
-    let Action::Write(call) = file.next(Goal::Started, &limits(false)) else {
+    let Action::Write(call) = file.next(Goal::Started, &limits()) else {
         panic!("there is something to write");
     };
     let sent = call.job.offset..call.job.offset + 8;
@@ -586,7 +556,7 @@ fn a_flush_admits_data_until_a_call_has_ended() {
         file.write_late(&0, page * PAGE, (&[1; 8]).into(), 0, usize::MAX, &mut alloc)
     };
     let end_a_write = |file: &mut WriteBack<u8, u8>| {
-        let Action::Write(call) = file.next(Goal::Committed, &limits(false)) else {
+        let Action::Write(call) = file.next(Goal::Committed, &limits()) else {
             panic!("there is something to write");
         };
         file.write_ended(call.job.offset..call.job.offset + u64::from(call.job.len));

@@ -23,7 +23,6 @@ mod direct_write;
 mod error;
 mod failures;
 mod file;
-mod fill_gaps;
 mod flushes;
 mod inode;
 mod inode_flags;

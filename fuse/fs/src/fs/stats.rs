@@ -42,8 +42,6 @@ stats! {
     commits_sent,
     /// READs sent.
     reads_sent,
-    /// READs of gaps before a flush.
-    gap_reads,
     /// Waits of writes for memory, a flush, or less dirty data.
     write_waits,
     /// Replies to WRITE and COMMIT whose write verifier shows that the server has restarted.

@@ -212,14 +212,13 @@ impl<N: Nfs3> Fs<N> {
         let Some(mut leading) = Leading::begin(data, commit).await else {
             return;
         };
-        self.fill_gaps(inode, data).await;
         let goal = match commit {
             true => Goal::Committed,
             false => Goal::Written,
         };
         loop {
             let action = data.until(|inner| {
-                let limits = self.limits_of(inode, inner);
+                let limits = self.write_limits();
                 match inner.write_back().next(goal, &limits) {
                     Action::Wait => None,
                     action => Some(action),

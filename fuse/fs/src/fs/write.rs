@@ -18,12 +18,11 @@ use super::error::{FsError, FsResult};
 use super::file::{FileData, FileState};
 use super::inode::Inode;
 use super::open_file::OpenFile;
-use super::outdated::{drop_outdated, size_with};
+use super::outdated::size_with;
 use super::write_place::{Origin, Place};
 use super::writer::WaitingCaller;
 use crate::cache::{
-    Accepted, Action, Gaps, Goal, MAX_PIECE, Turn, Verdict, WriteCall, WriteData, WriteJob,
-    WriteLimits,
+    Accepted, Action, Goal, MAX_PIECE, Turn, Verdict, WriteCall, WriteData, WriteJob, WriteLimits,
 };
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError, WriteDone};
 use nfsrdma_rdma::BufMut;
@@ -41,8 +40,6 @@ const LOOKED_AT: usize = 1024;
 /// the kernel waits for them, and with it, uninterruptibly, a program that closes the file. A server
 /// that does not answer must not keep that.
 const LATE: u32 = 3;
-/// The number of dirty ranges of a file from which on clean bytes between them are written along.
-const LEAST_JOINED: usize = 64;
 
 impl<N: Nfs3> Fs<N> {
     /// A buffer for the data of a WRITE; `None` if little of the pool is left.
@@ -372,44 +369,19 @@ impl<N: Nfs3> Fs<N> {
         Ok(result)
     }
 
-    /// The limits for WRITEs of `inode` now. Half of the server's credits are left to READs and to
+    /// The limits for the WRITEs of a file now. Half of the server's credits are left to READs and to
     /// calls on names, which would otherwise wait for the WRITEs of a flush.
-    pub(super) fn write_limits(&self, inode: &Inode) -> WriteLimits {
+    pub(super) fn write_limits(&self) -> WriteLimits {
         let calls = self.shared.calls.load(Ordering::Relaxed);
         let most = (calls / 2).clamp(1, self.config.write_parallel.max(1));
         let wtmax = self.limits().wtmax.max(1);
         let dirty = self.shared.dirty.load(Ordering::Relaxed);
-        // While the attributes are valid, there is no sign that others change the file. But a
-        // program that locks the file expects others to write to it.
-        let locked = self
-            .locks()
-            .is_some_and(|locks| locks.has_file(inode.nodeid));
-        let gaps = match inode.state.lock().fresh(self.now()) {
-            Some(_) if !locked => Gaps::Join,
-            _ => Gaps::Keep,
-        };
         WriteLimits {
             wtmax,
             free: most.saturating_sub(self.shared.writes.load(Ordering::Relaxed)),
             most_bytes: (self.config.dirty_bytes as u64 / 4).max(u64::from(wtmax)),
             dirty_file_bytes: self.config.dirty_file_bytes,
             crowded: dirty > self.config.dirty_bytes / 2,
-            gaps,
-            least_joined: LEAST_JOINED,
-        }
-    }
-
-    /// As [`Fs::write_limits`]. While an O_DIRECT write is under way, bytes that were read beside it may
-    /// be older than its data, and must not be written after it.
-    pub(super) fn limits_of(&self, inode: &Inode, inner: &mut FileState) -> WriteLimits {
-        drop_outdated(inner, inode);
-        let limits = self.write_limits(inode);
-        match inner.is_writing_direct() {
-            true => WriteLimits {
-                gaps: Gaps::Keep,
-                ..limits
-            },
-            false => limits,
         }
     }
 
@@ -422,7 +394,7 @@ impl<N: Nfs3> Fs<N> {
     ) {
         loop {
             let action = data.with(|inner| {
-                let limits = self.limits_of(inode, inner);
+                let limits = self.write_limits();
                 inner.write_back().next(goal, &limits)
             });
             match action {
