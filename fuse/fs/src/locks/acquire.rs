@@ -1,6 +1,7 @@
-//! Takes a lock: it first waits for conflicting locks of this mount, and then sends LOCK. While
-//! another machine holds the lock, LOCK is repeated after pauses of 5 ms to 1 s, or 5 ms after the
-//! server calls back. The caller gets the result as soon as it is known. If it is not certain what
+//! Takes a lock: it first waits for conflicting locks of this mount, and then sends LOCK. From then
+//! on the server may take the lock for it at any time, and keeps all others from it; so LOCK is
+//! repeated until the lock is granted or given up, whatever else waits here: after pauses of 5 ms to
+//! 1 s, 5 ms after the server calls back, or when a lock of this mount that was in the way is gone. The caller gets the result as soon as it is known. If it is not certain what
 //! the server has then, its state is restored afterwards (`restore`).
 
 use super::config::Retry;
@@ -159,6 +160,9 @@ impl Locks {
             let pause = match answer {
                 Ok(Status::Granted) => {
                     self.granted(request, holding, attempt);
+                    if request.mode == Mode::Read {
+                        self.ask_anew(holding, request.range).await;
+                    }
                     return Ok(());
                 }
                 Ok(Status::Blocked) if request.wait => {
@@ -203,9 +207,16 @@ impl Locks {
                 // A limit for servers that call back often.
                 tokio::time::sleep(FIRST_POLL).await;
             };
+            let told = async {
+                match &turn {
+                    Some(turn) => turn.notified().await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = hinted, if waits => {}
+                () = told, if waits => {}
                 stop = self.stop(interrupt) => return Err(stopped(stop)),
             }
         }
@@ -350,18 +361,18 @@ impl Locks {
                 None => Ok(None),
             };
         }
-        let (id, due) = state
+        let id = state
             .table
             .wait(file, owner, range, mode)
             .map_err(|_| LockError::Deadlock)?;
-        state.tell(&due);
         let turn = Arc::new(Notify::new());
         state.turns.insert(id, turn.clone());
         attempt.waiter = Some(id);
         Ok(Some(turn))
     }
 
-    /// Waits until no lock of this mount is in the way. Returns whether it had to.
+    /// Waits until no lock of this mount is in the way, unless the request may be at the server
+    /// already. Returns whether it had to.
     async fn wait_for_turn(
         &self,
         turn: &Notify,
@@ -373,7 +384,7 @@ impl Locks {
         };
         let mut waited = false;
         loop {
-            if self.state.lock().table.may_ask(id) {
+            if self.state.lock().table.may_ask(id) || attempt.uncertain {
                 return Ok(waited);
             }
             waited = true;
@@ -451,32 +462,59 @@ impl Locks {
                 return;
             }
         }
-        if request.wait {
+        self.withdraw(holding, request.range, request.mode, request.wait)
+            .await;
+    }
+
+    /// Gives up a request that the server may have queued or granted: makes the server's locks of the
+    /// range the same as those in the table. The caller has the gate.
+    pub(super) async fn withdraw(
+        &self,
+        holding: &Holding,
+        range: ByteRange,
+        mode: Mode,
+        queued: bool,
+    ) {
+        if queued {
             let cancel = LockCall::Cancel {
-                exclusive: request.mode == Mode::Write,
+                exclusive: mode == Mode::Write,
             };
             // A server in its grace period has restarted, and has lost what it may have granted.
-            match self.insist(holding, request.range, cancel).await {
+            match self.insist(holding, range, cancel).await {
                 Some(answer) if answer.status != Status::DeniedGracePeriod => {}
                 _ => return,
             }
         }
         let pieces = {
             let state = self.state.lock();
-            let (file, owner) = (request.file.id, request.owner);
-            state.table.pieces(file, owner, request.range)
+            state.table.pieces(holding.file.id, holding.owner, range)
         };
-        for (range, mode) in pieces {
-            let call = match mode {
+        for (piece, held) in pieces {
+            let call = match held {
                 None => LockCall::Unlock,
-                Some(mode) => lock_call(mode, false),
+                Some(held) => lock_call(held, false),
             };
-            let answer = self.insist(holding, range, call).await;
+            let answer = self.insist(holding, piece, call).await;
             match answer.map(|answer| answer.status) {
                 Some(Status::Granted) => {}
                 None | Some(Status::DeniedGracePeriod) => return,
-                Some(status) => self.not_restored(request, holding, (range, mode), status),
+                Some(status) => self.not_restored(mode, holding, (piece, held), status),
             }
+        }
+    }
+
+    /// Some of an owner's locks became less. If the server has taken a lock for another thread of the
+    /// owner that does not know of it yet, it is less now, too, and what is left of it would keep out
+    /// others whom that thread waits for. So it is given back, and asked for again. The caller has the
+    /// gate.
+    pub(super) async fn ask_anew(&self, holding: &Holding, range: ByteRange) {
+        let waiting: Vec<_> = {
+            let state = self.state.lock();
+            let all = state.table.waits_of(holding.file.id, holding.owner);
+            all.filter(|(of, _)| of.overlaps(&range)).collect()
+        };
+        for (range, mode) in waiting {
+            self.withdraw(holding, range, mode, true).await;
         }
     }
 
@@ -485,13 +523,13 @@ impl Locks {
     /// has. Otherwise the server may have lost the lock.
     fn not_restored(
         &self,
-        request: &Request,
+        asked: Mode,
         holding: &Holding,
         (range, mode): (ByteRange, Option<Mode>),
         status: Status,
     ) {
         let refused = matches!(status, Status::Denied | Status::Blocked);
-        match (mode, request.mode) {
+        match (mode, asked) {
             (Some(Mode::Write), Mode::Read) if refused => {
                 let mut state = self.state.lock();
                 state.apply(holding, range, Some(Mode::Read));
@@ -512,3 +550,7 @@ pub(super) fn stopped(stop: Stop) -> LockError {
 #[cfg(test)]
 #[path = "acquire_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "waiting_model.rs"]
+mod waiting_model;

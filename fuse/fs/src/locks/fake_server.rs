@@ -34,6 +34,10 @@ pub(crate) struct Known {
     pub(super) blind: bool,
     /// Calls are run, and not answered.
     pub(super) silent: bool,
+    /// A blocking LOCK that conflicts is queued, and its lock is taken as soon as it is free; nobody is
+    /// called back.
+    pub(super) queues: bool,
+    pub(super) queue: Vec<(u32, ByteRange, Mode)>,
     /// The uid of each caller, and its call.
     pub(super) callers: Vec<(u32, LockCall)>,
 }
@@ -41,12 +45,18 @@ pub(crate) struct Known {
 impl Known {
     pub(super) fn restart(&mut self, grace: bool) {
         self.held.clear();
+        self.queue.clear();
         self.grace = grace;
     }
 
     pub(super) fn lock(&mut self, svid: u32, range: ByteRange, mode: Option<Mode>) {
         self.held.entry(svid).or_default().set(range, mode);
         self.held.retain(|_, set| !set.is_empty());
+        let free = |of: &(u32, ByteRange, Mode)| self.conflict(of.0, of.1, of.2).is_none();
+        if let Some(at) = self.queue.iter().position(free) {
+            let (svid, range, mode) = self.queue.remove(at);
+            self.lock(svid, range, Some(mode));
+        }
     }
 
     pub(super) fn has(&self, svid: u32, range: ByteRange, mode: Mode) -> bool {
@@ -87,13 +97,24 @@ impl Known {
                     answer.status = Status::Denied;
                 }
             }
-            LockCall::Lock { exclusive, .. } => {
+            LockCall::Lock {
+                exclusive, block, ..
+            } => {
+                let asked = (target.svid, range, mode(exclusive));
+                self.queue.retain(|of| *of != asked);
                 match self.conflict(target.svid, range, mode(exclusive)) {
+                    Some(_) if block && self.queues => {
+                        self.queue.push(asked);
+                        answer.status = Status::Blocked;
+                    }
                     Some(_) => answer.status = Status::Denied,
                     None => self.lock(target.svid, range, Some(mode(exclusive))),
                 }
             }
-            LockCall::Cancel { .. } => {}
+            LockCall::Cancel { exclusive } => {
+                let cancelled = (target.svid, range, mode(exclusive));
+                self.queue.retain(|of| *of != cancelled);
+            }
             LockCall::Unlock => self.lock(target.svid, range, None),
         }
         answer

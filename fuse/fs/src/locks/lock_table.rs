@@ -1,22 +1,24 @@
 //! The locks of a mount as the server has granted them, and the requests that wait for one. There
 //! is no I/O.
 //!
-//! Requests of this mount that conflict wait here, in the order of their arrival, so that of many
-//! that wait for one lock only the first polls the server. A request overtakes an earlier one only
-//! if that one waits, directly or through others, for a lock of the request's own owner. A POSIX
-//! request whose wait would close a cycle of owners fails with EDEADLK, as fcntl(2) requires.
+//! A request waits here while another owner of this mount holds a lock that conflicts. It also waits
+//! for its turn behind an earlier request for an exclusive lock of the very same range, so that of
+//! many that wait for one lock only the first polls the server. That is no more than a courtesy:
+//! whatever lock keeps the first one from it keeps the others, too, unless it is their own; so an
+//! owner that holds a lock in the range does not wait for its turn. No other order is kept. It could
+//! make requests wait for each other whose locks do not, and the server knows of locks and requests
+//! that are not known here.
+//!
+//! A POSIX request whose wait would close a cycle of owners fails with EDEADLK, as fcntl(2) requires.
 //! [`LockTable::apply`] enters what the server has granted or unlocked; each change returns the
 //! waiters whose turn has come.
 //!
 //! Thousands may wait for one lock, so a change does not look at all of them. Each waiter whose turn
-//! has not come is listed under one obstacle: an owner whose lock conflicts, or the nearest
-//! conflicting waiter before it. Only when this obstacle goes, or becomes smaller, is the waiter
-//! looked at again. A waiter that may overtake others, because others wait for locks that its owner
-//! holds, is looked at after each change.
+//! has not come is listed under one obstacle: an owner whose lock conflicts, or the waiter before it.
+//! Only when this obstacle goes, or becomes smaller, is the waiter looked at again.
 //!
 //! Who waits for whom is a graph that programs make, so a search of it is bounded ([`SEARCH_MAX`]).
-//! What a search has not found by then is taken to be such that nobody waits for ever: a request
-//! overtakes, and the server decides. Only EDEADLK needs proof.
+//! What a search has not found by then is taken to be not there, and the server decides.
 
 use super::range::{ByteRange, Mode, RangeSet};
 use std::cell::Cell;
@@ -69,7 +71,7 @@ pub struct Deadlock;
 enum Obstacle {
     /// An owner that holds a conflicting lock of the file.
     Holder(Owner),
-    /// An earlier waiter for the same bytes.
+    /// The waiter before it for an exclusive lock of the same range.
     Waiter(WaiterId),
 }
 
@@ -88,10 +90,10 @@ struct File {
     held: BTreeMap<Owner, RangeSet>,
     /// The owners that hold exclusive locks.
     writers: BTreeSet<Owner>,
-    waiters: BTreeSet<WaiterId>,
-    /// Those of the waiters that want an exclusive lock, the only ones that others share nothing
-    /// with.
-    exclusive: BTreeSet<WaiterId>,
+    /// The number of waiters.
+    waiting: usize,
+    /// The waiters for an exclusive lock of each range, in the order of arrival.
+    lines: HashMap<ByteRange, BTreeSet<WaiterId>>,
 }
 
 impl File {
@@ -131,11 +133,6 @@ impl Effort {
     fn spend(&self) {
         #[cfg(test)]
         model::count_step();
-        self.spend_little();
-    }
-
-    /// A file is passed over.
-    fn spend_little(&self) {
         self.left.set(self.left.get().saturating_sub(1));
     }
 
@@ -153,10 +150,8 @@ pub struct LockTable {
     of_owner: HashMap<Owner, BTreeSet<WaiterId>>,
     /// The waiters behind each obstacle.
     behind: HashMap<(FileId, Obstacle), BTreeSet<WaiterId>>,
-    /// The waiters whose owners hold locks.
-    overtaking: BTreeSet<WaiterId>,
-    /// The files on which each owner holds locks.
-    holders: HashMap<Owner, BTreeSet<FileId>>,
+    /// The number of owners with locks, of all files.
+    holders: usize,
     next: WaiterId,
     effort: Effort,
 }
@@ -164,7 +159,7 @@ pub struct LockTable {
 impl LockTable {
     /// Whether no lock is held.
     pub fn is_empty(&self) -> bool {
-        self.holders.is_empty()
+        self.holders == 0
     }
 
     /// The number of ranges that all owners hold on all files.
@@ -271,54 +266,41 @@ impl LockTable {
         if !has {
             of.held.remove(&owner);
         }
-        match (had, has) {
-            (false, true) => self.holds_more(file, owner),
-            (true, false) => self.holds_less(file, owner),
-            _ => {}
-        }
+        self.holders = self.holders + usize::from(has) - usize::from(had);
         self.drop_if_unused(file);
-        // An exclusive lock takes nothing out of anybody's way.
-        let due = match mode {
+        // An exclusive lock takes nothing out of anybody's way, but that of its owner.
+        let mut due = match mode {
             Some(Mode::Write) => Vec::new(),
             _ => self.look_behind(file, Obstacle::Holder(owner)),
         };
-        self.with_overtaking(due)
+        if mode.is_some() {
+            due.extend(self.look_at_own(file, owner));
+        }
+        due
     }
 
-    /// `owner` holds locks on one more file.
-    fn holds_more(&mut self, file: FileId, owner: Owner) {
-        let files = self.holders.entry(owner).or_default();
-        files.insert(file);
-        if files.len() == 1 {
-            self.overtaking
-                .extend(self.of_owner.get(&owner).into_iter().flatten());
-        }
-    }
-
-    /// `owner` holds no lock on a file any more.
-    fn holds_less(&mut self, file: FileId, owner: Owner) {
-        let files = self.holders.get_mut(&owner);
-        let files = files.expect("every owner that holds a lock is listed");
-        files.remove(&file);
-        if files.is_empty() {
-            self.holders.remove(&owner);
-            for id in self.of_owner.get(&owner).into_iter().flatten() {
-                self.overtaking.remove(id);
-            }
-        }
+    /// Looks again at the waiters of an owner that wait for their turn: the lock which it now has may
+    /// be what keeps those before them.
+    fn look_at_own(&mut self, file: FileId, owner: Owner) -> Vec<WaiterId> {
+        let in_line = |id: &WaiterId| {
+            let waiter = &self.waiters[id];
+            waiter.file == file && matches!(waiter.behind, Some(Obstacle::Waiter(_)))
+        };
+        let own = self.of_owner.get(&owner).into_iter().flatten();
+        let mut ids: Vec<WaiterId> = own.copied().filter(in_line).collect();
+        ids.retain(|&id| self.look(id));
+        ids
     }
 
     /// Adds a blocking request, or fails if that would be a deadlock. Its turn has come when
-    /// [`LockTable::may_ask`] returns true, now or after a later call has returned its number. Also
-    /// returns other waiters whose turn has come, because a waiter ahead of them now waits, through
-    /// this one, for locks that they hold themselves.
+    /// [`LockTable::may_ask`] returns true, now or after a later call has returned its number.
     pub fn wait(
         &mut self,
         file: FileId,
         owner: Owner,
         range: ByteRange,
         mode: Mode,
-    ) -> Result<(WaiterId, Vec<WaiterId>), Deadlock> {
+    ) -> Result<WaiterId, Deadlock> {
         let waiter = Waiter {
             file,
             owner,
@@ -334,23 +316,17 @@ impl LockTable {
         self.next += 1;
         self.waiters.insert(id, waiter);
         self.of_owner.entry(owner).or_default().insert(id);
-        if self.holders.contains_key(&owner) {
-            self.overtaking.insert(id);
-        }
         let of = self.files.entry(file).or_default();
-        of.waiters.insert(id);
+        of.waiting += 1;
         if mode == Mode::Write {
-            of.exclusive.insert(id);
+            of.lines.entry(range).or_default().insert(id);
         }
         self.look(id);
-        let mut due = self.with_overtaking(Vec::new());
-        due.retain(|other| *other != id);
-        Ok((id, due))
+        Ok(id)
     }
 
-    /// Whether the turn of a waiter has come: no owner of this mount holds a conflicting lock, and
-    /// no earlier waiter conflicts. A waiter for which this was false is returned by the change that
-    /// makes it true.
+    /// Whether the turn of a waiter has come. A waiter for which this was false is returned by the
+    /// change that makes it true.
     pub fn may_ask(&mut self, id: WaiterId) -> bool {
         self.effort.renew();
         match self.waiters.get(&id) {
@@ -364,30 +340,25 @@ impl LockTable {
         if let Some(holder) = self.holders_against(waiter).next() {
             return Some(Obstacle::Holder(holder));
         }
-        // An earlier waiter may wait, through others, for a lock of this waiter's owner: if this
-        // one waited for it, both would wait for ever.
-        let mut ahead = self.ahead(id, waiter);
-        let obstacle = match self.is_waited_for(waiter.owner) {
-            true => ahead.find(|&earlier| !self.waits_for(earlier, waiter.owner)),
-            false => ahead.next(),
-        };
-        obstacle.map(Obstacle::Waiter)
+        let of = self.files.get(&waiter.file)?;
+        let own = of.held.get(&waiter.owner);
+        if own.is_some_and(|set| set.conflict(waiter.range, Mode::Write).is_some()) {
+            return None;
+        }
+        // Those for a shared lock have no line.
+        let line = of.lines.get(&waiter.range)?;
+        let before = line.range(..id).next_back().copied();
+        before
+            .filter(|_| waiter.mode == Mode::Write)
+            .map(Obstacle::Waiter)
     }
 
     /// Looks for an obstacle of a waiter, and lists the waiter under it. True if there is none.
     fn look(&mut self, id: WaiterId) -> bool {
-        let Some(waiter) = self.waiters.get(&id) else {
-            return false;
-        };
-        let found = self.obstacle(id, waiter);
-        self.list(id, found)
-    }
-
-    /// Lists a waiter under its obstacle. True if there is none.
-    fn list(&mut self, id: WaiterId, found: Option<Obstacle>) -> bool {
         let Some(mut waiter) = self.waiters.get(&id).copied() else {
             return false;
         };
+        let found = self.obstacle(id, &waiter);
         if found != waiter.behind {
             self.unlist(id, &waiter);
             waiter.behind = found;
@@ -420,23 +391,6 @@ impl LockTable {
         ids
     }
 
-    /// Adds to `due` those of the overtaking waiters whose turn has come, and those for which the
-    /// effort did not suffice: [`LockTable::may_ask`] looks at each of them.
-    fn with_overtaking(&mut self, mut due: Vec<WaiterId>) -> Vec<WaiterId> {
-        let waits = |id: &&WaiterId| {
-            let waiter = &self.waiters[*id];
-            waiter.behind.is_some() && self.is_waited_for(waiter.owner)
-        };
-        let mut ids: Vec<WaiterId> = self.overtaking.iter().filter(waits).copied().collect();
-        ids.retain(|&id| match self.effort.is_spent() {
-            true => self.list(id, None),
-            false => self.look(id),
-        });
-        due.extend(ids);
-        due.sort_unstable();
-        due
-    }
-
     /// Removes a waiter that was granted or gives up. Returns the waiters whose turn has come.
     pub fn end_wait(&mut self, id: WaiterId) -> Vec<WaiterId> {
         let Some(waiter) = self.waiters.get(&id).copied() else {
@@ -445,7 +399,6 @@ impl LockTable {
         self.effort.renew();
         self.unlist(id, &waiter);
         self.waiters.remove(&id);
-        self.overtaking.remove(&id);
         if let Entry::Occupied(mut of) = self.of_owner.entry(waiter.owner) {
             of.get_mut().remove(&id);
             if of.get().is_empty() {
@@ -453,8 +406,13 @@ impl LockTable {
             }
         }
         if let Some(of) = self.files.get_mut(&waiter.file) {
-            of.waiters.remove(&id);
-            of.exclusive.remove(&id);
+            of.waiting -= 1;
+            if let Some(line) = of.lines.get_mut(&waiter.range) {
+                line.remove(&id);
+                if line.is_empty() {
+                    of.lines.remove(&waiter.range);
+                }
+            }
             self.drop_if_unused(waiter.file);
         }
         self.look_behind(waiter.file, Obstacle::Waiter(id))
@@ -462,37 +420,26 @@ impl LockTable {
 
     fn drop_if_unused(&mut self, file: FileId) {
         let of = self.files.get(&file);
-        if of.is_some_and(|of| of.held.is_empty() && of.waiters.is_empty()) {
+        if of.is_some_and(|of| of.held.is_empty() && of.waiting == 0) {
             self.files.remove(&file);
         }
     }
 
-    /// The earlier waiters of the file that conflict with a waiter, the nearest first.
-    fn ahead<'a>(
-        &'a self,
-        id: WaiterId,
-        waiter: &'a Waiter,
-    ) -> impl Iterator<Item = WaiterId> + 'a {
-        let of = self.files.get(&waiter.file);
-        let earlier = of.into_iter().flat_map(move |of| {
-            let among = match waiter.mode {
-                Mode::Read => &of.exclusive,
-                Mode::Write => &of.waiters,
-            };
-            among.range(..id).rev()
-        });
-        earlier.copied().filter(move |earlier| {
-            self.effort.spend();
-            let earlier = &self.waiters[earlier];
-            earlier.owner != waiter.owner && earlier.range.overlaps(&waiter.range)
-        })
+    /// The requests of an owner that wait for locks of a file.
+    pub fn waits_of(&self, file: FileId, owner: Owner) -> impl Iterator<Item = (ByteRange, Mode)> {
+        let own = self.of_owner.get(&owner).into_iter().flatten();
+        let own = own.map(|id| &self.waiters[id]);
+        own.filter(move |waiter| waiter.file == file)
+            .map(|waiter| (waiter.range, waiter.mode))
     }
 
-    /// The owners of this mount that hold locks which conflict with a waiter.
+    /// The owners of this mount that hold locks which conflict with a waiter, as far as the effort
+    /// suffices to find them.
     fn holders_against<'a>(&'a self, waiter: &'a Waiter) -> impl Iterator<Item = Owner> + 'a {
         let of = self.files.get(&waiter.file);
         let holders = of.into_iter().flat_map(move |of| of.holders(waiter.mode));
         holders
+            .take_while(|_| !self.effort.is_spent())
             .filter(move |(owner, set)| {
                 self.effort.spend();
                 *owner != waiter.owner && set.conflict(waiter.range, waiter.mode).is_some()
@@ -519,46 +466,6 @@ impl LockTable {
                 }
                 open.extend(self.holders_against(&self.waiters[id]));
             }
-        }
-        false
-    }
-
-    /// Whether anybody waits for a lock that `owner` holds, or the effort does not suffice to find out.
-    fn is_waited_for(&self, owner: Owner) -> bool {
-        let mut files = self.holders.get(&owner).into_iter().flatten();
-        files.any(|file| {
-            self.effort.spend_little();
-            let of = &self.files[file];
-            let held = &of.held[&owner];
-            self.effort.is_spent()
-                || of.waiters.iter().any(|id| {
-                    self.effort.spend();
-                    let waiter = &self.waiters[id];
-                    let waits =
-                        waiter.owner != owner && held.conflict(waiter.range, waiter.mode).is_some();
-                    waits || self.effort.is_spent()
-                })
-        })
-    }
-
-    /// Whether a waiter waits for `owner`: for a lock that it holds, or for others that do. True if the
-    /// effort does not suffice to find out.
-    fn waits_for(&self, from: WaiterId, owner: Owner) -> bool {
-        let mut seen: HashSet<WaiterId> = HashSet::from([from]);
-        let mut open = vec![from];
-        while let Some(id) = open.pop() {
-            if self.effort.is_spent() {
-                return true;
-            }
-            let waiter = &self.waiters[&id];
-            for holder in self.holders_against(waiter) {
-                if holder == owner {
-                    return true;
-                }
-                let waits = self.of_owner.get(&holder).into_iter().flatten();
-                open.extend(waits.copied().filter(|&id| seen.insert(id)));
-            }
-            open.extend(self.ahead(id, waiter).filter(|&ahead| seen.insert(ahead)));
         }
         false
     }

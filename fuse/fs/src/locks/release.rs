@@ -82,6 +82,9 @@ impl Locks {
                 holding.state.lock().lost = false;
             }
         }
+        if holds && !again {
+            self.ask_anew(holding, range).await;
+        }
         drop(gate);
         if again {
             self.again_after_grace(holding, range);
