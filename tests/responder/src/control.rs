@@ -53,6 +53,8 @@ grace TIME                 the length of grace periods; 0s ends the present one
 lock-callback STYLE        as --lock-callback
 lose-callbacks on|off      as --lose-callbacks
 nlm-silent on|off          calls of NLM are neither run nor answered
+nlm-status PROC STATUS     calls of TEST, LOCK, CANCEL or UNLOCK are answered with this number, and
+                           not run; off: as they deserve
 nlm-drop N                 the next N calls of NLM are run, and not answered
 nlm-calls                  how many came, by procedure
 nsm-calls                  how many calls of NSM came, by procedure
@@ -189,7 +191,7 @@ pub fn run(line: &str, remote: &Remote) -> Result<String, String> {
         }
         [
             "lock" | "unlock" | "locks" | "grace" | "lock-callback" | "lose-callbacks"
-            | "nlm-silent" | "nlm-drop" | "nlm-calls" | "nsm-calls",
+            | "nlm-silent" | "nlm-drop" | "nlm-status" | "nlm-calls" | "nsm-calls",
             ..,
         ] => run_locks(&words, remote),
         _ => run_script(&words, script),
@@ -243,6 +245,24 @@ fn run_locks(words: &[&str], remote: &Remote) -> Result<String, String> {
         }
         ["nlm-drop", count] => {
             locks.drop_replies(number(count)?);
+            Ok(String::new())
+        }
+        ["nlm-status", procedure, status] => {
+            let procedure = locks
+                .calls()
+                .zip([0, 1, 2, 3, 4])
+                .find(|((name, _), _)| *name == procedure)
+                .ok_or("a procedure from TEST to UNLOCK is wanted")?
+                .1;
+            let status = match status {
+                "off" => None,
+                status => Some(
+                    status
+                        .parse()
+                        .map_err(|_| format!("{status} is no number"))?,
+                ),
+            };
+            locks.set_answer(procedure, status);
             Ok(String::new())
         }
         ["nlm-calls"] => {

@@ -185,3 +185,73 @@ def test_many_that_lock_and_are_killed_at_random_leave_all_locks_free(way):
                 child.kill()
                 child.wait()
         all_free(server, points)
+
+
+NOLCK = -errno.ENOLCK
+UNDEFINED = (10, 77, 0xFFFFFFFF)
+# What LOCK without waiting says for each status. BLOCKED (3) and DENIED (1) are reasons to wait, 4 is a restart.
+REFUSALS = {
+    1: AGAIN, 2: NOLCK, 3: AGAIN, 5: -errno.EDEADLK, 6: -errno.EROFS, 7: -errno.ESTALE, 8: -errno.EOVERFLOW, 9: NOLCK,
+    **dict.fromkeys(UNDEFINED, NOLCK),
+}  # fmt: skip
+
+
+def test_each_status_of_a_lock_manager_ends_a_request():
+    with LockServer() as server, Process() as one:
+        a, log = server.mnt, server.base / "log"
+        expect(server.mount(server.lock_options, "--log", log), 0)
+        (server.export / "f").write_bytes(b"0" * 100)
+        assert one.do("open", "f", str(a / "f")) == 0
+
+        def answers(procedure, status):
+            said = server.control(f"nlm-status {procedure} {status}")
+            assert said.startswith("ok"), said
+
+        def gives(expected, what, command, kind, *range):
+            one.wait_for("f", kind, *range, command=command)
+            until(lambda: not waits(one, 0), f"the end of {what}")
+            result = one.receive()
+            assert (result if isinstance(result, int) else 0) == expected, what
+
+        for status, expected in REFUSALS.items():
+            answers("LOCK", status)
+            gives(expected, f"LOCK, {status}", fcntl.F_SETLK, WRITE)
+            if status not in (1, 3):
+                gives(expected, f"LOCK that waits, {status}", fcntl.F_SETLKW, WRITE)
+        answers("LOCK", "off")
+        for status, expected in REFUSALS.items():
+            answers("TEST", status)
+            gives(0 if status == 1 else expected, f"TEST, {status}", fcntl.F_GETLK, WRITE)
+        answers("TEST", "off")
+        # A refused CANCEL keeps nobody from ending.
+        for status in (0, *REFUSALS):
+            answers("CANCEL", status)
+            expect_free(server)
+            assert server.control(f"lock {server.export / 'f'} exclusive").startswith("ok")
+            with Process() as waiter:
+                assert waiter.do("open", "f", str(a / "f")) == 0
+                waiter.wait_for("f", WRITE)
+                until(lambda: counters(a)["lock_waiters"] == 1, "a waiter")
+                waiter.child.kill()
+                waiter.child.wait(LIMIT)
+            until(lambda: counters(a)["lock_waiters"] == 0, f"the end of a waiter after CANCEL, {status}")
+            assert server.control(f"unlock {server.export / 'f'}").startswith("ok")
+        answers("CANCEL", "off")
+        # The server keeps what it refuses to unlock.
+        for at, status in enumerate(REFUSALS):
+            assert one.set("f", WRITE, at, 1) == 0
+            answers("UNLOCK", status)
+            gives(NOLCK, f"UNLOCK, {status}", fcntl.F_SETLK, FREE, at, 1)
+            answers("UNLOCK", "off")
+            assert counters(a)["locks_held"] == 0
+        # A close does not fail; the log has it.
+        assert one.set("f", WRITE, 90, 1) == 0
+        answers("UNLOCK", 1)
+        assert one.do("close", "f") == 0
+        answers("UNLOCK", "off")
+        assert log.read_text().count("refused to unlock file") == 1, log.read_text()
+        assert log.read_text().count("fails with ENOLCK") == 1, log.read_text()
+
+
+def expect_free(server):
+    until(lambda: not at_server(server), "the end of all locks at the server")

@@ -19,6 +19,7 @@ use nfsrdma_rpcrdma::rpc::auth;
 use nfsrdma_rpcrdma::rpc::plain::{self, PlainError, Protocol, Target};
 use nfsrdma_rpcrdma::rpc::stream::StreamClient;
 use nfsrdma_rpcrdma::tap::{Ended, Outcome, Sent, Tap};
+use nfsrdma_rpcrdma::throttle::{Throttle, and_more};
 use nfsrdma_xdr::codec::{Encode, Encoder, Text};
 use nfsrdma_xdr::nfs3::Void;
 use nfsrdma_xdr::nlm4::{self, Holder, Lock, Res, TestReply, TestRes};
@@ -70,6 +71,8 @@ pub struct NlmClient {
     /// Over UDP: whether the last call was unanswered.
     silent: AtomicBool,
     cookie: AtomicU64,
+    /// Answers that make no sense are logged once a minute.
+    senseless: Mutex<Throttle<Instant>>,
     callbacks: OnceLock<Arc<Callbacks>>,
     tap: OnceLock<Arc<Tap>>,
 }
@@ -115,6 +118,7 @@ impl NlmClient {
             suspicions,
             silent: AtomicBool::new(false),
             cookie: AtomicU64::new(1),
+            senseless: Mutex::default(),
             callbacks: OnceLock::new(),
             tap: OnceLock::new(),
         }
@@ -303,7 +307,35 @@ impl NlmClient {
         result
     }
 
+    /// Makes a call. An answer that makes no sense (a status that NLM does not define, say) would come
+    /// again and again: after one more attempt, in case lockd has another port now, it is FAILED.
     async fn perform(
+        &self,
+        cred: &Cred,
+        target: &LockTarget,
+        call: LockCall,
+    ) -> Result<LockAnswer, PlainError> {
+        let mut result = self.send(cred, target, call).await;
+        if let Err(PlainError::Misbehaved(_)) = result {
+            result = self.send(cred, target, call).await;
+        }
+        let Err(error @ PlainError::Misbehaved(_)) = result else {
+            return result;
+        };
+        if let Some(more) = self.senseless.lock().event(Instant::now()) {
+            let (server, procedure, more) = (self.server, call.name(), and_more(more));
+            tracing::error!(
+                "the lock manager of {server}: {error}; {procedure} fails with ENOLCK{more}; \
+                 check its version"
+            );
+        }
+        Ok(LockAnswer {
+            status: nlm4::Status::Failed,
+            holder: None,
+        })
+    }
+
+    async fn send(
         &self,
         cred: &Cred,
         target: &LockTarget,

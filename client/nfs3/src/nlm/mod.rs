@@ -61,6 +61,18 @@ pub enum LockCall {
     Unlock,
 }
 
+impl LockCall {
+    /// The name of the procedure.
+    fn name(self) -> &'static str {
+        match self {
+            LockCall::Test { .. } => "TEST",
+            LockCall::Lock { .. } => "LOCK",
+            LockCall::Cancel { .. } => "CANCEL",
+            LockCall::Unlock => "UNLOCK",
+        }
+    }
+}
+
 /// The conflicting lock that TEST found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockHolder {

@@ -429,7 +429,8 @@ impl Locks {
             result = &mut task => {
                 let result = result.unwrap_or(Err(PlainError::TimedOut));
                 attempt.uncertain |= match &result {
-                    Ok(answer) => answer.status == Status::Blocked,
+                    // FAILED stands for answers that make no sense, too.
+                    Ok(answer) => matches!(answer.status, Status::Blocked | Status::Failed),
                     Err(PlainError::Refused(_) | PlainError::NoProgram) => false,
                     Err(_) => true,
                 };

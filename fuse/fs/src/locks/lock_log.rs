@@ -5,7 +5,8 @@
 //! and one with the number of the others, and an unwritable journal one line a minute.
 
 use super::range::ByteRange;
-use nfsrdma_rpcrdma::throttle::Throttle;
+use nfsrdma_nfs3::nlm::Status;
+use nfsrdma_rpcrdma::throttle::{Throttle, and_more};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io;
@@ -51,6 +52,7 @@ impl Losses {
 pub(super) struct LockLog {
     losses: Mutex<Losses>,
     journal: Mutex<Throttle<Instant>>,
+    refused: Mutex<Throttle<Instant>>,
 }
 
 impl LockLog {
@@ -74,6 +76,17 @@ impl LockLog {
         let losses = std::mem::take(&mut *self.losses.lock());
         for line in losses.lines() {
             tracing::error!("{line} were lost; their holders get EIO");
+        }
+    }
+
+    /// The server has refused an UNLOCK.
+    pub(super) fn unlock_refused(&self, fileid: u64, status: Status) {
+        if let Some(more) = self.refused.lock().event(Instant::now()) {
+            let (status, more) = (status as u32, and_more(more));
+            tracing::error!(
+                "the server refused to unlock file {fileid} (NLM status {status}) and may keep the \
+                 lock: see its log{more}"
+            );
         }
     }
 

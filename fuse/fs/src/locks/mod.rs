@@ -5,10 +5,8 @@
 //! several waiting requests may ask the server, and whether two processes would wait for each
 //! other. It has no I/O and no clock.
 //!
-//! Waiters of one mount that conflict are served in the order of their arrival, so that of many
-//! that wait for one lock only the first polls the server. There is one exception: an owner that
-//! already holds a lock overtakes waiters that wait, directly or through others, for this owner.
-//! Otherwise the queue could create a deadlock that the locks alone do not have.
+//! Of the waiters of one mount for an exclusive lock of the same range only the first polls the
+//! server. No other waiter waits for another one.
 //!
 //! [`Locks`] makes the calls, by these rules:
 //!
@@ -18,7 +16,8 @@
 //!   the order in which their answers are applied.
 //! * **A blocking request polls**: LOCK with `block` is answered BLOCKED, and repeated after a
 //!   growing pause. Some servers then call back, and some take the lock for the waiter at once; a
-//!   repeated LOCK is right with all of them.
+//!   repeated LOCK is right with all of them. From the first answer on it is repeated until the lock is
+//!   granted or given up, whatever else waits.
 //! * **A request that is given up restores the server's state.** After a signal, or a call without
 //!   an answer, the server may hold a lock for us that the table does not have. So CANCEL follows,
 //!   and for each piece of the range UNLOCK, or the LOCK that the table has, until they are

@@ -68,11 +68,18 @@ impl Locks {
             state.table.held(file, owner).is_some()
         };
         let lost = holding.state.lock().lost;
-        let mut again = false;
+        let (mut again, mut refused) = (false, false);
         if holds {
             let answer = self.insist(holding, range, LockCall::Unlock).await;
-            let status = answer.ok_or(LockError::GivenUp)?.status;
-            again = status == Status::DeniedGracePeriod;
+            // Nothing but a restart is a reason to refuse UNLOCK, and it would be refused again.
+            match answer.ok_or(LockError::GivenUp)?.status {
+                Status::Granted => {}
+                Status::DeniedGracePeriod => again = true,
+                status => {
+                    refused = true;
+                    self.log.unlock_refused(holding.file.fileid, status);
+                }
+            }
         }
         {
             let mut state = self.state.lock();
@@ -89,7 +96,11 @@ impl Locks {
         if again {
             self.again_after_grace(holding, range);
         }
-        if lost { Err(LockError::Lost) } else { Ok(()) }
+        match (lost, refused) {
+            (true, _) => Err(LockError::Lost),
+            (false, true) => Err(LockError::NoLocks),
+            (false, false) => Ok(()),
+        }
     }
 
     /// Restores what an owner held before a lock was granted whose caller was killed before it was

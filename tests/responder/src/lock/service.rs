@@ -11,6 +11,7 @@ use nfsrdma_xdr::nsm::{self, StateChange};
 use nfsrdma_xdr::procedure::Procedure;
 use nfsrdma_xdr::rpcbind;
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -76,6 +77,8 @@ pub struct LockService {
     silent: AtomicBool,
     /// For tests: the number of calls that are still to be executed and not answered.
     drop_replies: AtomicU64,
+    /// For tests: procedures whose calls are not executed, and answered with a status.
+    answers: Mutex<HashMap<u32, u32>>,
     calls: [AtomicU64; PROCEDURES],
     monitor_calls: [AtomicU64; MONITOR_PROCEDURES],
 }
@@ -103,6 +106,7 @@ impl LockService {
             name: host_name(),
             silent: AtomicBool::new(false),
             drop_replies: AtomicU64::new(0),
+            answers: Mutex::default(),
             calls: [const { AtomicU64::new(0) }; PROCEDURES],
             monitor_calls: [const { AtomicU64::new(0) }; MONITOR_PROCEDURES],
         }))
@@ -308,6 +312,19 @@ impl LockService {
     /// The next `count` calls are executed and not answered.
     pub fn drop_replies(&self, count: u64) {
         self.drop_replies.store(count, Ordering::Relaxed);
+    }
+
+    /// Sets the status that calls of a procedure get; `None`: as they deserve.
+    pub fn set_answer(&self, procedure: u32, status: Option<u32>) {
+        let mut answers = self.answers.lock();
+        match status {
+            Some(status) => answers.insert(procedure, status),
+            None => answers.remove(&procedure),
+        };
+    }
+
+    pub(crate) fn answer(&self, procedure: u32) -> Option<u32> {
+        self.answers.lock().get(&procedure).copied()
     }
 
     /// Counts a call that came. Returns whether to execute it.

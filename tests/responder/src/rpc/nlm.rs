@@ -9,9 +9,9 @@ use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder, Text};
 use nfsrdma_xdr::nfs3::FileHandle;
 use nfsrdma_xdr::nlm4::{
     Cancel, CancelArgs, CancelMsg, CancelResult, FreeAll, Granted, GrantedMsg, GrantedResult,
-    Holder, Lock, LockArgs, LockMsg, LockRange, LockResult, LockUnmonitored, Notify, Null, Res,
-    SetShare, ShareArgs, ShareRes, Status, Test, TestArgs, TestMsg, TestReply, TestRes, TestResult,
-    Unlock, UnlockArgs, UnlockMsg, UnlockResult, Unshare,
+    Holder, Lock, LockArgs, LockMsg, LockRange, LockResult, LockUnmonitored, NetObj, Notify, Null,
+    Res, SetShare, ShareArgs, ShareRes, Status, Test, TestArgs, TestMsg, TestReply, TestRes,
+    TestResult, Unlock, UnlockArgs, UnlockMsg, UnlockResult, Unshare,
 };
 use nfsrdma_xdr::procedure::Procedure;
 use nfsrdma_xdr::rpc::Accepted;
@@ -29,7 +29,10 @@ impl Service {
         if !self.locks.arrive(context.procedure) {
             return Err(Stop::NoReply);
         }
-        self.run_nlm(context, from, out)?;
+        match self.locks.answer(context.procedure) {
+            Some(status) => answer_with(status, context, from, out)?,
+            None => self.run_nlm(context, from, out)?,
+        }
         match self.locks.depart() {
             true => Ok(None),
             false => Err(Stop::NoReply),
@@ -258,6 +261,28 @@ impl Service {
             sequence: 0,
         }
     }
+}
+
+/// Answers a call with a status, without executing it. All arguments begin with the cookie.
+fn answer_with(
+    status: u32,
+    context: &Context<'_>,
+    mut from: Decoder<'_>,
+    out: &mut Encoder,
+) -> Result<(), Stop> {
+    NetObj::decode(&mut from)?.encode(out);
+    out.u32(status);
+    if context.procedure == Test::NUMBER && status == Status::Denied as u32 {
+        let holder = Holder {
+            exclusive: true,
+            svid: 1,
+            owner: Text(b""),
+            offset: 0,
+            length: 0,
+        };
+        holder.encode(out);
+    }
+    Ok(())
 }
 
 fn host(context: &Context<'_>) -> Host {
