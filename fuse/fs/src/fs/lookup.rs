@@ -1,9 +1,13 @@
 //! LOOKUP and FORGET: what a name in a directory leads to.
 //!
-//! A name is answered from the cache of names (`lookup_cached`) if the directory's attributes are
-//! valid, its contents have the same epoch as when the name was cached, and the caller may search
-//! the directory (`search.rs`). Otherwise LOOKUP (RFC 1813 section 3.3.3) is sent. Its answer is
-//! cached, NFS3ERR_NOENT as well, but only if no change of the directory by this mount has been
+//! The kernel keeps the names that it was given, and sends a LOOKUP of one if their time has run out,
+//! or because it wants the name checked: before it refuses to make a name that exists, before a
+//! rename, and where a walk has ended with ESTALE. The request does not say which. So a name that
+//! exists is asked of the server (RFC 1813 section 3.3.3), but for those of `is_known_from`. That a
+//! name does not exist is answered from the cache of names (`lookup_cached`): the call that then
+//! makes the name finds out. Both only if the directory's attributes are valid, its contents have the
+//! same epoch as when the name was cached, and the caller may search the directory (`search.rs`). The
+//! answer to LOOKUP is cached, NFS3ERR_NOENT as well, but only if no change of the directory by this mount has been
 //! under way since the call was sent, and none by others was noticed: an answer that a RENAME or
 //! CREATE has overtaken would otherwise be used until the attributes expire. Each answer with an
 //! object gives the kernel one reference to its node, which FORGET takes back.
@@ -41,25 +45,35 @@ impl<N: Nfs3> Fs<N> {
             state.epoch
         };
         let child = self.names.get(dir.nodeid, epoch, name)?;
-        if !self.may_search_cached(&dir, now, uid, cred) {
-            return None;
-        }
         match child {
-            Child::Absent if self.config.lookup_cache == LookupCache::All => {
+            Child::Absent if self.config.lookup_cache != LookupCache::All => return None,
+            Child::Is(ref inode) if !self.is_known_from(&dir, inode) => return None,
+            _ if !self.may_search_cached(&dir, now, uid, cred) => return None,
+            Child::Absent => {
                 self.shared.stats.name_negative_hits.add(1);
                 Some(Found::Absent(self.entry_ttl(&dir, now)))
             }
-            Child::Absent => None,
             Child::Is(inode) => {
                 // The name is valid as long as its directory. Attributes that have expired are
-                // given with a validity of zero: the kernel sends GETATTR when it needs them, which
-                // it does not for UNLINK and OPEN.
+                // given with a validity of zero: the kernel sends GETATTR when it needs them.
                 let attributes = inode.last_known()?;
                 let inode = self.table.adopt(&inode);
                 self.shared.stats.name_hits.add(1);
                 Some(Found::Is(self.entry(&dir, &inode, attributes)))
             }
         }
+    }
+
+    /// Whether a LOOKUP that finds `inode` may be answered from memory: where the kernel cannot want it
+    /// checked, or that cannot be told.
+    fn is_known_from(&self, dir: &Arc<Inode>, inode: &Inode) -> bool {
+        // Each walk through a directory whose names the kernel may not keep.
+        if inode.is_dir() && !self.kernel_may_keep_names(dir) {
+            return true;
+        }
+        // A program goes through the names of its listing, of which the kernel got only the names.
+        inode.lookups.load(Ordering::Relaxed) == 0
+            && (self.dirs.read().iter()).any(|(_, open)| Arc::ptr_eq(&open.inode, dir))
     }
 
     /// What `name` leads to, by a LOOKUP.

@@ -13,9 +13,10 @@
 //!   supplementary groups. These do not matter if everybody may search, or the user is the owner.
 //!
 //! Names of other directories are given to the kernel with a validity of zero. It then sends a
-//! LOOKUP each time, with the caller's identity. That is answered from memory if the server has
-//! recently granted this caller LOOKUP, in a reply to ACCESS or by answering a LOOKUP. With
-//! `permissions=kernel` the owner of a directory needs no grant, because the mode admits owners.
+//! LOOKUP each time, with the caller's identity. For a directory, or what does not exist, that is
+//! answered from memory if the server has recently granted this caller LOOKUP, in a reply to ACCESS
+//! or by answering a LOOKUP. With `permissions=kernel` the owner of a directory needs no grant, because
+//! the mode admits owners.
 
 use super::clock::Nanos;
 use super::config::Permissions;

@@ -6,7 +6,7 @@
 //! that there is no such name reads a half-written database. So a lock that is taken invalidates
 //! the cached names of the file's directory as well, and from the first lock in a directory on the
 //! kernel may not cache its names. The kernel then sends a LOOKUP for each use of a name; until the
-//! next lock, most of them are answered from memory.
+//! next lock, that there is none is answered from memory.
 //!
 //! The directory is the one in which the kernel was last given a name of the file.
 

@@ -188,8 +188,8 @@ fn who_opens_a_removed_file_again_and_again_does_not_slow_down_others() {
     m.unlink("removed").unwrap();
     let stale = || caller::with(STRANGER, || errno(m.open(removed, RW)));
     assert_eq!(stale(), libc::ESTALE);
-    let calls = [Op::Lookup, Op::Rename].map(|op| m.server.calls(op));
     m.node("f");
+    let calls = [Op::Lookup, Op::Rename].map(|op| m.server.calls(op));
     assert_eq!(stale(), libc::ESTALE);
     m.unlink("f").unwrap();
     let now = [Op::Lookup, Op::Rename].map(|op| m.server.calls(op));
