@@ -244,16 +244,10 @@ impl<'a> Decoder<'a> {
         Ok(u64::from(self.u32()?) << 32 | u64::from(self.u32()?))
     }
 
-    /// A boolean; any value but 0 and 1 is an error.
+    /// A boolean. Any value but 0 is true: XDR defines only 1 (RFC 4506 section 4.4), but a server
+    /// that sends another one means that, and nothing is endangered by it.
     pub fn bool(&mut self) -> Result<bool> {
-        match self.u32()? {
-            0 => Ok(false),
-            1 => Ok(true),
-            value => Err(DecodeError::Undefined {
-                what: "boolean",
-                value,
-            }),
-        }
+        Ok(self.u32()? != 0)
     }
 
     /// Fixed-length opaque data. Its roundup bytes are skipped, whatever their values.
@@ -473,9 +467,14 @@ macro_rules! xdr_struct {
     };
 }
 
-/// Declares an enumeration with the values of its XDR definition; all other values are errors.
+/// Declares an enumeration with the values of its XDR definition. All other values are errors, or
+/// the variant after `or`.
 macro_rules! xdr_enum {
-    ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $value:literal,)* }) => {
+    (@other $name:ident $other:ident $value:ident) => { Ok($name::$other) };
+    (@other $name:ident $value:ident) => {
+        Err($crate::codec::DecodeError::Undefined { what: stringify!($name), value: $value })
+    };
+    ($(#[$meta:meta])* $name:ident $(or $other:ident)? { $($(#[$vmeta:meta])* $variant:ident = $value:literal,)* }) => {
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum $name { $($(#[$vmeta])* $variant = $value,)* }
@@ -495,10 +494,10 @@ macro_rules! xdr_enum {
             fn try_from(value: u32) -> $crate::codec::Result<Self> {
                 match value {
                     $($value => Ok($name::$variant),)*
-                    value => Err($crate::codec::DecodeError::Undefined {
-                        what: stringify!($name),
-                        value,
-                    }),
+                    value => {
+                        let _ = value;
+                        $crate::codec::xdr_enum!(@other $name $($other)? value)
+                    }
                 }
             }
         }

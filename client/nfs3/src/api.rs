@@ -3,7 +3,7 @@
 //! [`Nfs3`] is implemented by `Nfs3Client` and, for tests, by servers in memory and by wrappers
 //! that inject faults. Retries happen beneath this trait, according to the mount's `hard`, `soft`
 //! and `softerr`; a result is final. Replies have been checked: they have at most as many bytes as
-//! were asked for, and all names are non-empty components of bounded length.
+//! were asked for. The names in directories are as the server sent them.
 
 pub use nfsrdma_rpcrdma::rpc::{Cred, Credential};
 pub use nfsrdma_rpcrdma::transport::Driver;
@@ -136,7 +136,7 @@ pub struct SetLists {
 #[derive(Debug, Clone)]
 pub struct DirEntry {
     pub fileid: u64,
-    /// A component: not empty, without slash and NUL. May be `.` or `..`.
+    /// As the server sent it: it may be no component (`Name::is_component`). May be `.` or `..`.
     pub name: Box<[u8]>,
     /// The position after this entry.
     pub cookie: u64,

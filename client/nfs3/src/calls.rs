@@ -513,7 +513,7 @@ impl Nfs3 for Nfs3Client {
             Ok(DirPage {
                 dir: list.dir,
                 verifier: list.verifier,
-                entries: entries.collect::<NfsResult<_>>()?,
+                entries: entries.collect(),
                 eof: list.eof,
             })
         })
@@ -542,7 +542,7 @@ impl Nfs3 for Nfs3Client {
             Ok(DirPage {
                 dir: list.dir,
                 verifier: list.verifier,
-                entries: entries.collect::<NfsResult<_>>()?,
+                entries: entries.collect(),
                 eof: list.eof,
             })
         })

@@ -46,15 +46,12 @@ pub(crate) fn entry(
     cookie: u64,
     attributes: Option<Attributes>,
     object: Option<FileHandle>,
-) -> NfsResult<DirEntry> {
-    if !name.is_component() {
-        return misbehaved("a directory entry's name is empty or has a slash or NUL");
-    }
-    Ok(DirEntry {
+) -> DirEntry {
+    DirEntry {
         fileid,
         name: name.0.into(),
         cookie,
         attributes,
         handle: object.filter(|h| !h.as_bytes().is_empty()),
-    })
+    }
 }

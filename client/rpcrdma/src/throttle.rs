@@ -17,6 +17,13 @@ pub struct Throttle<T> {
 
 impl<T> Default for Throttle<T> {
     fn default() -> Self {
+        Throttle::new()
+    }
+}
+
+impl<T> Throttle<T> {
+    /// Nothing was logged yet.
+    pub const fn new() -> Self {
         Throttle {
             until: None,
             suppressed: 0,

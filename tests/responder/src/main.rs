@@ -67,6 +67,8 @@ fn run(options: Options) -> Result<()> {
         cache_size: open_files,
         variants: options.variants(),
     })?;
+    let doors = options.odd.contains(&rdma::Habit::UnknownTypes);
+    nfsrdma_responder::fs::DOORS.store(doors, std::sync::atomic::Ordering::Relaxed);
     let tcp = options.tcp_address();
     let beside = |port| Some(SocketAddr::new(tcp?.ip(), port));
     let settings = server::Settings {

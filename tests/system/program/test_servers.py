@@ -145,6 +145,26 @@ def test_replies_with_bad_headers_are_discarded_and_their_calls_sent_again(serve
     assert (counters["violations"], counters["connects"]) == (2, 3), counters
 
 
+@pytest.mark.responder("--odd", "unknown-types")
+def test_an_object_of_a_type_nfs_does_not_define_spoils_no_directory(server):
+    log = server.base / "log"
+    expect(server.mount("noac", "--log", log), 0)
+    (server.export / "file").write_bytes(b"x")
+    os.mkfifo(server.export / "door")
+    with os.scandir(server.mnt) as entries:
+        names = {entry.name for entry in entries}
+    assert {"file", "door"} <= names
+    assert os.stat(server.mnt / "file").st_size == 1
+    # Linux's client shows no type, which FUSE refuses. It can be looked at, moved and removed.
+    assert os.lstat(server.mnt / "door").st_nlink == 1
+    expect(run("ls", "-la", server.mnt), 0)
+    os.rename(server.mnt / "door", server.mnt / "gate")
+    os.unlink(server.mnt / "gate")
+    assert sorted(os.listdir(server.export)) == sorted(names - {"door"})
+    lines = [line for line in log.read_text().splitlines() if '"door"' in line and "does not define" in line]
+    assert len(lines) == 1, log.read_text()
+
+
 class MarkerProxy(threading.Thread):
     """A peer between client and responder that asks for MPA markers, checks them, and removes them (no CRC)."""
 

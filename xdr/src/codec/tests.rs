@@ -45,10 +45,6 @@ fn errors_say_what_is_wrong() {
     );
     assert_eq!(u32::from_xdr(&[0; 6]), Err(DecodeError::Trailing(2)));
     assert!(matches!(
-        bool::from_xdr(&[0, 0, 0, 2]),
-        Err(DecodeError::Undefined { value: 2, .. })
-    ));
-    assert!(matches!(
         Text::<3>::from_xdr(b"\0\0\0\x04long"),
         Err(DecodeError::TooLong {
             length: 4,
@@ -99,4 +95,21 @@ fn a_chunk_may_hold_up_to_three_bytes_more_than_its_item_and_never_fewer() {
             _ => assert!(item.is_err(), "{placed}"),
         }
     }
+}
+
+#[test]
+fn what_endangers_nothing_is_taken() {
+    use crate::nfs3::{FileType, Name};
+    assert_eq!(bool::from_xdr(&[0, 0, 0, 2]), Ok(true));
+    for kind in [0u32, 8, 0x8000, u32::MAX] {
+        assert_eq!(
+            FileType::from_xdr(&kind.to_be_bytes()),
+            Ok(FileType::Unknown)
+        );
+    }
+    let name = [b'x'; 300];
+    let taken = Name(&name).to_xdr();
+    let taken = Name::from_xdr(&taken).unwrap();
+    assert_eq!(taken.0, name);
+    assert!(!taken.is_component());
 }

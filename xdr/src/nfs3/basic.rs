@@ -52,8 +52,10 @@ xdr_enum! {
 }
 
 xdr_enum! {
-    /// ftype3: the type of a file system object.
-    FileType {
+    /// ftype3: the type of a file system object. On the wire, any value that RFC 1813 does not
+    /// define is [`FileType::Unknown`]: some servers have objects of further types, as doors.
+    FileType or Unknown {
+        Unknown = 0,
         Regular = 1,
         Directory = 2,
         Block = 3,
@@ -111,8 +113,9 @@ impl Decode<'_> for FileHandle {
     }
 }
 
-/// filename3: one component of a path, as the bytes on the wire. Decoding checks only the length;
-/// [`Name::is_component`] must be called where names are accepted.
+/// filename3: one component of a path, as the bytes on the wire. Decoding borrows it, whatever it
+/// is, so that one name that nobody can use spoils no listing; [`Name::is_component`] must be
+/// called where names are accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name<'a>(pub &'a [u8]);
 
@@ -134,7 +137,7 @@ impl Encode for Name<'_> {
 
 impl<'a> Decode<'a> for Name<'a> {
     fn decode(from: &mut Decoder<'a>) -> Result<Self> {
-        Ok(Name(from.opaque("file name", NAME_MAX)?))
+        Ok(Name(from.opaque("file name", IO_MAX)?))
     }
 }
 

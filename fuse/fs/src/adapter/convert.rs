@@ -26,7 +26,10 @@ pub(super) fn kind(kind: FileType) -> u32 {
         FileType::Block => libc::S_IFBLK,
         FileType::Character => libc::S_IFCHR,
         FileType::Symlink => libc::S_IFLNK,
-        FileType::Socket => libc::S_IFSOCK,
+        // The kernel refuses a node without a type (fuse_valid_type). As a socket, an object of a
+        // type that NFSv3 does not define can be looked at, renamed and removed, and not opened:
+        // what Linux's client allows, which shows no type.
+        FileType::Socket | FileType::Unknown => libc::S_IFSOCK,
         FileType::Fifo => libc::S_IFIFO,
     }
 }

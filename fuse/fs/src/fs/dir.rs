@@ -21,10 +21,12 @@ use super::open_file::Opened;
 use super::{Entry, Fs};
 use nfsrdma_nfs3::{Cred, DirEntry, DirPage, Nfs3, NfsError};
 use nfsrdma_rpcrdma::exec;
-use nfsrdma_xdr::nfs3::{FileType, Status, Verifier};
+use nfsrdma_rpcrdma::throttle::{Throttle, and_more};
+use nfsrdma_xdr::nfs3::{FileType, Name, Status, Verifier};
 use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// How often a listing starts over without a new name. Otherwise it would never end if the server
 /// refuses each cookie that it has given.
@@ -35,6 +37,18 @@ const PAGES_BYTES: usize = 4 << 20;
 const LEAST_PAGE: usize = 4096;
 /// How long a page that was requested ahead may wait for the kernel.
 const AHEAD_AGE: Nanos = 1_000_000_000;
+
+/// Logs an entry that is not as it should be, once a minute at most.
+fn odd_entry(how: &str, name: &[u8]) {
+    static LOG: parking_lot::Mutex<Throttle<Instant>> = parking_lot::Mutex::new(Throttle::new());
+    if let Some(more) = LOG.lock().event(Instant::now()) {
+        let more = and_more(more);
+        tracing::warn!(
+            "the name \"{}\" in a directory {how}{more}",
+            name.escape_ascii()
+        );
+    }
+}
 
 impl<N: Nfs3> Fs<N> {
     pub async fn opendir(self: &Arc<Self>, cred: &Cred, nodeid: u64) -> FsResult<Opened> {
@@ -375,6 +389,10 @@ impl<N: Nfs3> Fs<N> {
         }
         let mut searched = true;
         for entry in page.entries {
+            if !Name(&entry.name).is_component() {
+                odd_entry("cannot be used and is left out", &entry.name);
+                continue;
+            }
             let hash = dir.hasher.hash_one(&entry.name);
             {
                 let mut place = dir.place.lock();
@@ -427,6 +445,11 @@ impl<N: Nfs3> Fs<N> {
         } else {
             // The kernel needs at least the type, which READDIR does not return.
             match (&entry.handle, &entry.attributes) {
+                // It is listed as DT_UNKNOWN; the rest of the directory is not its fault.
+                (_, Some(attributes)) if attributes.kind == FileType::Unknown => {
+                    odd_entry("is of a type that NFSv3 does not define", &entry.name);
+                    None
+                }
                 (Some(handle), Some(attributes)) => {
                     let inode = self.intern(stamp, handle, attributes);
                     if let Some(epoch) = remember {
@@ -457,7 +480,8 @@ impl<N: Nfs3> Fs<N> {
             kind: match dot {
                 true => Some(FileType::Directory),
                 false => inode.as_ref().map(|inode| inode.kind),
-            },
+            }
+            .filter(|kind| *kind != FileType::Unknown),
             cookie: entry.cookie,
             inode,
         })

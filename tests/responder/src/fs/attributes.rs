@@ -4,6 +4,10 @@ use super::status::{self, Result};
 use nfsrdma_xdr::nfs3::{Attributes, FileType, SpecData, Time};
 use rustix::fs::Stat;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether FIFOs have a type that NFSv3 does not define, as doors have on illumos.
+pub static DOORS: AtomicBool = AtomicBool::new(false);
 
 /// Bits of a mode that NFS carries.
 pub(super) const MODE_BITS: u32 = 0o7777;
@@ -36,7 +40,10 @@ fn time(seconds: i64, nanoseconds: u64) -> Time {
 /// Converts a stat to fattr3.
 pub(super) fn from_stat(fsid: u64, stat: &Stat) -> Attributes {
     Attributes {
-        kind: kind(stat),
+        kind: match kind(stat) {
+            FileType::Fifo if DOORS.load(Ordering::Relaxed) => FileType::Unknown,
+            kind => kind,
+        },
         mode: stat.st_mode & MODE_BITS,
         nlink: u32::try_from(stat.st_nlink).unwrap_or(u32::MAX),
         uid: stat.st_uid,

@@ -23,6 +23,7 @@ pub mod status;
 mod sync;
 pub mod variants;
 
+pub use attributes::DOORS;
 pub use export::{Export, ExportSpec};
 pub use identity::{Identity, Mapping};
 pub use inode::Inode;

@@ -27,6 +27,8 @@ pub enum Habit {
     /// The first READDIRPLUS or READDIR whose reply goes into a Reply chunk has another XID
     /// there than in the transport header
     WrongXid,
+    /// FIFOs have a type that NFSv3 does not define (doors of illumos)
+    UnknownTypes,
 }
 
 /// The habits in force.
