@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Instant;
 
-/// Default of rsize and wsize, unless the server's limit is smaller.
+/// Default of rsize and wsize, unless the server prefers or takes less.
 const DEFAULT_IO: u32 = 1 << 20;
 /// Size that every server is assumed to accept.
 const LEAST: u32 = 4096;
@@ -54,15 +54,22 @@ impl Source {
     /// The limits of FSINFO, bounded by the options. A server that states no limit (0) is assumed
     /// to accept what every server accepts.
     fn limits(&self, fsinfo: &FsinfoOk) -> Limits {
-        let size = |option: Option<u32>, max: u32| {
+        let size = |option: Option<u32>, preferred: u32, max: u32| {
             let max = if max == 0 { LEAST } else { max };
             let max = max.clamp(LEAST_LIMIT, IO_MAX as u32);
-            option.unwrap_or(DEFAULT_IO).min(max)
+            // "The preferred size of a READ request" (RFC 1813 section 3.3.19) is the default; one
+            // that is too small to be meant is none.
+            let default = match preferred {
+                LEAST_LIMIT.. => preferred.min(DEFAULT_IO),
+                _ => DEFAULT_IO,
+            };
+            option.unwrap_or(default).min(max)
         };
         Limits {
-            rtmax: size(self.rsize, fsinfo.rtmax),
+            rtmax: size(self.rsize, fsinfo.rtpref, fsinfo.rtmax),
             wtmax: size(
                 self.wsize,
+                fsinfo.wtpref,
                 match self.write_chunk {
                     WriteChunk::PositionZero => position_zero_wtmax(fsinfo.wtmax),
                     WriteChunk::Reduced => fsinfo.wtmax,
@@ -212,6 +219,49 @@ mod tests {
                 assert_eq!(limits.dtpref, 4096);
                 assert_eq!(limits.max_file_size, i64::MAX as u64);
             }
+        }
+    }
+
+    #[test]
+    fn what_the_server_prefers_is_the_default_and_no_limit() {
+        let source = |option| Source {
+            root: FileHandle::new(&[1]).unwrap(),
+            cred: crate::mount::identity::own_credential(),
+            rsize: option,
+            wsize: option,
+            write_chunk: WriteChunk::Reduced,
+        };
+        let says = |max: u32, preferred: u32| FsinfoOk {
+            attributes: None,
+            rtmax: max,
+            rtpref: preferred,
+            rtmult: 1,
+            wtmax: max,
+            wtpref: preferred,
+            wtmult: 1,
+            dtpref: 4096,
+            max_file_size: 0,
+            time_delta: nfsrdma_xdr::nfs3::Time::default(),
+            properties: 0,
+        };
+        const M: u32 = 1 << 20;
+        for (option, max, preferred, size) in [
+            (None, M, M, M),
+            (None, M, 65_536, 65_536),
+            (None, 32_768, 65_536, 32_768),
+            (None, 4 * M, 4 * M, M),
+            (Some(262_144), M, 65_536, 262_144),
+            (Some(16_384), M, 65_536, 16_384),
+            // No preference, or none that can be meant.
+            (None, M, 0, M),
+            (None, M, 1, M),
+        ] {
+            let limits = source(option).limits(&says(max, preferred));
+            assert_eq!(
+                (limits.rtmax, limits.wtmax),
+                (size, size),
+                "{option:?} {preferred}"
+            );
         }
     }
 
