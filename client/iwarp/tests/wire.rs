@@ -68,9 +68,7 @@ fn connected_with(options: IwarpOptions) -> (Connection, TcpStream) {
     });
     let provider = IwarpProvider::new(options);
     let connection = provider.connect(at, &params()).unwrap();
-    let mut socket = peer.join().unwrap();
-    assert_eq!(read::<20>(&mut socket), EMPTY_WRITE, "opens the stream");
-    (connection, socket)
+    (connection, peer.join().unwrap())
 }
 
 /// Our provider as the responder; also returns the reply that the initiator gets.
@@ -184,7 +182,6 @@ fn a_crc_mismatch_is_terminated_on_the_wire() {
         socket.write_all(&reply).unwrap();
         let mut opens = EMPTY_WRITE;
         opens[16..].copy_from_slice(&Crc::of(&EMPTY_WRITE[..16]));
-        assert_eq!(read::<20>(&mut socket), opens);
         opens[19] ^= 1;
         socket.write_all(&opens).unwrap();
         let mut all = Vec::new();
@@ -293,8 +290,10 @@ fn a_terminate_of_the_peer_is_reported() {
     );
 }
 
+/// Nothing precedes the first Send: no RTR message was agreed on (RFC 6581 section 9.2). siw may
+/// miss that Send, and needs more bytes then (docs/INTEROP.md).
 #[test]
-fn an_unanswered_first_send_is_followed_by_a_nudge() {
+fn a_first_send_is_the_first_fpdu_and_followed_by_a_nudge_if_unanswered() {
     let (mut connection, mut socket) = connected();
     let began = Instant::now();
     send(&connection);
@@ -433,23 +432,11 @@ fn an_initiator_opens_the_stream_by_an_rdma_read_and_takes_its_response() {
     assert!(matches!(out[..], [Completion::Received { len: 0, .. }]));
 }
 
-/// Expects a Send of 600 bytes with markers, after an empty RDMA Write: what a peer reads that
-/// requires markers (RFC 5044 section 4.3).
-fn expect_marked_send(connection: &Connection, socket: &mut TcpStream, opened: bool, crc: bool) {
-    let mut expected = Vec::new();
-    if opened {
-        // The first marker precedes the first FPDU; its pointer is zero.
-        expected.extend_from_slice(&[0; 4]);
-        expected.extend_from_slice(&EMPTY_WRITE);
-        if crc {
-            let field = Crc::of(&expected[..20]);
-            expected[20..].copy_from_slice(&field);
-        }
-    } else {
-        expected.extend_from_slice(&[0; 4]);
-    }
-    let begin = if opened { 24 } else { 0 };
-    let header = expected.len();
+/// Expects a Send of 600 bytes with markers as the first FPDU: what a peer reads that requires
+/// markers (RFC 5044 section 4.3).
+fn expect_marked_send(connection: &Connection, socket: &mut TcpStream, crc: bool) {
+    // The first marker precedes the first FPDU; its pointer is zero.
+    let mut expected = vec![0; 4];
     // 618 bytes of ULPDU: untagged, last, Send, QN 0, MSN 1, MO 0; and its data.
     expected.extend_from_slice(&[
         0x02, 0x6a, 0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0,
@@ -457,15 +444,11 @@ fn expect_marked_send(connection: &Connection, socket: &mut TcpStream, opened: b
     let data: Vec<u8> = (0..600).map(|n| n as u8).collect();
     let first = 512 - expected.len();
     expected.extend_from_slice(&data[..first]);
-    let back = 512 - header as u16;
+    // The second marker points back to the begin of the FPDU.
     expected.extend_from_slice(&[0, 0]);
-    expected.extend_from_slice(&back.to_be_bytes());
+    expected.extend_from_slice(&508u16.to_be_bytes());
     expected.extend_from_slice(&data[first..]);
-    let field = if crc {
-        Crc::of(&expected[begin..])
-    } else {
-        [0; 4]
-    };
+    let field = if crc { Crc::of(&expected) } else { [0; 4] };
     expected.extend_from_slice(&field);
 
     let mut buf = params().pool.alloc(600).unwrap();
@@ -480,13 +463,7 @@ fn expect_marked_send(connection: &Connection, socket: &mut TcpStream, opened: b
     let mut got = vec![0; expected.len()];
     socket.read_exact(&mut got).unwrap();
     assert!(got == expected, "{got:02x?}\nis not\n{expected:02x?}");
-    match opened {
-        true => assert_eq!(
-            got[510..518],
-            [0xd2, 0xd3, 0x00, 0x00, 0x01, 0xe8, 0xd4, 0xd5]
-        ),
-        false => assert_eq!(got[512..516], [0x00, 0x00, 0x01, 0xfc]),
-    }
+    assert_eq!(got[512..516], [0x00, 0x00, 0x01, 0xfc]);
 }
 
 //= RFC 5044, Section 4.2
@@ -528,7 +505,7 @@ fn a_peer_that_asks_for_markers_gets_them() {
         };
         let connection = IwarpProvider::new(options).connect(at, &params()).unwrap();
         let mut socket = peer.join().unwrap();
-        expect_marked_send(&connection, &mut socket, true, crc);
+        expect_marked_send(&connection, &mut socket, crc);
 
         // The same with the peer as the initiator.
         let mut request = REQUEST.to_vec();
@@ -547,7 +524,7 @@ fn a_peer_that_asks_for_markers_gets_them() {
                 .poll(&mut Vec::new(), Wait::Until(until))
                 .unwrap();
         }
-        expect_marked_send(&connection, &mut socket, false, crc);
+        expect_marked_send(&connection, &mut socket, crc);
     }
 }
 

@@ -4,13 +4,14 @@
 //! reads the MPA Reply (RFC 5044 section 7.1); `proto::handshake` evaluates both. These frames are
 //! exchanged in blocking mode under one deadline, and not a byte after the Reply is read, because
 //! an FPDU may follow. [`establish`] then makes the two halves of the connection. The responder may
-//! send only after the initiator's first FPDU, so the initiator sends one at once: the RTR message
-//! agreed on (RFC 6581 section 9.1), or a zero-length RDMA Write.
+//! send only after the initiator's first FPDU: the RTR message if both agreed on one (RFC 6581
+//! section 9.2), otherwise whatever the upper layer sends first. A responder that does not know
+//! revision 2 is asked once more with revision 1.
 
 use super::poller::IwarpCompletionQueue;
 use super::shared::{IwarpQueuePair, Setup, Shared};
 use crate::options::{Fpdu, IwarpOptions};
-use crate::proto::handshake::{self, Agreed, FrameReader, Rtr, Terms};
+use crate::proto::handshake::{self, Agreed, FrameReader, Terms};
 use crate::proto::nudge::Nudge;
 use crate::proto::queue::{Message, SendQueue};
 use crate::proto::rx::Receiver;
@@ -316,10 +317,8 @@ pub(crate) fn establish(
         agreed.reads_out as usize,
         role == Role::Responder,
     );
-    if role == Role::Initiator {
-        // A responder may send only after our first FPDU. If no RTR message was agreed on, a
-        // zero-length RDMA Write does it without any effect.
-        queue.post_rtr(agreed.rtr.unwrap_or(Rtr::Write));
+    if let (Role::Initiator, Some(rtr)) = (role, agreed.rtr) {
+        queue.post_rtr(rtr);
     }
     let shared = Shared::new(Setup {
         socket: stream,
