@@ -40,7 +40,7 @@ impl FromStr for Fpdu {
 pub struct IwarpOptions {
     /// Require CRC32c for FPDUs. Without this, CRCs are used if the peer requires them.
     pub crc: bool,
-    /// MPA revision to connect with: 2 (with enhanced connection set-up) or 1.
+    /// The newest MPA revision to use: 2 (with enhanced connection set-up) or 1.
     pub mpa_revision: u8,
     /// Size of the FPDUs that are sent.
     pub fpdu: Fpdu,

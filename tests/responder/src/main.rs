@@ -130,6 +130,7 @@ fn provider(options: &Options) -> Result<Arc<dyn Provider>> {
     match options.transport {
         Transport::Iwarp => Ok(Arc::new(IwarpProvider::new(IwarpOptions {
             crc: options.crc,
+            mpa_revision: options.mpa_revision,
             spin: Duration::from_micros(options.spin),
             ..IwarpOptions::default()
         }))),

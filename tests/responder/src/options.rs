@@ -136,6 +136,10 @@ pub struct Options {
     #[arg(long)]
     pub crc: bool,
 
+    /// Newest MPA revision of soft-iWARP: with 1, a request of revision 2 closes its connection
+    #[arg(long, value_name = "1|2", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub mpa_revision: u8,
+
     /// Use Send With Invalidate towards clients that want it
     #[arg(long, value_name = "on|off", default_value = "on")]
     pub send_invalidate: Switch,

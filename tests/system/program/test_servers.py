@@ -43,6 +43,16 @@ def error_of(action):
     return 0
 
 
+@pytest.mark.responder("--mpa-revision", "1")
+def test_a_server_that_knows_mpa_revision_1_only(server):
+    server.mount_well("nconnect=1")
+    data = os.urandom(3 << 20)
+    with open(server.mnt / "file", "wb") as file:
+        file.write(data)
+    assert (server.export / "file").read_bytes() == data == (server.mnt / "file").read_bytes()
+    assert "MPA revision 1" in stats(server, "--json")
+
+
 @pytest.mark.responder("--odd", "read-surplus")
 def test_reads_of_odd_lengths_with_a_surplus_in_the_chunk(server):
     server.mount_well("nconnect=1")

@@ -44,47 +44,31 @@ pub(crate) fn connect(
     check(params)?;
     let deadline = Instant::now() + params.timeout;
     let receives = first_receives(params)?;
-    let socket = Socket::new(Domain::for_address(peer), Type::STREAM, Some(Protocol::TCP))
-        .map_err(|e| Error::local("cannot make a TCP socket", e))?;
-    // Before connecting, because the TCP window scale is negotiated then.
-    tune(&socket, options);
-    socket
-        .connect_timeout(&peer.into(), params.timeout)
-        .map_err(|e| connect_error(e, peer))?;
-    let under_way = handshakes.begin();
-    let mut stream = TcpStream::from(socket);
-    stream
-        .set_nonblocking(false)
-        .and_then(|()| stream.set_nodelay(true))
-        .map_err(|e| Error::local("cannot set up the socket", e))?;
-
-    let terms = Terms {
+    let mut terms = Terms {
         crc: options.crc,
         revision: if options.mpa_revision >= 2 { 2 } else { 1 },
         peer_to_peer: options.peer_to_peer,
         reads_in: params.reads_in,
         reads_out: params.reads_out,
     };
-    //= RFC 5044, Section 7.1.2
-    //# When MPA is started in the Initiator mode, the MPA implementation MUST send a valid MPA
-    //# Request Frame.
-    let request = handshake::request(&terms, &params.private_data).to_bytes();
-    write_frame(&mut stream, &request, deadline).map_err(of_greeting)?;
-    //= RFC 5044, Section 7.1.1
-    //# Initiator mode receivers MUST check this field for the same value, and close the connection
-    //# and report an error locally if any other value is detected.
-    //# If the MPA receiver cannot interoperate with the received version, then it MUST close the
-    //# connection and report an error locally.
-    //= RFC 5044, Section 7.1.2
-    //# MPA Initiator mode implementations MUST receive and validate an MPA Reply Frame.
-    //# If the MPA Reply Frame is improperly formatted, the implementation MUST close the TCP
-    //# connection and exit MPA.
-    //# If a received "Key" does not match the expected value (see Section 7.1.1, MPA Request and
-    //# Reply Frame Format) the TCP/DDP connection MUST be closed, and an error returned to the ULP.
-    //= RFC 5044, Section 8
-    //# In this case, the TCP connection MUST be immediately closed.
-    let reply = read_frame(&mut stream, FrameKind::Reply, deadline).map_err(of_greeting)?;
-    drop(under_way);
+    let (mut stream, reply) = loop {
+        let mut stream = open(options, peer, deadline)?;
+        let under_way = handshakes.begin();
+        let reply = ask(&mut stream, &terms, &params.private_data, deadline);
+        drop(under_way);
+        // RFC 6581 section 10: a responder without enhanced set-up closes the connection over an
+        // enhanced request, and the initiator may try again without. Older softiwarp rejects with
+        // its own revision instead.
+        let unenhanced = match &reply {
+            Ok(reply) => reply.reject && reply.revision < terms.revision,
+            Err(error) => matches!(error, Error::Refused(_)),
+        };
+        if !unenhanced || terms.revision == 1 {
+            break (stream, reply.map_err(of_greeting)?);
+        }
+        tracing::debug!(%peer, "not connected with MPA revision 2: trying revision 1");
+        terms.revision = 1;
+    };
     let agreed = match handshake::conclude(&terms, &reply) {
         Ok(agreed) => agreed,
         Err(unacceptable) => {
@@ -106,6 +90,51 @@ pub(crate) fn connect(
         receives,
         reply.private_data,
     )
+}
+
+/// Opens the TCP connection.
+fn open(options: &IwarpOptions, peer: SocketAddr, deadline: Instant) -> Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(peer), Type::STREAM, Some(Protocol::TCP))
+        .map_err(|e| Error::local("cannot make a TCP socket", e))?;
+    // Before connecting, because the TCP window scale is negotiated then.
+    tune(&socket, options);
+    time_left(deadline)
+        .and_then(|left| socket.connect_timeout(&peer.into(), left))
+        .map_err(|e| connect_error(e, peer))?;
+    let stream = TcpStream::from(socket);
+    stream
+        .set_nonblocking(false)
+        .and_then(|()| stream.set_nodelay(true))
+        .map_err(|e| Error::local("cannot set up the socket", e))?;
+    Ok(stream)
+}
+
+/// Sends the MPA Request, and reads the Reply.
+fn ask(
+    stream: &mut TcpStream,
+    terms: &Terms,
+    private_data: &[u8],
+    deadline: Instant,
+) -> Result<Frame> {
+    //= RFC 5044, Section 7.1.2
+    //# When MPA is started in the Initiator mode, the MPA implementation MUST send a valid MPA
+    //# Request Frame.
+    let request = handshake::request(terms, private_data).to_bytes();
+    write_frame(stream, &request, deadline)?;
+    //= RFC 5044, Section 7.1.1
+    //# Initiator mode receivers MUST check this field for the same value, and close the connection
+    //# and report an error locally if any other value is detected.
+    //# If the MPA receiver cannot interoperate with the received version, then it MUST close the
+    //# connection and report an error locally.
+    //= RFC 5044, Section 7.1.2
+    //# MPA Initiator mode implementations MUST receive and validate an MPA Reply Frame.
+    //# If the MPA Reply Frame is improperly formatted, the implementation MUST close the TCP
+    //# connection and exit MPA.
+    //# If a received "Key" does not match the expected value (see Section 7.1.1, MPA Request and
+    //# Reply Frame Format) the TCP/DDP connection MUST be closed, and an error returned to the ULP.
+    //= RFC 5044, Section 8
+    //# In this case, the TCP connection MUST be immediately closed.
+    read_frame(stream, FrameKind::Reply, deadline)
 }
 
 /// The FPDU of a Terminate on a stream that has carried no FPDU.

@@ -10,7 +10,7 @@ use super::connect::{Role, check, establish, first_receives, read_frame, tune, w
 use super::sys;
 use crate::options::IwarpOptions;
 use crate::proto::handshake::{self, Terms};
-use crate::wire::mpa::{Frame, FrameKind};
+use crate::wire::mpa::{Frame, FrameError, FrameKind};
 use nfsrdma_rdma::{ConnectParams, Connection, Error, EventFd, Incoming, Listener, Result};
 use parking_lot::Mutex;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
@@ -97,6 +97,7 @@ impl Listener for IwarpListener {
                         options: self.options.clone(),
                         parts: Some(Parts {
                             stream,
+                            revision: self.options.mpa_revision,
                             request: None,
                         }),
                         peer,
@@ -129,6 +130,8 @@ impl Listener for IwarpListener {
 
 struct Parts {
     stream: TcpStream,
+    /// The newest MPA revision that is known here.
+    revision: u8,
     request: Option<Frame>,
 }
 
@@ -139,7 +142,15 @@ impl Parts {
             set_up
                 .and_then(|()| self.stream.set_nodelay(true))
                 .map_err(|e| Error::local("cannot set up the socket", e))?;
-            self.request = Some(read_frame(&mut self.stream, FrameKind::Request, deadline)?);
+            let request = read_frame(&mut self.stream, FrameKind::Request, deadline)?;
+            if request.revision > self.revision {
+                // RFC 6581 section 10: "it MUST close the TCP connection and exit MPA."
+                let _ = self.stream.shutdown(Shutdown::Both);
+                return Err(Error::PeerMisbehaved(
+                    FrameError::Revision(request.revision).to_string(),
+                ));
+            }
+            self.request = Some(request);
         }
         self.request
             .as_ref()

@@ -51,7 +51,8 @@ pub(super) async fn dial(
         }
         ConnectError::Provider(RdmaError::Refused(_)) => failed(
             true,
-            "connection refused; check that the server offers NFS over RDMA at this port (port=)"
+            "connection refused; check that the server offers NFS over RDMA at this port (port=), \
+             and its log"
                 .to_owned(),
         ),
         ConnectError::Provider(error @ RdmaError::NotRdma(_)) => failed(
