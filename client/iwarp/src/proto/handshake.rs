@@ -447,6 +447,94 @@ mod tests {
         assert!(matches!(error(&refused), Error::Refused(d) if d == b"no"));
     }
 
+    /// A responder may answer a request with the same revision or an older one.
+    #[test]
+    fn a_reply_of_a_higher_revision_than_asked_is_refused() {
+        let old = Terms {
+            revision: 1,
+            ..TERMS
+        };
+        let (reply, _) = answer(&TERMS, &request(&TERMS, b""), b"");
+        assert!(conclude(&TERMS, &reply).is_ok());
+        let error = conclude(&old, &reply).unwrap_err().error;
+        assert!(matches!(error, Error::PeerMisbehaved(why) if why.contains("revision 1 with")));
+    }
+
+    /// RFC 6581 section 9.2: if Control Flag A is 0 on either side, B, C and D are ignored, and
+    /// nothing opens the stream.
+    #[test]
+    fn no_rtr_message_unless_both_sides_are_peers() {
+        let peers = Terms {
+            peer_to_peer: true,
+            ..TERMS
+        };
+        let none = RtrTypes::default();
+        let asked = request(&TERMS, b"").enhanced.unwrap();
+        assert!(!asked.peer_to_peer && asked.rtr == none);
+        let asked = request(&peers, b"").enhanced.unwrap();
+        assert!(asked.peer_to_peer && asked.rtr.write && asked.rtr.read && asked.rtr.fpdu);
+        for (ours, theirs, rtr) in [
+            (TERMS, false, None),
+            (TERMS, true, None),
+            (peers, false, None),
+            (peers, true, Some(Rtr::Write)),
+        ] {
+            let (mut reply, _) = answer(&TERMS, &request(&peers, b""), b"");
+            reply.enhanced.as_mut().unwrap().peer_to_peer = theirs;
+            assert_eq!(conclude(&ours, &reply).unwrap().rtr, rtr);
+        }
+        let mut frame = request(&peers, b"");
+        frame.enhanced.as_mut().unwrap().peer_to_peer = false;
+        let (reply, served) = answer(&TERMS, &frame, b"");
+        assert_eq!(served.unwrap().rtr, None);
+        let reply = reply.enhanced.unwrap();
+        assert!(!reply.peer_to_peer && reply.rtr == none);
+        let (reply, _) = answer(&TERMS, &request(&peers, b""), b"");
+        assert!(reply.enhanced.unwrap().peer_to_peer);
+        // Peers without a message that both know: the responder is told (section 9.2).
+        let (mut reply, _) = answer(&TERMS, &request(&peers, b""), b"");
+        reply.enhanced.as_mut().unwrap().rtr = none;
+        let told = conclude(&peers, &reply).unwrap_err().terminate;
+        assert_eq!(told, Some(TerminateCode::MPA_NO_MATCHING_RTR));
+    }
+
+    /// RFC 6581 section 9.1: the initiator's ORD is at most the responder's IRD, and the other way
+    /// around.
+    #[test]
+    fn reads_are_limited_by_the_peers_ird() {
+        let client = Terms {
+            reads_out: 8,
+            ..TERMS
+        };
+        let (mut reply, _) = answer(&TERMS, &request(&client, b""), b"");
+        for (ird, ord, reads) in [
+            (3, 0, (0, 3)),
+            (8, 16, (16, 8)),
+            (9, 2, (2, 8)),
+            (Enhanced::UNSPECIFIED, Enhanced::UNSPECIFIED, (16, 8)),
+        ] {
+            let fields = reply.enhanced.as_mut().unwrap();
+            (fields.ird, fields.ord) = (ird, ord);
+            let agreed = conclude(&client, &reply).unwrap();
+            assert_eq!((agreed.reads_in, agreed.reads_out), reads, "{ird} {ord}");
+        }
+        let server = Terms {
+            reads_in: 5,
+            reads_out: 30,
+            ..TERMS
+        };
+        for (ird, ord, reads) in [(3, 2, (2, 3)), (40, 7, (5, 30))] {
+            let mut frame = request(&client, b"");
+            let fields = frame.enhanced.as_mut().unwrap();
+            (fields.ird, fields.ord) = (ird, ord);
+            let (reply, served) = answer(&server, &frame, b"");
+            let served = served.unwrap();
+            assert_eq!((served.reads_in, served.reads_out), reads);
+            let fields = reply.enhanced.unwrap();
+            assert_eq!((u32::from(fields.ird), u32::from(fields.ord)), reads);
+        }
+    }
+
     proptest! {
         //= RFC 5044, Section 7.1
         //= type=test

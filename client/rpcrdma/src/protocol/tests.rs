@@ -77,6 +77,17 @@ fn one_credit_until_the_first_reply() {
     assert!(machine.reserve());
 }
 
+#[test]
+fn a_withdrawn_call_gives_its_credit_back() {
+    let mut machine = ready(8);
+    assert!(machine.reserve() && !machine.reserve());
+    machine.launch(5, ChunkLists::default(), 7).unwrap();
+    assert_eq!(machine.withdraw(6), None, "another call");
+    assert!(!machine.reserve());
+    assert_eq!(machine.withdraw(5), Some(7));
+    assert!(machine.reserve() && !machine.reserve());
+}
+
 //= RFC 8166, Section 4.5
 //= type=test
 //# If errors are detected in the RPC-over-RDMA header of [...]
@@ -321,6 +332,95 @@ proptest! {
         let header = Header::new(1, 1, Body::Msg(chunks)).to_xdr();
         prop_assert_eq!(call_header_len(&plan, &segments), header.len());
     }
+}
+
+/// A message of exactly the threshold is inline (RFC 8166 section 3.3.2), and of four bytes more
+/// not: each of the places where a size is compared.
+#[test]
+fn messages_exactly_at_a_threshold_are_inline() {
+    let thresholds = Thresholds {
+        call: 1024,
+        reply: 1024,
+        receive: 4096,
+        remote_invalidation: false,
+    };
+    let segments = Segments {
+        message: 3,
+        argument: 2,
+        result: 2,
+    };
+    let planned = |shape: Shape| {
+        let plan = plan(&shape, &segments, &thresholds, Style::Reduced).unwrap();
+        (plan.call, plan.write_chunk, plan.reply_chunk > 0)
+    };
+    let call = |head, argument, max_ddp_result| Shape {
+        head,
+        argument,
+        reducible: argument > 0,
+        max_results: 0,
+        max_ddp_result,
+    };
+    let (inline, reduced, zero) = (CallForm::Inline, CallForm::Reduced, CallForm::PositionZero);
+    // A header without chunks has 28 bytes, and 24 for each Read segment.
+    assert_eq!(planned(call(996, 0, 0)).0, inline);
+    assert_eq!(planned(call(1000, 0, 0)).0, zero);
+    assert_eq!(
+        planned(call(96, 897, 0)).0,
+        inline,
+        "900 bytes with padding"
+    );
+    assert_eq!(planned(call(96, 901, 0)).0, reduced);
+    assert_eq!(planned(call(948, 4000, 0)).0, reduced, "28 + 2 * 24 + 948");
+    assert_eq!(planned(call(952, 4000, 0)).0, zero);
+    // A Write chunk of two segments has 40 bytes.
+    assert_eq!(planned(call(956, 0, 4000)), (inline, true, false));
+    assert_eq!(planned(call(960, 0, 4000)), (zero, true, false));
+    // A Reply chunk of one segment has 20.
+    let room = 1024 - 28 - MAX_REPLY_LEN;
+    let reply = |max_results, max_ddp_result| Shape {
+        max_results,
+        max_ddp_result,
+        head: 40,
+        ..Shape::default()
+    };
+    assert_eq!(planned(reply(room, 0)), (inline, false, false));
+    assert_eq!(planned(reply(room + 4, 0)), (inline, false, true));
+    assert_eq!(planned(reply(8, room - 8)), (inline, false, false));
+    assert_eq!(planned(reply(8, room - 9)), (inline, false, false));
+    assert_eq!(planned(reply(8, room - 7)), (inline, true, false));
+    // What the reply has beside the data, with the Write chunk in its header.
+    assert_eq!(planned(reply(room - 40, 4000)), (inline, true, false));
+    assert_eq!(planned(reply(room - 36, 4000)), (inline, true, true));
+    let with_reply_chunk = |head| Shape {
+        head,
+        ..reply(room + 4, 0)
+    };
+    assert_eq!(planned(with_reply_chunk(976)), (inline, false, true));
+    assert_eq!(planned(with_reply_chunk(980)), (zero, false, true));
+}
+
+/// A header that alone has exactly the size of the threshold can be sent.
+#[test]
+fn a_header_exactly_at_the_threshold_is_sent() {
+    let of = |message, call| {
+        let segments = Segments {
+            message,
+            argument: 1,
+            result: 0,
+        };
+        let shape = Shape {
+            head: 8000,
+            ..Shape::default()
+        };
+        let thresholds = Thresholds {
+            call,
+            reply: 1024,
+            receive: 4096,
+            remote_invalidation: false,
+        };
+        plan(&shape, &segments, &thresholds, Style::PositionZero).is_ok()
+    };
+    assert!(of(40, 28 + 40 * 24) && !of(40, 28 + 40 * 24 - 4));
 }
 
 //= RFC 8166, Section 3.4.2
