@@ -57,7 +57,7 @@ fn mounts_of<const N: usize>(
     test: impl FnOnce([&Mounted; N]),
 ) {
     if !Path::new("/dev/fuse").exists() {
-        eprintln!("SKIPPED: there is no /dev/fuse");
+        eprintln!("skipped: there is no /dev/fuse");
         return;
     }
     fill(server);

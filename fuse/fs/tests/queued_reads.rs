@@ -136,7 +136,7 @@ fn cut_to(
     without_data: Option<u64>,
 ) -> Option<Cut> {
     if !Path::new("/dev/fuse").exists() {
-        eprintln!("SKIPPED: there is no /dev/fuse");
+        eprintln!("skipped: there is no /dev/fuse");
         return None;
     }
     let server = MemoryServer::new();

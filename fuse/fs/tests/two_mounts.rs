@@ -32,7 +32,7 @@ fn times(time: Duration) -> FsConfig {
 /// Runs `test` on two mounts of an export.
 fn two(name: &str, config: FsConfig, test: impl FnOnce(&Mounted, &Mounted)) {
     if !Path::new("/dev/fuse").exists() {
-        eprintln!("SKIPPED: there is no /dev/fuse");
+        eprintln!("skipped: there is no /dev/fuse");
         return;
     }
     let server = MemoryServer::new();

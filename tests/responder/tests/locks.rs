@@ -178,7 +178,7 @@ fn what_cannot_be_locked_has_its_own_status() {
 #[test]
 fn only_who_may_read_a_file_locks_it() {
     if !is_root() {
-        eprintln!("skipped: needs root");
+        eprintln!("skipped: taking other identities needs root");
         return;
     }
     use std::os::unix::fs::PermissionsExt;

@@ -253,7 +253,7 @@ async fn swapping_a_directory_for_a_link_never_leads_out() {
 #[tokio::test]
 async fn callers_are_who_they_say() {
     if !is_root() {
-        eprintln!("SKIPPED: taking other identities needs root");
+        eprintln!("skipped: taking other identities needs root");
         return;
     }
     let dirs = Dirs::new();
@@ -385,7 +385,7 @@ async fn squashed_root(dirs: &Dirs, root: &nfs_fh3, file: &nfs_fh3) {
 #[tokio::test]
 async fn an_unprivileged_server_works_and_keeps_its_handles() {
     if !is_root() {
-        eprintln!("SKIPPED: becoming another user needs root");
+        eprintln!("skipped: becoming another user needs root");
         return;
     }
     let dirs = Dirs::new();

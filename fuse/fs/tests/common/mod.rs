@@ -25,7 +25,7 @@ pub struct Mounted {
 /// Mounts a server with the files that `fill` creates.
 pub fn mount(name: &str, config: FsConfig, fill: impl FnOnce(&Path)) -> Option<Mounted> {
     if !Path::new("/dev/fuse").exists() {
-        eprintln!("SKIPPED: there is no /dev/fuse");
+        eprintln!("skipped: there is no /dev/fuse");
         return None;
     }
     let data = std::env::temp_dir().join(format!("nfsrdma-{}-{name}.data", std::process::id()));

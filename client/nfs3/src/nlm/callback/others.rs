@@ -328,7 +328,7 @@ mod tests {
     #[tokio::test]
     async fn file_handles_are_told_to_nobody_but_this_user_and_root() {
         if !geteuid().is_root() {
-            eprintln!("needs root, to give sockets away");
+            eprintln!("skipped: giving sockets away needs root");
             return;
         }
         let stranger = || {
