@@ -6,6 +6,7 @@ mod helper;
 mod wrong;
 
 pub use arguments::{MountArgs, UnmountArgs};
+pub use wrong::NoCommand;
 
 use arguments::{CliOptions, join, our_type};
 use clap::{Args, Parser, Subcommand};
@@ -373,7 +374,7 @@ impl From<CliServer> for ServerArgs {
 
 /// Reports a blank after a comma in the options. The shell then passes the rest of the options as
 /// one more argument, and clap would only report an unexpected argument.
-fn check_blanks(arguments: &[OsString]) -> Result<(), clap::Error> {
+fn check_blanks(arguments: &[OsString]) -> Result<(), NoCommand> {
     for three in arguments.windows(3) {
         let [flag, options, next] = three else {
             continue;
@@ -385,11 +386,9 @@ fn check_blanks(arguments: &[OsString]) -> Result<(), clap::Error> {
         );
         if matches!(&*flag, "-o" | "--options") && options.ends_with(',') && !next.starts_with('-')
         {
-            return Err(wrong::usage(
-                &command(),
-                clap::error::ErrorKind::UnknownArgument,
-                &format!("no blanks between options: write -o {options}{next}"),
-            ));
+            return Err(NoCommand::Wrong(format!(
+                "no blanks between options: write -o {options}{next}"
+            )));
         }
     }
     Ok(())
@@ -409,20 +408,15 @@ pub fn command() -> clap::Command {
     <Cli as clap::CommandFactory>::command()
 }
 
-/// Parses a whole command line, including `argv[0]`. The error prints itself and knows the exit
-/// status: `--help` also ends as an "error", with status 0.
-pub fn parse(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
-    parse_as_clap(arguments).map_err(|error| wrong::explain(&command(), error))
-}
-
-fn parse_as_clap(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
+/// Parses a whole command line, including `argv[0]`.
+pub fn parse(arguments: Vec<OsString>) -> Result<Command, NoCommand> {
     let name = program_name(&arguments);
     check_blanks(&arguments)?;
     if matches!(name.as_str(), "mount.nfsrdma" | "mount.fuse.nfsrdma") {
-        return helper::mount(arguments).map(Command::Mount);
+        return Ok(Command::Mount(helper::mount(arguments)?));
     }
     if matches!(name.as_str(), "umount.nfsrdma" | "umount.fuse.nfsrdma") {
-        return helper::unmount(arguments).map(Command::Unmount);
+        return Ok(Command::Unmount(helper::unmount(arguments)?));
     }
     if matches!(&arguments[..], [_, only] if only == "list-options") {
         return Ok(Command::ListOptions);

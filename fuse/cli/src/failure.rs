@@ -37,6 +37,8 @@ pub enum Retry {
 pub struct Failure {
     pub exit: Exit,
     pub message: String,
+    /// What follows the message, a line for each, such as the data that are lost.
+    pub lines: Vec<String>,
     pub retry: Retry,
 }
 
@@ -45,6 +47,7 @@ impl Failure {
         Failure {
             exit,
             message: message.into(),
+            lines: Vec::new(),
             retry: Retry::Never,
         }
     }
@@ -88,6 +91,7 @@ impl From<MountError> for Failure {
                 _ => Exit::Failed,
             },
             message: error.message,
+            lines: Vec::new(),
             retry: match error.step {
                 // Like mount.nfs, this waits for a name service that does not answer yet, as when the
                 // machine starts, but not for a name that it does not know.

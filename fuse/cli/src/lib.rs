@@ -18,6 +18,7 @@ pub mod options;
 pub mod output;
 pub mod stats;
 mod top;
+mod user_file;
 
 use cli::{Command, MountArgs};
 use failure::{Exit, Failure};
@@ -40,17 +41,25 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
     let name = cli::program_name(&arguments);
     let command = match cli::parse(arguments) {
         Ok(command) => command,
-        Err(error) => {
-            let wrong = error.use_stderr();
+        Err(cli::NoCommand::Help(help)) => {
             // If standard output or error is closed, there is nothing to be done about it.
-            let _ = error.print();
-            return if wrong { Exit::Usage as u8 } else { 0 };
+            let _ = help.print();
+            return if help.use_stderr() {
+                Exit::Usage as u8
+            } else {
+                0
+            };
+        }
+        Err(cli::NoCommand::Wrong(sentence)) => {
+            output::message(format_args!("{name}: {sentence}"));
+            return Exit::Usage as u8;
         }
     };
     match run(&name, &command) {
         Ok(()) => 0,
         Err(failure) => {
             output::message(format_args!("{name}: {failure}"));
+            failure.lines.iter().for_each(output::message);
             failure.exit as u8
         }
     }
@@ -129,7 +138,7 @@ fn run(name: &str, command: &Command) -> Result<(), Failure> {
             let lines: String = names
                 .map(|(name, kind)| format!("{kind} {name}\n"))
                 .collect();
-            output::result(lines.as_bytes()).map(drop)
+            output::result(&lines).map(drop)
         }
     }
 }

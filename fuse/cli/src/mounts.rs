@@ -1,7 +1,7 @@
 //! The table of mounts of this mount namespace, /proc/self/mountinfo (proc(5)).
 
 use crate::failure::Failure;
-use crate::output::without_number;
+use crate::output::{is_obeyed, without_number};
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
@@ -25,16 +25,35 @@ pub struct Mount {
     pub owner: Option<u32>,
 }
 
-/// Encodes a field for getmntent(3): blanks and backslashes become octal escapes.
+/// Encodes a field for getmntent(3): blanks and backslashes become octal escapes, and so does what a
+/// terminal would obey.
 pub fn escape(field: &[u8]) -> Vec<u8> {
+    escape_where(field, |c| matches!(c, ' ' | '\\') || is_obeyed(c))
+}
+
+/// Encodes what a terminal would obey in a field that is encoded already.
+pub(crate) fn escape_obeyed(field: &[u8]) -> Vec<u8> {
+    escape_where(field, is_obeyed)
+}
+
+/// Writes the bytes of some characters, and those that are not UTF-8, as octal escapes.
+fn escape_where(field: &[u8], is_escaped: impl Fn(char) -> bool) -> Vec<u8> {
     let mut escaped = Vec::with_capacity(field.len());
-    for &byte in field {
-        match byte {
-            b' ' | b'\t' | b'\n' | b'\\' => {
-                escaped.extend_from_slice(format!("\\{byte:03o}").as_bytes());
-            }
-            byte => escaped.push(byte),
+    let octal = |to: &mut Vec<u8>, bytes: &[u8]| {
+        for byte in bytes {
+            to.extend_from_slice(format!("\\{byte:03o}").as_bytes());
         }
+    };
+    for chunk in field.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            let mut bytes = [0; 4];
+            let bytes = c.encode_utf8(&mut bytes).as_bytes();
+            match is_escaped(c) {
+                true => octal(&mut escaped, bytes),
+                false => escaped.extend_from_slice(bytes),
+            }
+        }
+        octal(&mut escaped, chunk.invalid());
     }
     escaped
 }

@@ -3,20 +3,25 @@
 //! Both may be closed, a pipe that nobody reads, or a file on a full disk. Then messages are lost
 //! without further effect: `println!` and `eprintln!`, which panic, are not used. A command whose
 //! result is its output fails if the output cannot be written.
+//!
+//! Arguments, names of files and what servers say are foreign text, and a terminal obeys some of its
+//! characters. So all text goes through [`plain`] here, whoever made it; only [`json`] and [`exact`]
+//! have other ways to the same end. A text of several lines is written by [`result`], for which the
+//! caller replaces the line breaks of foreign text.
 
 use crate::failure::{Exit, Failure};
-use std::fmt::Display;
-use std::io::{self, Write};
+use std::fmt::{Display, Write as _};
+use std::io::{self, IsTerminal, Write};
 
-/// Writes a message to standard error. Errors are ignored.
+/// Writes a message to standard error, as one line. Errors are ignored.
 pub fn message(text: impl Display) {
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    let _ = writeln!(io::stderr().lock(), "{}", plain(&text.to_string()));
 }
 
 /// Writes a line to standard output that is not part of the result. Errors are ignored.
 pub fn notice(text: impl Display) {
     let mut out = io::stdout().lock();
-    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+    let _ = writeln!(out, "{}", plain(&text.to_string())).and_then(|()| out.flush());
 }
 
 /// Whether somebody still reads the output.
@@ -27,8 +32,34 @@ pub enum Reader {
     Gone,
 }
 
-/// Writes a part of the result to standard output.
-pub fn result(bytes: &[u8]) -> Result<Reader, Failure> {
+/// Writes lines of the result to standard output.
+pub fn result(text: &str) -> Result<Reader, Failure> {
+    write(plain_lines(text).as_bytes())
+}
+
+/// Writes JSON, with escapes for the characters that a terminal would obey. JSON has them in strings
+/// only, where each may be an escape (RFC 8259 section 7).
+pub fn json(text: &str) -> Result<Reader, Failure> {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match is_obeyed(c) && c != '\n' {
+            // They all are in the Basic Multilingual Plane. Writing to a String does not fail.
+            true => _ = write!(escaped, "\\u{:04x}", u32::from(c)),
+            false => escaped.push(c),
+        }
+    }
+    write(escaped.as_bytes())
+}
+
+/// Writes bytes that are for a file as they are, unless a terminal would get them.
+pub fn exact(bytes: &[u8]) -> Result<Reader, Failure> {
+    match io::stdout().is_terminal() {
+        true => result(&String::from_utf8_lossy(bytes)),
+        false => write(bytes),
+    }
+}
+
+fn write(bytes: &[u8]) -> Result<Reader, Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Ok(()) => Ok(Reader::There),
@@ -52,10 +83,22 @@ pub fn without_number(error: &io::Error) -> String {
     }
 }
 
-/// Replaces the control characters of foreign text, which a terminal would obey.
+/// Whether a terminal would do something other than show this character: controls (C0, DEL and C1),
+/// the separators of lines and paragraphs, and those that change the direction of the text, by
+/// which a name can look like another one.
+pub(crate) fn is_obeyed(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Foreign text as a part of one line, with question marks for what a terminal would obey.
 pub(crate) fn plain(text: &str) -> String {
-    let safe = |c: char| if c.is_control() { '?' } else { c };
-    text.chars().map(safe).collect()
+    text.replace(is_obeyed, "?")
+}
+
+/// The same for text that may have several lines.
+pub(crate) fn plain_lines(text: &str) -> String {
+    text.replace(|c| is_obeyed(c) && c != '\n', "?")
 }
 
 #[cfg(test)]
@@ -67,5 +110,14 @@ mod tests {
         let error = io::Error::from_raw_os_error(libc::ENOSPC);
         assert_eq!(without_number(&error), "No space left on device");
         assert_eq!(without_number(&io::Error::other("x")), "x");
+    }
+
+    #[test]
+    fn what_a_terminal_obeys_is_replaced() {
+        let obeyed = "\0\u{7}\t\n\u{1b}\u{7f}\u{80}\u{9b}\u{61c}\u{200e}\u{2028}\u{2029}\u{202a}\u{202e}\u{2066}\u{2069}";
+        assert_eq!(plain(obeyed), "?".repeat(obeyed.chars().count()));
+        let shown = "a b~\u{a0}\u{e9}\u{5d0}\u{200d}\u{2027}\u{202f}\u{2065}\u{206a}\u{fffd}";
+        assert_eq!(plain(shown), shown);
+        assert_eq!(plain_lines("a\n\u{9b}b\r\n"), "a\n?b?\n");
     }
 }

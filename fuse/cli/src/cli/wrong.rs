@@ -5,49 +5,99 @@ use crate::nearest::nearest;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};
 use std::error::Error as _;
+use std::fmt;
 use std::ops::RangeInclusive;
 
-pub(super) fn usage(command: &Command, kind: ErrorKind, sentence: &str) -> Error {
-    // The command lets clap colour "error:" on a terminal.
-    Error::raw(kind, format!("{sentence}\n")).with_cmd(command)
+/// A command line that is no command.
+#[derive(Debug)]
+pub enum NoCommand {
+    /// It asks for the help or the version, or is empty, which prints the help as well.
+    Help(Error),
+    /// It is wrong, for the reason that this sentence has.
+    Wrong(String),
 }
 
-/// Replaces the text of clap's error by one sentence. Help, version, and kinds of errors that have
-/// no sentence here keep clap's text.
-pub(super) fn explain(command: &Command, error: Error) -> Error {
-    said(command, &error).unwrap_or(error)
+impl fmt::Display for NoCommand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoCommand::Help(text) => text.fmt(f),
+            NoCommand::Wrong(sentence) => f.write_str(sentence),
+        }
+    }
 }
 
-fn said(command: &Command, error: &Error) -> Option<Error> {
-    let kind = error.kind();
-    let usage = |sentence: String| usage(command, kind, &sentence);
+impl From<Error> for NoCommand {
+    fn from(error: Error) -> Self {
+        match error.kind() {
+            ErrorKind::DisplayHelp
+            | ErrorKind::DisplayVersion
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => NoCommand::Help(error),
+            _ => NoCommand::Wrong(said(&error).unwrap_or_else(|| {
+                let text = error.to_string();
+                let first = text.lines().next().unwrap_or_default();
+                first.strip_prefix("error: ").unwrap_or(first).to_owned()
+            })),
+        }
+    }
+}
+
+/// Commands of other programs, and what does the same here.
+const MEANT: [(&str, &str); 14] = [
+    ("version", "write nfsrdma --version"),
+    ("list", "write nfsrdma stats, which lists all mounts"),
+    ("ls", "write nfsrdma stats, which lists all mounts"),
+    ("mounts", "write nfsrdma stats, which lists all mounts"),
+    ("show", "write nfsrdma stats, which lists all mounts"),
+    ("status", "write nfsrdma stats, which lists all mounts"),
+    ("info", "write nfsrdma stats, which lists all mounts"),
+    (
+        "df",
+        "write nfsrdma stats, which lists all mounts, or df -t fuse.nfsrdma",
+    ),
+    ("showmount", "write nfsrdma exports SERVER"),
+    ("check", "write nfsrdma ping SERVER"),
+    ("test", "write nfsrdma ping SERVER"),
+    (
+        "remount",
+        "write nfsrdma mount SERVER:/EXPORT DIR -o remount,OPTIONS",
+    ),
+    ("unmount", "write nfsrdma umount DIR"),
+    ("tcpdump", "write nfsrdma capture DIR FILE"),
+];
+
+/// The sentence for an error of clap, if there is one for its kind.
+fn said(error: &Error) -> Option<String> {
+    let command = super::command();
     let argument = || words(error, ContextKind::InvalidArg).join(" and ");
     let value = || words(error, ContextKind::InvalidValue).join(" ");
-    Some(match kind {
+    Some(match error.kind() {
         ErrorKind::InvalidSubcommand => {
             let name = words(error, ContextKind::InvalidSubcommand).join(" ");
             let names = || command.get_subcommands().map(Command::get_name);
+            if let Some((_, remedy)) = MEANT.iter().find(|(other, _)| *other == name) {
+                return Some(format!("unknown command '{name}': {remedy}"));
+            }
             match nearest(&name, names()) {
-                Some(meant) => usage(format!("unknown command '{name}'; did you mean '{meant}'?")),
+                Some(meant) => format!("unknown command '{name}'; did you mean '{meant}'?"),
                 None => {
                     let all = names().collect::<Vec<_>>().join(", ");
-                    usage(format!("unknown command '{name}': use one of {all}"))
+                    format!("unknown command '{name}': use one of {all}")
                 }
             }
         }
-        ErrorKind::UnknownArgument if !argument().starts_with('-') => usage(format!(
+        ErrorKind::UnknownArgument if !argument().starts_with('-') => format!(
             "one argument too many, '{}': write {}",
             argument(),
             form(error)?
-        )),
+        ),
         ErrorKind::UnknownArgument => {
             let name = argument();
             match &words(error, ContextKind::SuggestedArg)[..] {
-                [meant] => usage(format!("unknown option '{name}'; did you mean '{meant}'?")),
-                _ => usage(format!(
+                [meant] => format!("unknown option '{name}'; did you mean '{meant}'?"),
+                _ => format!(
                     "unknown option '{name}': leave it out; '{} --help' lists what there is",
                     called(&form(error)?)
-                )),
+                ),
             }
         }
         ErrorKind::MissingRequiredArgument => {
@@ -55,24 +105,18 @@ fn said(command: &Command, error: &Error) -> Option<Error> {
                 1 => "is",
                 _ => "are",
             };
-            usage(format!(
-                "{} {verb} missing: write {}",
-                argument(),
-                form(error)?
-            ))
+            format!("{} {verb} missing: write {}", argument(), form(error)?)
         }
         ErrorKind::ArgumentConflict => {
             let (one, others) = (argument(), words(error, ContextKind::PriorArg));
             match &others[..] {
                 [] => return None,
-                [other] if *other == one => usage(format!("'{one}' was given twice: give it once")),
-                [other] => usage(format!(
-                    "'{one}' cannot be used with '{other}': leave one of them out"
-                )),
-                others => usage(format!(
+                [other] if *other == one => format!("'{one}' was given twice: give it once"),
+                [other] => format!("'{one}' cannot be used with '{other}': leave one of them out"),
+                others => format!(
                     "'{one}' cannot be used with '{}': leave out either it or those",
                     others.join("' and '")
-                )),
+                ),
             }
         }
         ErrorKind::InvalidValue => {
@@ -83,29 +127,27 @@ fn said(command: &Command, error: &Error) -> Option<Error> {
                     Some(meant) => format!("; did you mean '{meant}'?"),
                     None => format!(": use one of {}", all.join(", ")),
                 };
-                usage(format!("invalid value '{value}' for '{name}'{remedy}"))
+                format!("invalid value '{value}' for '{name}'{remedy}")
             } else if !value.is_empty() {
                 return None;
             } else if let Some(option) = name.split(' ').next().filter(|o| o.starts_with('-')) {
-                usage(format!("'{option}' needs a value: write {name}"))
+                format!("'{option}' needs a value: write {name}")
             } else {
-                usage(format!("{name} is empty: write a path there"))
+                format!("{name} is empty: write a path there")
             }
         }
         // The parser of the value has named the remedy.
-        ErrorKind::ValueValidation => usage(format!(
+        ErrorKind::ValueValidation => format!(
             "invalid value '{}' for '{}': {}",
             value(),
             argument(),
             error.source()?
-        )),
-        ErrorKind::TooManyValues => usage(format!(
-            "'{}' takes no value: leave out '={}'",
-            argument(),
-            value()
-        )),
+        ),
+        ErrorKind::TooManyValues => {
+            format!("'{}' takes no value: leave out '={}'", argument(), value())
+        }
         ErrorKind::InvalidUtf8 => {
-            usage("an argument is not UTF-8: write options and their values in UTF-8".to_owned())
+            "an argument is not UTF-8: write options and their values in UTF-8".to_owned()
         }
         _ => return None,
     })

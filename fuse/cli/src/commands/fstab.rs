@@ -4,6 +4,7 @@
 use crate::cli::FstabArgs;
 use crate::failure::{Exit, Failure};
 use crate::mount::fstab_line::{Line, arguments, unescaped};
+use crate::mounts::escape_obeyed;
 use crate::options::mount_source::MountSource;
 use crate::options::{OptionError, Options, protects, split};
 use crate::output::{self, Reader, without_number};
@@ -50,7 +51,7 @@ fn options_of(line: &Line<'_>) -> Result<Vec<String>, Failure> {
         Ok(options) => Ok(split(options)),
         Err(_) => Err(Failure::usage(format!(
             "the options '{}' are not in UTF-8: write them in ASCII",
-            output::plain(&String::from_utf8_lossy(&line.options))
+            String::from_utf8_lossy(&line.options)
         ))),
     }
 }
@@ -128,7 +129,7 @@ fn translate_line(line: &Line<'_>) -> Result<Translated, Failure> {
     let options = kept.join(",");
     Options::parse(&options)?;
     let fields = [&*line.source, &line.dir, b"nfsrdma", options.as_bytes()];
-    let mut line = fields.join(&b"  "[..]);
+    let mut line = fields.map(escape_obeyed).join(&b"  "[..]);
     line.extend_from_slice(b"  0  0");
     Ok(Translated { line, notes })
 }
@@ -217,7 +218,7 @@ fn show(translated: &Translated, of: &str) -> Result<Reader, Failure> {
     for note in &translated.notes {
         output::message(format_args!("# {of}{note}"));
     }
-    output::result(&[&translated.line[..], b"\n"].concat())
+    output::exact(&[&translated.line[..], b"\n"].concat())
 }
 
 #[cfg(test)]
@@ -294,11 +295,11 @@ mod tests {
     }
 
     #[test]
-    fn bytes_stay_as_they_are() {
-        let translated = translate(b"srv:/\xe9 /m\xe9 nfs rdma").unwrap();
+    fn bytes_mean_what_they_meant() {
+        let translated = translate(b"srv:/\xe9\\040 /m\x1b nfs rdma").unwrap();
         assert_eq!(
             translated.line,
-            b"srv:/\xe9  /m\xe9  nfsrdma  rdma,_netdev  0  0"
+            b"srv:/\\351\\040  /m\\033  nfsrdma  rdma,_netdev  0  0"
         );
         let said = translate(b"srv:/x /m nfs rdma,x-\xe9").unwrap_err().message;
         assert!(said.contains("not in UTF-8"), "{said}");

@@ -26,7 +26,7 @@ pub(crate) fn run(args: &LogArgs) -> Result<(), Failure> {
     let answer: Answer =
         serde_json::from_slice(&answer).map_err(|error| client::other_version(dir, error))?;
     if args.level.is_none() {
-        output::result(format!("{}\n", answer.level).as_bytes())?;
+        output::result(&format!("{}\n", answer.level))?;
     }
     Ok(())
 }

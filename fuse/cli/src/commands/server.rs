@@ -61,7 +61,7 @@ pub(crate) fn exports(args: &ServerArgs) -> Result<(), Failure> {
     let host = settings::target(&spec).host;
     let exports = runtime()?.block_on(mount::exports(&host, &client))?;
     for line in lines(&exports) {
-        if output::result(line.as_bytes())? == Reader::Gone {
+        if output::result(&line)? == Reader::Gone {
             break;
         }
     }
@@ -124,7 +124,7 @@ pub(crate) fn ping(args: &ServerArgs) -> Result<(), Failure> {
                 )
             }
         };
-        if let Err(failure) = output::result(line.as_bytes()) {
+        if let Err(failure) = output::result(&line) {
             unwritten.get_or_insert(failure);
         }
     };

@@ -92,7 +92,7 @@ pub(crate) fn run(args: &UnmountArgs) -> Result<(), Failure> {
     match ask_for_sync(&mount, pid, limit) {
         Outcome::Answered(answer) if answer.connected => {
             if !answer.lost.is_empty() {
-                return Err(lost(&args.dir, &answer.lost.join("\n")));
+                return Err(lost(&args.dir, answer.lost));
             }
             let written = if answer.in_use {
                 "programs there have files open"
@@ -121,8 +121,8 @@ pub(crate) fn run(args: &UnmountArgs) -> Result<(), Failure> {
             verbose("unmounted; all data are at the server");
             Ok(())
         }
-        ExitOutcome::Exited(said) => Err(lost(&args.dir, &said)),
-        ExitOutcome::Killed(said) => Err(killed(&args.dir, &said)),
+        ExitOutcome::Exited(said) => Err(lost(&args.dir, lines(&said))),
+        ExitOutcome::Killed(said) => Err(killed(&args.dir, lines(&said))),
         ExitOutcome::TimedOut => Err(still_writing(&args.dir)),
     }
 }
@@ -131,34 +131,35 @@ pub(crate) fn run(args: &UnmountArgs) -> Result<(), Failure> {
 fn cancel_pending(shown: &Path, dir: &Path) -> Result<bool, Failure> {
     let cancelled = pending::cancel(dir).map_err(|error| client::failure(shown, error))?;
     for pending in &cancelled {
-        let source: String = pending.source.chars().filter(|c| !c.is_control()).collect();
         output::message(format_args!(
-            "no longer tries to mount {source} on {}",
+            "no longer tries to mount {} on {}",
+            pending.source,
             shown.display()
         ));
     }
     Ok(!cancelled.is_empty())
 }
 
-fn lost(dir: &Path, lines: &str) -> Failure {
-    Failure::failed(format!(
-        "{} is unmounted, but data were lost:\n{}",
-        dir.display(),
-        lines.trim_end()
-    ))
+fn lines(said: &str) -> Vec<String> {
+    said.lines().map(str::to_owned).collect()
+}
+
+fn lost(dir: &Path, lines: Vec<String>) -> Failure {
+    let failure = Failure::failed(format!(
+        "{} is unmounted, but data were lost:",
+        dir.display()
+    ));
+    Failure { lines, ..failure }
 }
 
 /// The error for a process that ended before it had told which data are lost.
-fn killed(dir: &Path, lines: &str) -> Failure {
-    let told = match lines.trim_end() {
-        "" => String::new(),
-        lines => format!("\n{lines}"),
-    };
-    Failure::failed(format!(
+fn killed(dir: &Path, lines: Vec<String>) -> Failure {
+    let failure = Failure::failed(format!(
         "{} is unmounted, but its process was killed before all data were known to be at the server: see its log, and \
-         'journalctl -k' for who killed it{told}",
+         'journalctl -k' for who killed it",
         dir.display()
-    ))
+    ));
+    Failure { lines, ..failure }
 }
 
 /// Whether there may be a process, although it cannot be asked because of this error. Who is not

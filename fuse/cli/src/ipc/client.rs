@@ -65,7 +65,6 @@ pub(crate) fn refusal(dir: &Path, answer: &[u8]) -> Result<(), Failure> {
     let Ok(Refusal { error }) = serde_json::from_slice(answer) else {
         return Ok(());
     };
-    let error: String = error.chars().filter(|c| !c.is_control()).collect();
     Err(Failure::usage(format!(
         "the process that serves {} refuses: {error}",
         dir.display()

@@ -164,13 +164,7 @@ pub(crate) fn ask(
             continue;
         }
         return match serde_json::from_str::<Answer>(&line) {
-            Ok(mut answer) => {
-                // Names come from servers and users: replace what a terminal would obey.
-                for line in &mut answer.lost {
-                    *line = line.replace(char::is_control, "?");
-                }
-                Outcome::Answered(answer)
-            }
+            Ok(answer) => Outcome::Answered(answer),
             Err(_) => Outcome::NoAnswer,
         };
     }

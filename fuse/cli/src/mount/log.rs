@@ -6,7 +6,8 @@
 
 use crate::failure::{Exit, Failure};
 use crate::ipc::control::{Answer, ControlReply};
-use crate::output::{plain, without_number};
+use crate::output::{is_obeyed, plain, without_number};
+use crate::user_file;
 use parking_lot::{Mutex, RwLock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::borrow::Cow;
@@ -78,7 +79,7 @@ impl LogFile {
     /// A new file is not readable for all users, because the log names files in private directories.
     fn append_to(path: &Path) -> io::Result<File> {
         let mut options = OpenOptions::new();
-        options.append(true).create(true).mode(0o640).open(path)
+        user_file::open(path, options.append(true).create(true).mode(0o640))
     }
 
     /// Opens the file with this name, which may be a new one. Keeps the old file if that fails.
@@ -336,7 +337,7 @@ fn write_if_taken(mut to: impl Write + AsFd, line: &[u8]) -> io::Result<()> {
 fn one_line(event: &[u8]) -> Cow<'_, [u8]> {
     let text = event.strip_suffix(b"\n").unwrap_or(event);
     match String::from_utf8_lossy(text) {
-        text if text.contains(char::is_control) => (plain(&text) + "\n").into_bytes().into(),
+        text if text.contains(is_obeyed) => (plain(&text) + "\n").into_bytes().into(),
         _ => event.into(),
     }
 }

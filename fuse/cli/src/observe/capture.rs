@@ -8,6 +8,7 @@ use crate::failure::{Exit, Failure};
 use crate::ipc::client;
 use crate::mounts::Mount;
 use crate::output;
+use crate::user_file;
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
 use pcap_file::pcapng::blocks::interface_description::{
@@ -297,14 +298,10 @@ fn create(path: &Path, mount: &Mount) -> Result<Box<dyn Write>, Failure> {
     if let (Ok(there), Ok(place)) = (path.metadata(), statfs(path)) {
         is_safe(path, &there, place.f_type, me)?;
     }
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        // What somebody else has put there stays as it is.
-        .truncate(false)
-        .mode(0o600)
-        .open(path)
-        .map_err(failed)?;
+    let mut options = OpenOptions::new();
+    // What somebody else has put there stays as it is.
+    options.write(true).create(true).truncate(false).mode(0o600);
+    let file = user_file::open(path, &mut options).map_err(failed)?;
     let there = file.metadata().map_err(failed)?;
     let place = fstatfs(&file).map_err(|error| failed(error.into()))?;
     is_safe(path, &there, place.f_type, me)?;

@@ -2,6 +2,7 @@
 
 use super::arguments::{Arguments, describe};
 use super::context::Context;
+use crate::output::is_obeyed;
 use nfsrdma_rpcrdma::tap::{Ended, Event, Outcome, Sent};
 use nfsrdma_xdr::codec::{Decode, Decoder};
 use nfsrdma_xdr::nfs3::Status;
@@ -370,7 +371,7 @@ fn printable(name: &str) -> String {
     for c in name.chars() {
         match c {
             '"' | '\\' => shown.extend(['\\', c]),
-            c if c.is_control() => {
+            c if is_obeyed(c) => {
                 // Writing to a String does not fail.
                 let _ = write!(shown, "{}", c.escape_default());
             }

@@ -56,8 +56,9 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
             continue;
         }
         let reader = match args.json {
-            true => output::result(&line)?,
-            false => output::result(format!("{}\n", show(&parsed)).as_bytes())?,
+            // It is UTF-8, since it was parsed.
+            true => output::json(&String::from_utf8_lossy(&line))?,
+            false => output::result(&format!("{}\n", show(&parsed)))?,
         };
         if reader == Reader::Gone {
             return Ok(());

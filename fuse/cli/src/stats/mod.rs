@@ -135,7 +135,11 @@ pub(super) fn run(args: &StatsArgs) -> Result<(), Failure> {
             }
             None => everything(args, &mut screen)?,
         };
-        if output::result(text.as_bytes())? == Reader::Gone {
+        let reader = match args.form {
+            StatsForm::Json => output::json(&text)?,
+            _ => output::result(&text)?,
+        };
+        if reader == Reader::Gone {
             return Ok(());
         }
         let Some(pause) = args.watch else {

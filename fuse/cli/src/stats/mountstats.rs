@@ -8,10 +8,9 @@ use super::document::{Connection, Document};
 use crate::mounts;
 use std::fmt::Write;
 
-/// Escapes names as the kernel does in its tables. Other control characters become question marks.
+/// Escapes names as the kernel does in its tables.
 fn escape(text: &str) -> String {
-    let escaped = mounts::escape(text.as_bytes());
-    String::from_utf8_lossy(&escaped).replace(char::is_control, "?")
+    String::from_utf8_lossy(&mounts::escape(text.as_bytes())).into_owned()
 }
 
 fn join(numbers: &[u64]) -> String {

@@ -6,6 +6,7 @@
 
 use super::document::{Connection, Document, Procedure, STATES};
 use super::mount_list::{ListedMount, MountState};
+use crate::output::plain_lines;
 use prometheus::proto::{
     Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
 };
@@ -58,7 +59,7 @@ impl Families {
         let pair = |(name, value): &Label<'_>| {
             let mut pair = LabelPair::default();
             pair.set_name((*name).to_owned());
-            pair.set_value((*value).to_owned());
+            pair.set_value(plain_lines(value));
             pair
         };
         metric.set_label(labels.iter().map(pair).collect());

@@ -54,7 +54,7 @@ fn text(args: &TopArgs, only: &[PathBuf]) -> Result<(), Failure> {
         // Most processes answer at once, and others are not waited for.
         poll.wait(&mut model, delay.min(Duration::from_secs(1)));
         if model.rounds() > 1 {
-            if output::result(model.block(Instant::now()).as_bytes())? == Reader::Gone {
+            if output::result(&model.block(Instant::now()))? == Reader::Gone {
                 return Ok(());
             }
             blocks += 1;
