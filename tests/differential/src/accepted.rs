@@ -310,7 +310,7 @@ pub(crate) fn leaves_hidden_name(line: &str) -> bool {
 
 /// Whether a line of the client's log reports that the server did not permit a WRITE.
 pub(crate) fn refused_data(line: &str) -> bool {
-    line.contains("data could not be written") && line.ends_with("Access")
+    line.contains("data could not be written") && line.contains("server answered Access")
 }
 
 /// Calls that the workers leave out on both trees, because their results would depend on the

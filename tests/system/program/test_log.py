@@ -1,6 +1,8 @@
 """The log: levels at run time, syslog, and the progress of the last flush."""
 
+import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -134,3 +136,34 @@ def test_progress_of_the_last_flush(server):
         server.ended()
         assert (server.export / "a").stat().st_size == 16 << 20
         (server.export / "a").unlink()
+
+
+@pytest.mark.responder("--fail", "WRITE=NOSPC")
+def test_a_failed_write_is_told_in_words(server):
+    log = server.base / "log"
+    expect(server.mount("", "--log", log), 0)
+    with contextlib.suppress(OSError):
+        (server.mnt / "name").write_bytes(b"x" * 5000)
+    lines = [line for line in log.read_text().splitlines() if "could not be written" in line]
+    assert len(lines) == 1, lines
+    assert "5000 bytes from byte 0 on of /name (file " in lines[0] and "make room at the server" in lines[0], lines
+    assert "Some(" not in lines[0] and "fileid" not in lines[0], lines
+
+
+def test_no_line_of_the_log_has_debug_output():
+    """Lines for people (levels info, warn and error) have words: no Debug output, and no number of a file without its
+    name beside it. Lines of debug and trace are for readers of the source."""
+    macro = re.compile(r"\b(?:info|warn|error)!\(((?:[^()\"]|\"(?:[^\"\\]|\\.)*\"|\((?:[^()\"]|\"(?:[^\"\\]|\\.)*\"|\([^()]*\))*\))*)\)", re.S)
+    found, wrong = 0, []
+    for crate in ("client", "fuse", "xdr"):
+        for path in sorted((ROOT / crate).rglob("src/**/*.rs")):
+            if "test" in path.name:
+                continue
+            for call in macro.finditer(path.read_text().split("#[cfg(test)]")[0]):
+                found += 1
+                text = call[1]
+                fields = re.sub(r"\"(?:[^\"\\]|\\.)*\"", "", text)
+                if "?}" in text or re.search(r"(?:^|[,=(]\s*)\?\s*[a-z]|\bfileid\s*(?:,|=)", fields.strip()):
+                    wrong.append(f"{path.relative_to(ROOT)}: {' '.join(text.split())}")
+    assert found > 60, f"only {found} lines of the log: they are written differently now"
+    assert not wrong, "\n".join(wrong)

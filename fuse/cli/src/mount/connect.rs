@@ -97,7 +97,7 @@ pub(crate) async fn connect(
                 limit.as_secs() / 60
             ));
         }
-        warn!("{failure}; trying again in {pause:?}");
+        warn!("{failure}; trying again in {} s", pause.as_secs());
         let announced = announced.get_or_insert_with(|| announce(plan, start));
         announced.failed(&failure.message);
         tokio::select! {

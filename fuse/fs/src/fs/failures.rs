@@ -3,6 +3,8 @@
 
 use super::clock::Nanos;
 use super::error::FsError;
+use nfsrdma_nfs3::NfsError;
+use nfsrdma_xdr::nfs3::Status;
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -33,6 +35,56 @@ impl Account {
             self.span.1 = self.span.1.max(range.end);
         }
     }
+}
+
+/// A file in a line of the log.
+fn file(path: Option<&String>, fileid: u64) -> String {
+    match path {
+        Some(path) => format!("{path} (file {fileid})"),
+        None => format!("file {fileid}, whose name is not known"),
+    }
+}
+
+/// The line for the first range of a file that could not be written.
+pub(super) fn first_line(
+    path: Option<&String>,
+    fileid: u64,
+    range: &Range<u64>,
+    error: &FsError,
+) -> String {
+    format!(
+        "data could not be written: {} bytes from byte {} on of {}: {}",
+        range.end - range.start,
+        range.start,
+        file(path, fileid),
+        reason(error)
+    )
+}
+
+/// The error, and what can be done about it.
+fn reason(error: &FsError) -> String {
+    let remedy = match error {
+        FsError::Nfs(NfsError::Status(status)) => match status {
+            Status::NoSpc => "make room at the server",
+            Status::DQuot => "raise the quota at the server, or remove files",
+            Status::RoFs => "export it for writing again",
+            Status::Access | Status::Perm => "give the user the right to write there",
+            Status::Stale => "the file was removed at the server: write it anew",
+            Status::FBig => "the server takes no file as large as this",
+            _ => "see the server's log",
+        },
+        FsError::Nfs(NfsError::TimedOut | NfsError::GivenUp) => {
+            "see whether the server works; a mount without soft and softerr waits for it"
+        }
+        FsError::Nfs(NfsError::Interrupted) | FsError::Ended => {
+            "the mount was taken away by force before the server had them"
+        }
+        FsError::Nfs(NfsError::Local(_)) | FsError::NoMemory => {
+            "free memory, or mount with a smaller cache"
+        }
+        _ => "see the server's log",
+    };
+    format!("{error}; {remedy}")
 }
 
 /// Failures by file.
@@ -66,7 +118,7 @@ impl FailureLog {
             ranges: 0,
             bytes: 0,
             span: NOWHERE,
-            error: error.to_string(),
+            error: reason(error),
         };
         // The caller logs the first range now.
         account.add(ranges.get(1..).unwrap_or_default());
@@ -77,8 +129,20 @@ impl FailureLog {
         true
     }
 
-    /// The lines that are to be logged at `now`.
-    pub(super) fn due(&mut self, now: Nanos) -> Vec<String> {
+    /// The lines that are to be logged at `now`. `paths` knows files by their fileids.
+    pub(super) fn due(
+        &mut self,
+        now: Nanos,
+        paths: impl FnOnce(&[u64]) -> HashMap<u64, String>,
+    ) -> Vec<String> {
+        let failed =
+            |account: &Account| account.ranges > 0 && now.saturating_sub(account.since) >= PAUSE;
+        let files = self.files.iter().filter(|(_, account)| failed(account));
+        let files: Vec<u64> = files.map(|(fileid, _)| *fileid).collect();
+        let paths = match files.is_empty() {
+            true => HashMap::new(),
+            false => paths(&files),
+        };
         let mut lines = Vec::new();
         let mut look = |of: &str, account: &mut Account| {
             if now.saturating_sub(account.since) < PAUSE {
@@ -106,7 +170,7 @@ impl FailureLog {
             true
         };
         self.files
-            .retain(|fileid, account| look(&format!("file {fileid}"), account));
+            .retain(|fileid, account| look(&file(paths.get(fileid), *fileid), account));
         if let Some(account) = &mut self.others
             && !look("other files", account)
         {
@@ -140,13 +204,20 @@ mod tests {
         for n in 1..50_000u64 {
             assert!(!note(&mut log, 1, n * 4096, 6));
         }
-        assert!(log.due(MINUTE).is_empty());
-        let lines = log.due(MINUTE + 5);
+        let paths = |files: &[u64]| {
+            files
+                .iter()
+                .map(|id| (*id, format!("/name-{id}")))
+                .collect()
+        };
+        assert!(log.due(MINUTE, paths).is_empty());
+        let lines = log.due(MINUTE + 5, paths);
         assert_eq!(lines.len(), 1);
-        let expected = "49999 ranges, 399992 bytes between 4096 and 204795912 of file 1";
+        let expected =
+            "49999 ranges, 399992 bytes between 4096 and 204795912 of /name-1 (file 1): ";
         assert!(lines[0].contains(expected), "{lines:?}");
         // No failure for a minute: the file is forgotten, and a new failure is logged at once.
-        assert!(log.due(3 * MINUTE).is_empty());
+        assert!(log.due(3 * MINUTE, paths).is_empty());
         assert!(note(&mut log, 1, 0, 3 * MINUTE));
     }
 
@@ -155,10 +226,10 @@ mod tests {
         let mut log = FailureLog::default();
         let logged = (0..10_000).filter(|&n| note(&mut log, n, 0, 0));
         assert_eq!(logged.count(), MOST_FILES + 1);
-        let lines = log.due(MINUTE);
+        let lines = log.due(MINUTE, |_| HashMap::new());
         assert_eq!(lines.len(), 1, "{lines:?}");
         assert!(lines[0].contains("other files"));
-        log.due(2 * MINUTE);
+        log.due(2 * MINUTE, |_| HashMap::new());
         assert!(log.files.is_empty() && log.others.is_none());
     }
 }

@@ -323,8 +323,13 @@ impl<N: Nfs3> Fs<N> {
                 .lock()
                 .event(Duration::from_nanos(self.now()))
             {
-                let (fileid, kind) = (inode.fileid, attributes.kind);
-                tracing::warn!(fileid, ?kind, more, "an object of another type");
+                let paths = self.names.paths([inode.fileid].into_iter());
+                let path = paths.get(&inode.fileid).map_or("an object", String::as_str);
+                tracing::warn!(
+                    "the server says that {path} (file {}) is of another type than before, which it must not \
+                     say of one handle, and {more} more such answers: see the server's log",
+                    inode.fileid
+                );
             }
             return false;
         }

@@ -307,7 +307,7 @@ impl<N: Nfs3> Fs<N> {
         let now = self.now();
         let calls = self.nfs.calls_at_a_time();
         self.shared.calls.store(calls, Ordering::Relaxed);
-        for line in self.failures.lock().due(now) {
+        for line in self.failures_due(now) {
             tracing::error!("{line}");
         }
         if now.saturating_sub(self.rested.load(Ordering::Relaxed)) >= REST {
@@ -390,7 +390,7 @@ impl<N: Nfs3> Fs<N> {
     pub async fn write_back_all(self: &Arc<Self>) {
         let files: Vec<_> = self.unsafe_files.lock().values().cloned().collect();
         self.write_back_files(files, |_| true, |_| {}).await;
-        for line in self.failures.lock().due(Nanos::MAX) {
+        for line in self.failures_due(Nanos::MAX) {
             tracing::error!("{line}");
         }
     }

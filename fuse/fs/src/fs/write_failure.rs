@@ -1,7 +1,9 @@
 //! What becomes of errors of WRITE and COMMIT.
 
 use super::Fs;
+use super::clock::Nanos;
 use super::error::{FsError, FsResult};
+use super::failures;
 use super::file::{FileData, FileState};
 use super::inode::Inode;
 use super::open_file::OpenFile;
@@ -62,6 +64,12 @@ impl<N: Nfs3> Fs<N> {
         reported
     }
 
+    /// The lines about data that could not be written, which are to be logged at `now`.
+    pub(super) fn failures_due(&self, now: Nanos) -> Vec<String> {
+        let paths = |files: &[u64]| self.names.paths(files.iter().copied());
+        self.failures.lock().due(now, paths)
+    }
+
     /// Data could not be written: reports the error to each open file that wrote, or keeps it for
     /// the unmount if none is left.
     pub(super) fn write_failed(
@@ -77,8 +85,12 @@ impl<N: Nfs3> Fs<N> {
             .lock()
             .note(inode.fileid, ranges, error, self.now())
         {
-            let range = ranges.first();
-            tracing::error!(fileid = inode.fileid, ?range, %error, "data could not be written");
+            if let Some(range) = ranges.first() {
+                let fileid = inode.fileid;
+                let paths = self.names.paths([fileid].into_iter());
+                let line = failures::first_line(paths.get(&fileid), fileid, range, error);
+                tracing::error!("{line}");
+            }
         }
         self.contents_lost(inode);
         let writers: Vec<_> = data.with(|inner| {

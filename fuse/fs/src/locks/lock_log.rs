@@ -60,13 +60,13 @@ impl LockLog {
     pub(super) fn lost(&self, fileid: u64, pid: u32, range: ByteRange) {
         if self.losses.lock().note(fileid) {
             let (offset, length) = range.to_wire();
+            let bytes = match length {
+                0 => format!("all bytes from {offset} on"),
+                length => format!("{length} bytes from {offset} on"),
+            };
             tracing::error!(
-                fileid,
-                pid,
-                offset,
-                length,
-                "a lock was lost: the server restarted and did not give it back; its holder gets \
-                 EIO"
+                "a lock was lost ({bytes} of file {fileid}, process {pid}): the server restarted and did not \
+                 give it back; its holder gets EIO and has to lock again (find . -inum {fileid} names the file)"
             );
         }
     }
