@@ -51,7 +51,7 @@ srv:2049:/x /mnt nfs|mount srv:/x|mount -t ext4 srv:/x /mnt
 """.replace("\n", "|").strip("|").split("|")  # fmt: skip
 
 COMMANDS = [
-    "", "zork", "mont srv:/x MNT", "mount", "mount srv:/x", "mount srv:/x MNT MNT", "mount -t nfs srv:/x MNT",
+    "", "zork", "version", "list", "showmount srv", "remount MNT", "status", "unmount MNT", "mont srv:/x MNT", "mount", "mount srv:/x", "mount srv:/x MNT MNT", "mount -t nfs srv:/x MNT",
     "mount -t nfs4 srv:/x MNT", "mount -t ext4 srv:/x MNT", "mount -o ro, soft srv:/x MNT", "mount srv:/x MNT -o",
     "mount srv:/x MNT -r -w", "mount --zork srv:/x MNT", "mount srv:/x MNT --log", "umount", "umount MNT MNT",
     "umount --zork MNT", "exports", "ping", "ping srv srv", "ping a,b", "ping http://srv/", "ping srv:20049", "ping fe80::1",
