@@ -20,7 +20,7 @@ GOLDEN = ROOT / "tests/system/program/golden/wrong-inputs.txt"
 
 SOURCES = """
 data|srv:|:/x|:|[::1]|[::1]/x|[::1|[srv]:/x|[]:/x|[fe80::1]:/x|[fe80::1%]:/x|fe80::1:/x|2001:db8::1:/x|srv:data|srv:./x
-srv:20049:/x|srv:2049:x|[::1]:20049:/x|http://srv/x|https://srv/x|HTTP://srv/x|ftp://srv/x|sftp://srv/x|smb://srv/x
+srv:20049:/x|srv:2049/x|[::1]:2049/x|srv:2049:x|[::1]:20049:/x|http://srv/x|https://srv/x|HTTP://srv/x|ftp://srv/x|sftp://srv/x|smb://srv/x
 file:///x|rdma://srv/x|nfsrdma://srv/x|nfs://|nfs://srv|nfs:///x|nfs://srv:0/x|nfs://srv:99999/x|nfs://srv:x/x
 nfs://[::1]7/x|nfs://[x]/x|nfs://srv/%zz|nfs://srv/%0|nfs://srv/a%00b|a b:/x|-srv:/x|/dev/sda1|srv,srv2:/x|\\\\srv\\x
 //srv/x|user@host/x|nfs://a b/x|srv
@@ -51,7 +51,7 @@ srv:2049:/x /mnt nfs|mount srv:/x|mount -t ext4 srv:/x /mnt
 """.replace("\n", "|").strip("|").split("|")  # fmt: skip
 
 COMMANDS = [
-    "", "zork", "version", "list", "showmount srv", "remount MNT", "status", "unmount MNT", "mont srv:/x MNT", "mount", "mount srv:/x", "mount srv:/x MNT MNT", "mount -t nfs srv:/x MNT",
+    "", "zork", "version", "list", "showmount srv", "remount MNT", "status", "unmount MNT", "mount -a", "umount -a", "mont srv:/x MNT", "mount", "mount srv:/x", "mount srv:/x MNT MNT", "mount -t nfs srv:/x MNT",
     "mount -t nfs4 srv:/x MNT", "mount -t ext4 srv:/x MNT", "mount -o ro, soft srv:/x MNT", "mount srv:/x MNT -o",
     "mount srv:/x MNT -r -w", "mount --zork srv:/x MNT", "mount srv:/x MNT --log", "umount", "umount MNT MNT",
     "umount --zork MNT", "exports", "ping", "ping srv srv", "ping a,b", "ping http://srv/", "ping srv:20049", "ping fe80::1",

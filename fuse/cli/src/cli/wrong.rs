@@ -92,6 +92,15 @@ fn said(error: &Error) -> Option<String> {
         ),
         ErrorKind::UnknownArgument => {
             let name = argument();
+            match (&*name, called(&form(error)?)) {
+                ("-a" | "--all", "nfsrdma mount") => {
+                    return Some("nfsrdma mounts one export: write mount -a -t nfsrdma for all lines of /etc/fstab".into());
+                }
+                ("-a" | "--all", "nfsrdma umount") => {
+                    return Some("nfsrdma unmounts one mount: write umount -a -t fuse.nfsrdma for all of them".into());
+                }
+                _ => {}
+            }
             match &words(error, ContextKind::SuggestedArg)[..] {
                 [meant] => format!("unknown option '{name}'; did you mean '{meant}'?"),
                 _ => format!(

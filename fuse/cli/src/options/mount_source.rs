@@ -168,7 +168,8 @@ fn foreign_scheme(bytes: &[u8]) -> Option<String> {
 
 /// Parses `PORT:/PATH` after the host's colon, a form that other programs have.
 fn port_and_path(rest: &[u8]) -> Option<(String, String)> {
-    let (port, path) = std::str::from_utf8(rest).ok()?.split_once(':')?;
+    // Somebody may write HOST:PORT:/PATH or HOST:PORT/PATH.
+    let (port, path) = std::str::from_utf8(rest).ok()?.split_once([':', '/'])?;
     port.parse::<u16>().ok()?;
     let path = match path.strip_prefix('/') {
         Some(_) => path.to_owned(),
