@@ -410,13 +410,17 @@ pub fn command() -> clap::Command {
 
 /// Parses a whole command line, including `argv[0]`.
 pub fn parse(arguments: Vec<OsString>) -> Result<Command, NoCommand> {
-    let name = program_name(&arguments);
     check_blanks(&arguments)?;
+    parse_as_clap(arguments).map_err(|error| NoCommand::of(&command(), error))
+}
+
+fn parse_as_clap(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
+    let name = program_name(&arguments);
     if matches!(name.as_str(), "mount.nfsrdma" | "mount.fuse.nfsrdma") {
-        return Ok(Command::Mount(helper::mount(arguments)?));
+        return helper::mount(arguments).map(Command::Mount);
     }
     if matches!(name.as_str(), "umount.nfsrdma" | "umount.fuse.nfsrdma") {
-        return Ok(Command::Unmount(helper::unmount(arguments)?));
+        return helper::unmount(arguments).map(Command::Unmount);
     }
     if matches!(&arguments[..], [_, only] if only == "list-options") {
         return Ok(Command::ListOptions);

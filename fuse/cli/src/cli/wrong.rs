@@ -26,13 +26,14 @@ impl fmt::Display for NoCommand {
     }
 }
 
-impl From<Error> for NoCommand {
-    fn from(error: Error) -> Self {
+impl NoCommand {
+    /// The error of clap for a command line of `command`.
+    pub(super) fn of(command: &Command, error: Error) -> Self {
         match error.kind() {
             ErrorKind::DisplayHelp
             | ErrorKind::DisplayVersion
             | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => NoCommand::Help(error),
-            _ => NoCommand::Wrong(said(&error).unwrap_or_else(|| {
+            _ => NoCommand::Wrong(said(command, &error).unwrap_or_else(|| {
                 let text = error.to_string();
                 let first = text.lines().next().unwrap_or_default();
                 first.strip_prefix("error: ").unwrap_or(first).to_owned()
@@ -66,8 +67,7 @@ const MEANT: [(&str, &str); 14] = [
 ];
 
 /// The sentence for an error of clap, if there is one for its kind.
-fn said(error: &Error) -> Option<String> {
-    let command = super::command();
+fn said(command: &Command, error: &Error) -> Option<String> {
     let argument = || words(error, ContextKind::InvalidArg).join(" and ");
     let value = || words(error, ContextKind::InvalidValue).join(" ");
     Some(match error.kind() {

@@ -80,17 +80,12 @@ impl<N: Nfs3> Fs<N> {
         error: &FsError,
     ) {
         self.shared.stats.write_errors.add(ranges.len() as u64);
-        if self
-            .failures
-            .lock()
-            .note(inode.fileid, ranges, error, self.now())
-        {
-            if let Some(range) = ranges.first() {
-                let fileid = inode.fileid;
-                let paths = self.names.paths([fileid].into_iter());
-                let line = failures::first_line(paths.get(&fileid), fileid, range, error);
-                tracing::error!("{line}");
-            }
+        let fileid = inode.fileid;
+        let first = (self.failures.lock()).note(fileid, ranges, error, self.now());
+        if first && let Some(range) = ranges.first() {
+            let paths = self.names.paths([fileid].into_iter());
+            let line = failures::first_line(paths.get(&fileid), fileid, range, error);
+            tracing::error!("{line}");
         }
         self.contents_lost(inode);
         let writers: Vec<_> = data.with(|inner| {
