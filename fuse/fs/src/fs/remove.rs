@@ -2,7 +2,7 @@
 //!
 //! NFSv3 has no open files: REMOVE of the last name removes the data. So a file that this mount has
 //! open is renamed to a hidden name instead (silly rename), and removed at the last close with the
-//! credential of whoever unlinked it. Since only the hidden name keeps the data, nobody on this
+//! credential of whoever unlinked it, or of the directory's owner. Since only the hidden name keeps the data, nobody on this
 //! machine can remove or rename it (EBUSY, as with Linux's client). RMDIR waits for hidden names that
 //! are being removed, or whose files programs have closed already: these would keep the directory from
 //! being empty, but not for long. While no file is open, UNLINK is one REMOVE (RFC 1813 section 3.3.12).
@@ -13,7 +13,7 @@ use super::inode::{Inode, Silly};
 use super::inode_flags::Flag;
 use super::losing::Losing;
 use super::{Fs, check_name, names};
-use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
+use nfsrdma_nfs3::{Cred, Credential, Nfs3, NfsError};
 use nfsrdma_rpcrdma::abandon::{is_abandoned, regardless};
 use nfsrdma_xdr::nfs3::Status;
 use std::collections::hash_map::Entry;
@@ -342,16 +342,34 @@ impl<N: Nfs3> Fs<N> {
 
     async fn remove_silly(&self, silly: Silly) {
         let _removal = self.removal(silly.dir_node);
-        let call = self.nfs.remove(&silly.cred, &silly.dir, &silly.name);
-        let result = match self.table.get(silly.dir_node) {
+        let mut result = self.remove_as(&silly.cred, &silly).await;
+        // Whoever unlinked the file may not remove it any more if the directory was given away since,
+        // but the name is this program's own, and has no other use. Its owner may.
+        if let Err(error) = &result
+            && let Some(Status::Access | Status::Perm) = error.status()
+            && let Ok(dir) = self.nfs.getattr(&silly.cred, &silly.dir).await
+            && dir.uid != silly.cred.uid
+        {
+            let owner = Arc::new(Credential {
+                uid: dir.uid,
+                gid: dir.gid,
+                groups: Vec::new(),
+            });
+            result = self.remove_as(&owner, &silly).await;
+        }
+        if let Err(error) = result {
+            self.hidden_name_stays(&silly.name, &error);
+        }
+    }
+
+    async fn remove_as(&self, cred: &Cred, silly: &Silly) -> FsResult<()> {
+        let call = self.nfs.remove(cred, &silly.dir, &silly.name);
+        match self.table.get(silly.dir_node) {
             Some(dir) if dir.handle == silly.dir => {
                 let call = self.changing(&dir, call, |wcc| *wcc);
                 regardless(call).await.map(|_| ())
             }
             _ => call.await.map(|_| ()).map_err(FsError::from),
-        };
-        if let Err(error) = result {
-            self.hidden_name_stays(&silly.name, &error);
         }
     }
 
