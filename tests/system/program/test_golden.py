@@ -41,7 +41,7 @@ readahead=x|threads=0|threads=65|threads=x|metrics=0|metrics=x|metrics=unix:x|me
 sotf|RO|Rsize=1|nocrcs|acregmim=1|retires=2|bind|ro, soft| ro|ro ,soft|hard,soft|soft,softerr|bg,fg|rsize=4096,rsize=8192
 ac,noac|noac,acregmax=60|cto,nocto|crc,nocrc|actimeo=5,acdirmin=6|rdirplus,nordirplus|proto=rdma,proto=rdma6|intr,nointr
 resvport,noresvport|acregmin=9,acregmax=8|acdirmin=9,acdirmax=8|dirty=64M,cache=32M|permissions=kernel,permissions=server
-transport=verbs,nocrc|transport=verbs,fpdu=512|user_id=0|allow_other,noallow_other
+transport=verbs,nocrc|transport=verbs,fpdu=512|user_id=0|allow_other,noallow_other|uid=5|umask=022|reconnect
 """.replace("\n", "|").strip("|").split("|")  # fmt: skip
 
 FSTAB = """

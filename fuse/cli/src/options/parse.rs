@@ -30,6 +30,18 @@ fn meant(name: &str) -> Option<&'static str> {
 /// Options that FUSE shows in /proc/mounts, and that mount(8) repeats with `remount`.
 const OF_FUSE: [&str; 4] = ["user_id=", "group_id=", "max_read=", "blksize="];
 
+/// Options of other file systems, which no option here resembles, and what there is instead.
+const OF_OTHERS: [(&[&str], &str); 2] = [
+    (
+        &["uid", "gid", "umask", "fmask", "dmask", "idmap"],
+        "owners and modes of files are the server's; leave it out, and change them there",
+    ),
+    (
+        &["reconnect", "ServerAliveInterval"],
+        "a lost connection is always made again; leave it out",
+    ),
+];
+
 fn parse(text: &str, url_port: Option<u16>) -> Result<Options, OptionError> {
     let mut draft = Draft::new();
     if let Some(port) = url_port {
@@ -79,6 +91,9 @@ fn one(draft: &mut Draft, word: &str) -> Outcome {
         return Err(OptionError::Blank(word.into()));
     }
     let Some(entry) = entries().find(|entry| entry.name == name) else {
+        if let Some((_, reason)) = OF_OTHERS.iter().find(|(names, _)| names.contains(&name)) {
+            return draft.cannot(reason);
+        }
         return Err(OptionError::Unknown {
             name: name.into(),
             nearest: meant(name),
