@@ -11,6 +11,7 @@
 use crate::api::{Cred, NfsError, NfsResult};
 use crate::limits::Known;
 use crate::procedures::{ErrorCounters, NFS3};
+use crate::put_off::PutOff;
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut, Pool};
 use nfsrdma_rpcrdma::abandon::is_abandoned;
@@ -42,6 +43,7 @@ struct Inner {
     known: Known,
     recovery: Recovery,
     errors: ErrorCounters,
+    put_off: PutOff,
     /// Whether the server has NFS_ACL and the mount uses it.
     acl: AtomicBool,
 }
@@ -56,6 +58,7 @@ impl Nfs3Client {
                 known: Known::new(),
                 recovery,
                 errors: ErrorCounters::default(),
+                put_off: PutOff::default(),
                 acl: AtomicBool::new(false),
             }),
         }
@@ -92,6 +95,7 @@ impl Nfs3Client {
     pub fn stats(&self) -> Stats {
         let mut stats = self.inner.engine.stats();
         self.inner.errors.add_to(&mut stats);
+        stats.waits = stats.waits.and(self.inner.put_off.waits());
         stats
     }
 
@@ -155,6 +159,9 @@ impl Nfs3Client {
     ) -> NfsResult<RpcReply> {
         let (procedure, max_results) = (request.procedure, request.max_results);
         let max_ddp_result = request.max_ddp_result;
+        let engine = &self.inner.engine;
+        let begun = Instant::now();
+        let mut put_off = None;
         let mut pause = FIRST_PAUSE;
         let mut retransmitted = false;
         loop {
@@ -182,7 +189,10 @@ impl Nfs3Client {
                 kept => (kept, None),
             };
             drop(reply);
-            self.inner.engine.sleep(pause).await;
+            put_off
+                .get_or_insert_with(|| self.inner.put_off.begin(begun, engine.server()))
+                .again(engine.patience());
+            engine.sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
             // Nobody waits for the results any more, and others may meanwhile have changed what this
             // call was to change.

@@ -18,6 +18,7 @@ pub mod mount;
 pub mod nlm;
 pub mod options;
 mod procedures;
+mod put_off;
 mod renewal;
 mod retransmitted;
 

@@ -15,6 +15,37 @@ pub struct Stats {
     /// One entry for each procedure of the program, by number, then the side procedures.
     pub procedures: Vec<ProcedureStats>,
     pub connections: Vec<ConnectionStats>,
+    pub waits: Waits,
+}
+
+/// The time after which a call that has not ended counts as one that waits.
+pub const LONG_WAIT: Duration = Duration::from_secs(10);
+
+/// The calls that have not ended for [`LONG_WAIT`] or longer, at this moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Waits {
+    pub calls: u64,
+    /// The time since the first of them was made; zero if there are none.
+    pub oldest: Duration,
+}
+
+impl Waits {
+    /// Those of calls of these ages.
+    pub fn of(ages: impl Iterator<Item = Duration>) -> Waits {
+        let long = ages.filter(|age| *age >= LONG_WAIT);
+        long.fold(Waits::default(), |all, oldest| {
+            all.and(Waits { calls: 1, oldest })
+        })
+    }
+
+    /// These and others.
+    #[must_use]
+    pub fn and(self, other: Waits) -> Waits {
+        Waits {
+            calls: self.calls + other.calls,
+            oldest: self.oldest.max(other.oldest),
+        }
+    }
 }
 
 /// Counters of one procedure.

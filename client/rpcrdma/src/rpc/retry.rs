@@ -1,6 +1,7 @@
 //! When a call is retried, and when a server counts as not responding: `timeo`, `retrans`, `hard`,
-//! `soft` and `softerr` of nfs(5), as they work over connections. The backoff is linear, and a
-//! retry is made on a new connection, never on the one that the call was sent on.
+//! `soft` and `softerr` of nfs(5), as they work over connections. The backoff is linear up to the
+//! major timeout, `timeo * (retrans + 1)`, after which it begins again; a retry is made on a new
+//! connection, never on the one that the call was sent on.
 
 use crate::options::Recovery;
 use std::time::{Duration, Instant};
@@ -17,29 +18,23 @@ pub struct RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// How long a call without a reply lasts under `soft` and `softerr`.
+    /// The major timeout, as Linux computes it: how long a call of a `soft` mount lasts without a
+    /// reply, and after which time the server of a `hard` one counts as not responding.
     pub fn patience(&self) -> Duration {
-        let mut sum = Duration::ZERO;
-        let mut interval = self.timeo.min(LONGEST);
-        for retry in 0..=self.retrans {
-            if interval == LONGEST || interval.is_zero() {
-                let left = (self.retrans - retry).saturating_add(1);
-                return sum.saturating_add(interval.saturating_mul(left));
-            }
-            sum += interval;
-            interval = (interval + self.timeo).min(LONGEST);
-        }
-        sum
+        let all = self.timeo.saturating_mul(self.retrans.saturating_add(1));
+        all.min(LONGEST)
     }
 }
 
-/// The deadline and the number of retries of one call.
+/// The deadlines of one call.
 #[derive(Debug, Clone, Copy)]
 pub struct Retry {
+    /// When it is retried, and when its major timeout is over.
     deadline: Instant,
+    major: Instant,
     interval: Duration,
-    retries: u32,
     was_sent: bool,
+    is_late: bool,
 }
 
 /// The result of [`Retry::check`].
@@ -51,46 +46,67 @@ pub enum Expiry {
     Retry,
     /// Like `Retry`; the server also counts as not responding.
     NotResponding,
-    /// Like `NotResponding`; the call also fails.
+    /// Like `NotResponding`; the call fails.
     GiveUp,
 }
 
 impl Retry {
     /// Starts the time of a call made at `now`.
     pub fn new(policy: &RetryPolicy, now: Instant) -> Self {
-        let interval = policy.timeo.min(LONGEST);
-        Retry {
-            deadline: now + interval,
-            interval,
-            retries: 0,
+        let mut retry = Retry {
+            deadline: now,
+            major: now,
+            interval: policy.timeo.min(LONGEST),
             was_sent: false,
-        }
+            is_late: false,
+        };
+        retry.begin(policy, now);
+        retry
+    }
+
+    fn begin(&mut self, policy: &RetryPolicy, now: Instant) {
+        self.interval = policy.timeo.min(LONGEST);
+        self.deadline = now + self.interval;
+        self.major = now + policy.patience();
     }
 
     /// The call is sent at `now`. Its time starts anew at the first transmission, because time
     /// spent waiting for a credit is not time without a reply. Later transmissions do not restart
     /// it; otherwise a call to a server that ends each connection would never time out.
-    pub fn sent(&mut self, now: Instant) {
+    pub fn sent(&mut self, policy: &RetryPolicy, now: Instant) {
         if !self.was_sent {
             self.was_sent = true;
-            self.deadline = now + self.interval;
+            self.begin(policy, now);
         }
     }
 
-    /// Compares `now` with the deadline, and moves the deadline if it has passed.
+    /// There is no connection for the call: waiting for one is time without a reply.
+    pub fn unconnected(&mut self) {
+        self.was_sent = true;
+    }
+
+    /// Whether its major timeout has passed.
+    pub fn is_late(&self) -> bool {
+        self.is_late
+    }
+
+    /// Compares `now` with the deadlines, and moves the one that has passed.
     pub fn check(&mut self, policy: &RetryPolicy, now: Instant) -> Expiry {
+        if now >= self.major {
+            self.is_late = true;
+            self.begin(policy, now);
+            return match policy.recovery {
+                Recovery::Hard => Expiry::NotResponding,
+                Recovery::Soft | Recovery::SoftErr => Expiry::GiveUp,
+            };
+        }
         if now < self.deadline {
             return Expiry::NotYet;
         }
-        self.retries = self.retries.saturating_add(1);
         // "After each retransmission, the timeout is increased by timeo".
         self.interval = (self.interval + policy.timeo).min(LONGEST);
         self.deadline = now + self.interval;
-        match (self.retries > policy.retrans, policy.recovery) {
-            (false, _) => Expiry::Retry,
-            (true, Recovery::Hard) => Expiry::NotResponding,
-            (true, Recovery::Soft | Recovery::SoftErr) => Expiry::GiveUp,
-        }
+        Expiry::Retry
     }
 }
 
@@ -122,31 +138,24 @@ mod tests {
             .collect()
     }
 
+    /// Linux: 180 seconds with `timeo=600,retrans=2`, and ten minutes at most.
     #[test]
-    fn soft_gives_up_after_retrans_retries() {
-        let expected = [
-            (60, Expiry::Retry),
-            (180, Expiry::Retry),
-            (360, Expiry::GiveUp),
-        ];
-        assert_eq!(run(Recovery::Soft, 2, 60, 400), expected);
+    fn soft_gives_up_after_the_major_timeout() {
+        let expected = [(60, Expiry::Retry), (180, Expiry::GiveUp)];
+        assert_eq!(run(Recovery::Soft, 2, 60, 200), expected);
         assert_eq!(run(Recovery::SoftErr, 0, 5, 9), [(5, Expiry::GiveUp)]);
     }
 
     #[test]
     fn patience_is_when_a_call_gives_up() {
-        for (retrans, timeo) in [(2, 60), (0, 5), (0, 900), (3, 1), (4, 250), (2, 600)] {
+        let all = [(2, 60), (0, 5), (0, 900), (3, 1), (4, 250), (2, 600)];
+        for (retrans, timeo) in all.into_iter().chain([(u32::MAX, 1)]) {
             let policy = policy(Recovery::Soft, retrans, timeo);
             let seconds = policy.patience().as_secs();
+            assert!(seconds <= 600);
             let over = run(Recovery::Soft, retrans, timeo, seconds);
             assert_eq!(over.last(), Some(&(seconds, Expiry::GiveUp)), "{policy:?}");
         }
-        let long = RetryPolicy {
-            timeo: Duration::from_millis(100),
-            retrans: u32::MAX,
-            recovery: Recovery::Soft,
-        };
-        assert!(long.patience() > LONGEST.saturating_mul(u32::MAX - 6001));
     }
 
     #[test]
@@ -156,7 +165,7 @@ mod tests {
         let mut retry = Retry::new(&policy, start);
         let after = |seconds| start + Duration::from_secs(seconds);
         assert_eq!(retry.check(&policy, after(59)), Expiry::NotYet);
-        retry.sent(after(59));
+        retry.sent(&policy, after(59));
         assert_eq!(retry.check(&policy, after(118)), Expiry::NotYet);
         assert_eq!(retry.check(&policy, after(119)), Expiry::GiveUp);
     }
@@ -169,7 +178,7 @@ mod tests {
         let given_up = (0..3600).find(|&second| {
             let now = start + Duration::from_secs(second);
             if second % 11 == 0 {
-                retry.sent(now);
+                retry.sent(&policy, now);
             }
             retry.check(&policy, now) == Expiry::GiveUp
         });
@@ -177,14 +186,29 @@ mod tests {
     }
 
     #[test]
-    fn hard_never_gives_up_and_backs_off_to_ten_minutes() {
-        let all = run(Recovery::Hard, 1, 300, 3000);
+    fn time_without_a_connection_is_time_without_a_reply() {
+        let policy = policy(Recovery::Soft, 1, 60);
+        let start = Instant::now();
+        let mut retry = Retry::new(&policy, start);
+        let after = |seconds| start + Duration::from_secs(seconds);
+        retry.unconnected();
+        assert_eq!(retry.check(&policy, after(60)), Expiry::Retry);
+        retry.sent(&policy, after(100));
+        assert!(!retry.is_late());
+        assert_eq!(retry.check(&policy, after(120)), Expiry::GiveUp);
+        assert!(retry.is_late());
+    }
+
+    #[test]
+    fn hard_never_gives_up() {
+        let all = run(Recovery::Hard, 1, 250, 1500);
         let expected = [
-            (300, Expiry::Retry),
-            (900, Expiry::NotResponding),
+            (250, Expiry::Retry),
+            (500, Expiry::NotResponding),
+            (750, Expiry::Retry),
+            (1000, Expiry::NotResponding),
+            (1250, Expiry::Retry),
             (1500, Expiry::NotResponding),
-            (2100, Expiry::NotResponding),
-            (2700, Expiry::NotResponding),
         ];
         assert_eq!(all, expected);
     }

@@ -11,7 +11,7 @@ use super::memory::ReplyBytes;
 use super::outcome::{Ending, Outcome, REPLY_CHUNK, SINK, SOURCE};
 use super::polling::Local;
 use super::session::Session;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::protocol::is_reply;
 use nfsrdma_rdma::{Invalidation, Memory, WorkId};
 use std::sync::atomic::Ordering::Relaxed;
@@ -181,6 +181,10 @@ impl Link {
         counters.ended(result.is_err(), received, time, queued);
         self.shared.marshaller.heads.give_shared(call.head);
         self.ended(payload);
+        if call.retry.is_late() {
+            let by_reply = matches!(result, Ok(_) | Err(Error::RdmaError(_)));
+            self.shared.late_ended(by_reply);
+        }
         call.slot.complete(result);
     }
 

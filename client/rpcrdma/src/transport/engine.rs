@@ -22,7 +22,7 @@ use super::timer::{Sleep, Timer};
 use crate::options::{Program, TransportOptions};
 use crate::protocol::{Shape, Thresholds};
 use crate::rpc::{Retry, RetryPolicy, Xids};
-use crate::stats::Stats;
+use crate::stats::{Stats, Waits};
 use crate::sync::thread;
 use crate::tap::{Tap, caller};
 use nfsrdma_rdma::{Buf, Capabilities, Pool, Provider};
@@ -130,6 +130,7 @@ impl Engine {
             tap: Arc::default(),
             xids: Xids::new(),
             unresponsive: AtomicBool::new(false),
+            late: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             log: Logs::default(),
         });
@@ -341,11 +342,29 @@ impl Engine {
         &self.shared.tap
     }
 
+    /// The calls that have waited long, on all connections.
+    fn waits(&self) -> Waits {
+        let now = Instant::now();
+        let each = self.links.iter().map(|link| link.waits(now));
+        each.fold(Waits::default(), Waits::and)
+    }
+
+    /// The server's name in the log.
+    pub fn server(&self) -> &str {
+        &self.shared.server
+    }
+
+    /// The mount's major timeout.
+    pub fn patience(&self) -> Duration {
+        self.shared.policy.patience()
+    }
+
     /// A snapshot of the counters.
     pub fn stats(&self) -> Stats {
         Stats {
             procedures: self.shared.procedures.snapshot(),
             connections: self.links.iter().map(|link| link.snapshot()).collect(),
+            waits: self.waits(),
         }
     }
 

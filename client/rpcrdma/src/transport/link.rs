@@ -22,6 +22,7 @@ use super::shared::Shared;
 use crate::error::{Error, LocalError, Result};
 use crate::exec;
 use crate::protocol::{InUse, Requester};
+use crate::stats::Waits;
 use crate::sync::{Condvar, Mutex};
 use crate::tap::Tap;
 use std::collections::VecDeque;
@@ -169,6 +170,10 @@ impl Link {
                 session.clone()
             }
             _ => {
+                let mut call = call;
+                if state.session.is_none() {
+                    call.retry.unconnected();
+                }
                 state.waiting.push_back(call);
                 if state.no_memory.is_some()
                     && let Some(session) = state.session.clone()
@@ -204,7 +209,7 @@ impl Link {
         call.transmissions += 1;
         let now = Instant::now();
         call.sent = Some(now);
-        call.retry.sent(now);
+        call.retry.sent(&self.shared.policy, now);
         if call.transmissions > 1 {
             count(&self.counters.retransmits);
             count(&self.shared.procedures.get(call.procedure).retransmits);
@@ -372,6 +377,17 @@ impl Link {
             stats.inline_reply = session.thresholds.reply as u64;
         }
         stats
+    }
+
+    /// The calls that have waited long and that somebody waits for.
+    pub(super) fn waits(&self, now: Instant) -> Waits {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let sent = state.machine.calls().map(|posted| &posted.call);
+        let others = [&state.waiting, &state.suspects].into_iter().flatten();
+        let all = sent.chain(others).chain(&state.unanswered);
+        let waited = all.filter(|call| !call.slot.is_abandoned());
+        Waits::of(waited.map(|call| now.saturating_duration_since(call.started)))
     }
 
     /// Whether a call would be sent at once.

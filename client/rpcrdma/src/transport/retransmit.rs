@@ -18,7 +18,7 @@ use super::session::Session;
 use super::suspect::{STRIKES, Verdict};
 use crate::error::{Error, LocalError, ProtocolError};
 use crate::exec;
-use crate::rpc::Expiry;
+use crate::rpc::{Expiry, Retry};
 use crate::sync::thread;
 use crate::tap::Disconnected;
 use nfsrdma_rdma::{CompletionQueue, Error as RdmaError, Wait};
@@ -167,11 +167,19 @@ impl Link {
         let mut disconnect = false;
         let mut silent = false;
         let mut over = Vec::new();
+        let check = |retry: &mut Retry| {
+            let was_late = retry.is_late();
+            let expiry = retry.check(policy, now);
+            if retry.is_late() && !was_late {
+                self.shared.late.fetch_add(1, Relaxed);
+            }
+            expiry
+        };
         let session = {
             let mut state = self.state.lock();
             let state = &mut *state;
             for posted in state.machine.calls() {
-                let expiry = posted.call.retry.check(policy, now);
+                let expiry = check(&mut posted.call.retry);
                 if expiry == Expiry::NotYet {
                     continue;
                 }
@@ -182,7 +190,7 @@ impl Link {
                 posted.call.given_up |= expiry == Expiry::GiveUp;
             }
             for call in &mut state.unanswered {
-                let expiry = call.retry.check(policy, now);
+                let expiry = check(&mut call.retry);
                 if expiry != Expiry::NotYet {
                     count(&self.counters.timeouts);
                     disconnect = true;
@@ -192,7 +200,7 @@ impl Link {
             }
             for queue in [&mut state.waiting, &mut state.suspects] {
                 for mut call in std::mem::take(queue) {
-                    let expiry = call.retry.check(policy, now);
+                    let expiry = check(&mut call.retry);
                     silent |= matches!(expiry, Expiry::NotResponding | Expiry::GiveUp);
                     if expiry == Expiry::GiveUp || call.slot.is_abandoned() {
                         over.push(call);

@@ -34,7 +34,10 @@ pub(super) struct Shared {
     pub(super) procedures: Procedures,
     pub(super) tap: Arc<Tap>,
     pub(super) xids: Xids,
+    /// "Not responding" was logged, and not "OK" since.
     pub(super) unresponsive: AtomicBool,
+    /// Calls under way that have waited longer than their major timeout.
+    pub(super) late: AtomicU64,
     /// Number of connections that have ended.
     pub(super) lost: AtomicU64,
     pub(super) log: Logs,
@@ -51,7 +54,7 @@ pub(super) struct Logs {
 }
 
 impl Shared {
-    /// A call has waited longer than `timeo` and `retrans` allow.
+    /// A call has waited longer than `timeo` and `retrans` allow. Logged once, until [`Shared::answered`].
     pub(super) fn not_responding(&self) {
         if !self.unresponsive.swap(true, Relaxed) {
             // As Linux words it (xs_retry_reserve, call_timeout in net/sunrpc/clnt.c).
@@ -130,9 +133,20 @@ impl Shared {
         let _ = self.log.memory.lock().expired(now);
     }
 
-    /// A reply arrived.
+    /// A call that was late has ended, with a reply or without.
+    pub(super) fn late_ended(&self, by_reply: bool) {
+        self.late.fetch_sub(1, Relaxed);
+        if by_reply {
+            self.answered();
+        }
+    }
+
+    /// A reply arrived. While a late call still waits, the server answers some calls only.
     pub(super) fn answered(&self) {
-        if self.unresponsive.load(Relaxed) && self.unresponsive.swap(false, Relaxed) {
+        if self.unresponsive.load(Relaxed)
+            && self.late.load(Relaxed) == 0
+            && self.unresponsive.swap(false, Relaxed)
+        {
             tracing::warn!("server {} OK", self.server);
         }
     }

@@ -32,6 +32,25 @@ pub struct Document {
     /// The share of hits of each cache, 0 to 1; `null` before the first lookup.
     pub hit_rates: BTreeMap<String, Option<f64>>,
     pub connections: Vec<Connection>,
+    #[serde(default)]
+    pub waits: Waits,
+}
+
+/// The calls that have not ended for ten seconds or longer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Waits {
+    pub calls: u64,
+    /// The time since the first of them was made.
+    pub oldest_ns: u64,
+}
+
+impl From<nfsrdma_rpcrdma::stats::Waits> for Waits {
+    fn from(waits: nfsrdma_rpcrdma::stats::Waits) -> Self {
+        Waits {
+            calls: waits.calls,
+            oldest_ns: nanoseconds(waits.oldest),
+        }
+    }
 }
 
 /// Most procedures, counters, connections and so on of a mount that are believed; there are fewer.

@@ -2,7 +2,7 @@
 
 use super::document::Document;
 use super::mount_list::{ListedMount, MountState};
-use super::text::age;
+use super::text::{age, waits};
 use crate::output::plain;
 use serde::Serialize;
 
@@ -11,7 +11,7 @@ use serde::Serialize;
 pub(super) struct Entry<'a> {
     source: &'a str,
     directory: &'a str,
-    /// `up`, `down` (no connection to the server), `silent` (its process does not answer) or
+    /// `up`, `down` (no connection to the server), `waiting` (calls have waited long), `silent` (its process does not answer) or
     /// `pending` (attempts to mount are going on).
     state: &'static str,
     /// Why the mount is silent, or why the last attempt failed.
@@ -31,6 +31,15 @@ pub(crate) fn is_connected(document: &Document) -> bool {
         .any(|connection| connection.connected)
 }
 
+/// What is wrong with a mount whose process answers.
+pub(crate) fn trouble(document: &Document) -> Option<String> {
+    match (is_connected(document), waits(document)) {
+        (true, waits) => waits,
+        (false, None) => Some("not connected".to_owned()),
+        (false, Some(waits)) => Some(format!("not connected, {waits}")),
+    }
+}
+
 pub(super) fn entry(found: &ListedMount) -> Entry<'_> {
     let entry = Entry {
         source: &found.source,
@@ -42,7 +51,11 @@ pub(super) fn entry(found: &ListedMount) -> Entry<'_> {
     };
     match &found.state {
         MountState::Answers(document) => Entry {
-            state: if is_connected(document) { "up" } else { "down" },
+            state: match (is_connected(document), document.waits.calls) {
+                (false, _) => "down",
+                (true, 0) => "up",
+                (true, _) => "waiting",
+            },
             stats: Some(document),
             ..entry
         },
@@ -64,11 +77,7 @@ pub(super) fn line(found: &ListedMount) -> String {
     let (source, directory) = (plain(&found.source), plain(&found.directory));
     match &found.state {
         MountState::Answers(document) => {
-            let state = if is_connected(document) {
-                "up"
-            } else {
-                "not connected"
-            };
+            let state = trouble(document).unwrap_or_else(|| "up".to_owned());
             format!(
                 "{source} on {directory}: {state}, mounted {} ago, process {}, options {}",
                 age(document.age_ns),

@@ -80,6 +80,7 @@ impl Source {
             options: settings::effective(&self.options, &self.client),
             procedures: stats.procedures.iter().map(Into::into).collect(),
             connections: stats.connections.iter().map(Into::into).collect(),
+            waits: stats.waits.into(),
             limits: self.limits(),
             process: process::usage(),
             cache: self.fs.statistics().into_iter().map(named).collect(),

@@ -153,6 +153,18 @@ fn mount(document: &Document, to: &mut Families) {
         &[mount],
         document.age_ns as f64 / 1e9,
     );
+    to.gauge(
+        "waiting_calls",
+        "Calls that have not ended for ten seconds or longer.",
+        &[mount],
+        document.waits.calls as f64,
+    );
+    to.gauge(
+        "waiting_seconds",
+        "Time since the first of these calls was made.",
+        &[mount],
+        document.waits.oldest_ns as f64 / 1e9,
+    );
     for procedure in &document.procedures {
         calls(procedure, mount, to);
     }

@@ -43,6 +43,16 @@ pub(crate) fn age(nanoseconds: u64) -> String {
     }
 }
 
+/// Which calls have waited long, if there are any.
+pub(crate) fn waits(document: &Document) -> Option<String> {
+    let since = age(document.waits.oldest_ns);
+    match document.waits.calls {
+        0 => None,
+        1 => Some(format!("1 call waits, for {since}")),
+        calls => Some(format!("{calls} calls wait, the oldest for {since}")),
+    }
+}
+
 fn mean(total_ns: u64, calls: u64) -> Option<f64> {
     (calls > 0).then(|| total_ns as f64 / calls as f64 / 1e3)
 }
@@ -76,6 +86,9 @@ fn write(document: &Document, change: bool, out: &mut String) -> fmt::Result {
             document.pid
         )?;
         writeln!(out, "options: {}", plain(&document.options))?;
+    }
+    if let Some(waits) = waits(document) {
+        writeln!(out, "{waits}")?;
     }
     procedures(document, change, out)?;
     caches(document, out)?;

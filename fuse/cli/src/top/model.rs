@@ -4,9 +4,9 @@
 use super::columns::{self, Column};
 use crate::output::plain;
 use crate::stats::document::{Connection, Document, Procedure, all_latencies, percentile};
-use crate::stats::list::is_connected;
+use crate::stats::list::{is_connected, trouble};
 use crate::stats::mount_list::{ListedMount, MountState, Target};
-use crate::stats::text::{Rates, age, per_second};
+use crate::stats::text::{Rates, age, per_second, waits};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -379,9 +379,11 @@ impl Row {
         }
     }
 
-    /// The values of the columns, for a mount with a connection to the server.
+    /// The values of the columns, for a mount that works.
     fn values(&self) -> Option<Vec<String>> {
-        let document = self.document().filter(|document| is_connected(document))?;
+        let document = self
+            .document()
+            .filter(|document| trouble(document).is_none())?;
         let dirty = short_bytes(document.cache_counter("dirty_bytes"));
         let (used, granted) =
             document
@@ -442,8 +444,20 @@ impl Row {
             (_, Some(silent)) => format!("no answer of its process for {}", since(silent)),
             (None, None) => "...".into(),
             (Some(MountState::Answers(document)), None) => {
-                let waiting: u64 = document.connections.iter().map(|c| c.waiting).sum();
-                format!("no connection to the server, {waiting} calls wait")
+                let calls = self.change.as_ref().map_or(0.0, |c| Rates::of(c).calls);
+                let others = match calls > 0.0 {
+                    true => format!("; {} ops/s", count(calls)),
+                    false => String::new(),
+                };
+                match (is_connected(document), trouble(document)) {
+                    (true, what) => what.unwrap_or_default() + &others,
+                    (false, _) => {
+                        let waiting: u64 = document.connections.iter().map(|c| c.waiting).sum();
+                        let waits = waits(document);
+                        let calls = waits.unwrap_or_else(|| format!("{waiting} calls wait"));
+                        format!("no connection to the server, {calls}")
+                    }
+                }
             }
         }
     }

@@ -1,0 +1,122 @@
+"""What people are told while a server does not answer, and when it does again: the log, `stats` and `top`."""
+
+import contextlib
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+
+from program.support import *  # noqa: F403
+from program.support import BIN
+
+# Calls count as waiting after 10 s, and the major timeout is (retrans + 1) * timeo: 20 s here.
+SLOW = "timeo=100,retrans=1,noac,nolock"
+# 1 s.
+QUICK = "timeo=5,retrans=1,noac,nolock"
+
+
+def logged(server, options):
+    log = server.base / "log"
+    expect(server.mount(options, "--log", log), 0)
+    return log
+
+
+@contextlib.contextmanager
+def waiting(*words):
+    """A program that waits for the server; it is ended at the end."""
+    with subprocess.Popen([str(word) for word in words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def counted(log, words):
+    return log.read_text().count(words)
+
+
+def entry(server):
+    (found,) = [one for one in json.loads(nfsrdma("stats", "--json").stdout) if one["directory"] == str(server.mnt)]
+    return found
+
+
+def line(server, *words):
+    return next(line for line in nfsrdma(*words).stdout.splitlines() if str(server.mnt) in line)
+
+
+def told(server, calls):
+    """Waits until `stats` says that so many calls wait, or more (those of the mount itself), and compares everything that
+    shows it."""
+    until(lambda: entry(server)["stats"]["waits"]["calls"] >= calls, f"{calls} calls that wait")
+    found = entry(server)
+    calls = found["stats"]["waits"]["calls"]
+    assert found["stats"]["waits"]["oldest_ns"] >= 10e9
+    words = r"1 call waits, for \d+ s" if calls == 1 else rf"{calls} calls wait, the oldest for \d+ s"
+    assert re.search(words, line(server, "stats")), line(server, "stats")
+    assert re.search(words, stats(server)), stats(server)
+    top = nfsrdma("top", "--batch", "-n", "1", "-d", "1", server.mnt).stdout
+    assert re.search(words, top), top
+    assert f'nfsrdma_waiting_calls{{mount="{server.mnt}"}} {calls}' in stats(server, "--prometheus")
+    return found["state"]
+
+
+def test_a_silent_server_is_seen_before_the_log_says_so():
+    for more in "", ",nconnect=3":
+        with Server() as server, contextlib.ExitStack() as programs:
+            log = logged(server, SLOW + more)
+            assert " up" in line(server, "stats") and entry(server)["state"] == "up"
+            server.pause()
+            for name in "abc":
+                programs.enter_context(waiting("stat", server.mnt / name))
+            assert told(server, 3) in ("waiting", "down")
+            assert " up" not in line(server, "stats")
+            until(lambda: counted(log, "not responding, still trying"), "a line in the log")
+            server.child.send_signal(signal.SIGCONT)
+            until(lambda: counted(log, " OK"), "a line in the log")
+            assert counted(log, "not responding") == 1 == counted(log, " OK"), log.read_text()
+            until(lambda: entry(server)["state"] == "up", "a mount that works")
+
+
+def test_a_server_that_cannot_be_reached_is_seen_and_the_end_is_logged():
+    with Server() as server:
+        log = logged(server, SLOW)
+        server.stop()
+        until(lambda: entry(server)["state"] == "down", "the end of the connection")
+        with waiting("stat", server.mnt / "a"):
+            assert told(server, 1) == "down"
+            until(lambda: counted(log, "not responding, still trying"), "a line in the log")
+            server.start()
+            until(lambda: counted(log, " OK"), "a line in the log")
+        assert counted(log, "not responding") == 1 == counted(log, " OK"), log.read_text()
+
+
+def test_calls_that_a_server_puts_off_are_seen():
+    with scripted() as (server, command):
+        (server.export / "f").write_bytes(b"x")
+        log = logged(server, QUICK)
+        command("jukebox READ 1000")
+        with waiting("cat", server.mnt / "f") as program:
+            until(lambda: counted(log, "puts calls off (NFS3ERR_JUKEBOX)"), "a line in the log")
+            assert told(server, 1) == "waiting"
+            command("clear")
+            assert program.wait(LIMIT) == 0
+            until(lambda: counted(log, "puts no call off any longer"), "a line in the log")
+        assert counted(log, "puts") == 2, log.read_text()
+
+
+def test_a_soft_mount_gives_up_after_the_major_timeout():
+    script = "import os, sys\ntry: os.stat(sys.argv[1])\nexcept OSError as error: sys.exit(error.errno)"
+    with Server() as server:
+        log = logged(server, "soft,timeo=30,retrans=2,noac,nolock")
+        server.pause()
+        begin = time.monotonic()
+        with waiting(sys.executable, "-c", script, server.mnt / "a") as program:
+            assert program.wait(LIMIT) == 5
+        # 3 s and two times 3 s more, as Linux; it was 3 + 6 + 9 s.
+        assert 9 <= time.monotonic() - begin < 17
+        until(lambda: counted(log, "not responding, timed out"), "a line in the log")
+        server.child.send_signal(signal.SIGCONT)
+        until(lambda: run("ls", server.mnt).returncode == 0, "a server that answers")
+        assert counted(log, "not responding") == 1 == counted(log, " OK"), log.read_text()
