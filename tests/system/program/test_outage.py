@@ -79,19 +79,6 @@ def test_a_silent_server_is_seen_before_the_log_says_so():
             until(lambda: entry(server)["state"] == "up", "a mount that works")
 
 
-def test_a_server_that_cannot_be_reached_is_seen_and_the_end_is_logged():
-    with Server() as server:
-        log = logged(server, SLOW)
-        server.stop()
-        until(lambda: entry(server)["state"] == "down", "the end of the connection")
-        with waiting("stat", server.mnt / "a"):
-            assert told(server, 1) == "down"
-            until(lambda: counted(log, "not responding, still trying"), "a line in the log")
-            server.start()
-            until(lambda: counted(log, " OK"), "a line in the log")
-        assert counted(log, "not responding") == 1 == counted(log, " OK"), log.read_text()
-
-
 def test_calls_that_a_server_puts_off_are_seen():
     with scripted() as (server, command):
         (server.export / "f").write_bytes(b"x")
