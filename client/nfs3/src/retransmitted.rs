@@ -189,7 +189,7 @@ mod tests {
             |new, another| new.mtime = another,
         ];
         for (at, change) in others.iter().enumerate() {
-            let mut new = all.clone();
+            let mut new = all;
             change(&mut new, another);
             assert!(!has(&is, &new), "attribute {at}");
         }
