@@ -276,9 +276,14 @@ fn all_operations_in_every_setting() {
 #[test]
 fn nothing_is_written_after_invalidation() {
     const LEN: usize = 256 * 1024;
+    // The responder sends first, which needs an RTR message.
+    let options = IwarpOptions {
+        peer_to_peer: true,
+        ..IwarpOptions::default()
+    };
     let pool = Pool::new(64 << 20).unwrap();
     for round in 0u32..60 {
-        let (mut client, mut server) = pair(&IwarpOptions::default(), "127.0.0.1:0", &pool);
+        let (mut client, mut server) = pair(&options, "127.0.0.1:0", &pool);
         let sink = smallvec![pool.alloc(LEN).unwrap()];
         let exposure = client.queue_pair.expose(Memory::Sink(sink)).unwrap();
         let target = exposure.segments()[0];
