@@ -49,6 +49,7 @@ impl<N: Nfs3> Adapter<N> {
     ) {
         let tell = move |reply: Reply, listing: crate::fs::Listing| {
             let mut entries = Directory::new(size);
+            let mut taken = 0;
             for entry in listing.entries() {
                 if !entries.add(
                     entry.fileid,
@@ -58,7 +59,9 @@ impl<N: Nfs3> Adapter<N> {
                 ) {
                     break;
                 }
+                taken += 1;
             }
+            listing.taken(taken);
             reply.data(entries.bytes());
         };
         self.fs.listing_without_attributes(handle);
@@ -109,6 +112,7 @@ impl<N: Nfs3> Adapter<N> {
 
 fn reply_plus<N: Nfs3>(fs: &Fs<N>, reply: Reply, size: u32, listing: &crate::fs::Listing) {
     let mut entries = DirectoryPlus::new(size);
+    let mut taken = 0;
     for listed in listing.entries() {
         // First, because what `listed_entry` returns counts as told to the kernel.
         if !entries.fits(&listed.name) {
@@ -123,7 +127,9 @@ fn reply_plus<N: Nfs3>(fs: &Fs<N>, reply: Reply, size: u32, listing: &crate::fs:
         };
         let added = entries.add(&told, listed.cookie, &listed.name);
         debug_assert!(added);
+        taken += 1;
     }
+    listing.taken(taken);
     reply.data(entries.bytes());
 }
 

@@ -25,7 +25,7 @@ use nfsrdma_rpcrdma::throttle::{Throttle, and_more};
 use nfsrdma_xdr::nfs3::{FileType, Name, Status, Verifier};
 use std::hash::BuildHasher;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 /// How often a listing starts over without a new name. Otherwise it would never end if the server
@@ -426,6 +426,7 @@ impl<N: Nfs3> Fs<N> {
             entries,
             next,
             eof: page.eof,
+            taken: AtomicUsize::new(0),
             stamp,
             epoch,
         })

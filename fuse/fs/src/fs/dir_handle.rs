@@ -151,6 +151,8 @@ pub(super) struct Part {
     /// Position after the last entry, at which the next page is requested.
     pub(super) next: u64,
     pub(super) eof: bool,
+    /// How many of the entries the kernel has taken, with those before them.
+    pub(super) taken: AtomicUsize,
     /// When the page was requested.
     pub(super) stamp: Stamp,
     /// The directory's epoch at that time.
@@ -181,6 +183,11 @@ impl Listing {
     pub fn entries(&self) -> &[Listed] {
         &self.part.entries[self.from..]
     }
+
+    /// The kernel took so many of the entries.
+    pub fn taken(&self, count: usize) {
+        self.part.taken.store(self.from + count, Ordering::Relaxed);
+    }
 }
 
 /// The error for cookies that lead back to an earlier position: the listing would never end.
@@ -197,6 +204,18 @@ impl Part {
     /// The index at which to go on from `cookie`; an error if several positions have this cookie,
     /// which happens with servers whose cookies are short hashes.
     fn find(&self, cookie: u64) -> Option<FsResult<usize>> {
+        // After the last entry, the end of the directory is the end: there is nothing to read from
+        // an earlier position with the same cookie, as of a hard link where cookies are fileids.
+        let taken = self.taken.load(Ordering::Relaxed);
+        if self.eof
+            && taken == self.entries.len()
+            && self
+                .entries
+                .last()
+                .is_some_and(|entry| entry.cookie == cookie)
+        {
+            return Some(Ok(taken));
+        }
         let mut places = (1..)
             .zip(&self.entries)
             .filter(|(_, entry)| entry.cookie == cookie)
@@ -234,6 +253,32 @@ pub(super) fn listing(dir: &DirHandle, offset: u64) -> Option<FsResult<Listing>>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_end_is_the_end_though_its_cookie_was_there_before() {
+        let entries = [7, 8, 7].map(|cookie| Listed {
+            name: Box::new(*b"n"),
+            fileid: cookie,
+            kind: None,
+            cookie,
+            inode: None,
+        });
+        let part = Part {
+            start: 0,
+            asked: true,
+            entries: entries.into(),
+            next: 7,
+            eof: true,
+            taken: AtomicUsize::new(3),
+            stamp: Stamp::mark(),
+            epoch: 0,
+        };
+        assert!(matches!(part.find(7), Some(Ok(3))));
+        assert!(matches!(part.find(8), Some(Ok(2))));
+        // The kernel has not taken all: it is not known from where it goes on.
+        part.taken.store(1, Ordering::Relaxed);
+        assert!(matches!(part.find(7), Some(Err(_))));
+    }
 
     #[test]
     fn many_listings_of_a_large_directory_remember_little() {
