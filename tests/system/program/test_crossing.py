@@ -165,38 +165,6 @@ def test_a_killed_program_s_direct_write_does_not_go_over_what_is_written_there_
         assert there.read_bytes() == b"n" * 4096 + b"o" * 4096
 
 
-def test_what_is_read_beside_a_direct_write_is_not_written_over_it():
-    """Small pieces are written along with what lies between them, where that is cached and unchanged."""
-    pages, at = 100, 50 * 4096 + 1024
-    with scripted() as (server, command):
-        server.mount_well()
-        there, seen = server.export / "f", server.mnt / "f"
-        expected = bytearray(b"o" * (pages * 4096))
-        there.write_bytes(expected)
-        pieces, direct = os.open(seen, os.O_RDWR), os.open(seen, os.O_RDWR | os.O_DIRECT)
-        try:
-            for page in range(pages):
-                assert os.pwrite(pieces, b"piece", page * 4096) == 5
-                expected[page * 4096 : page * 4096 + 5] = b"piece"
-            expected[at : at + 512] = b"d" * 512
-            command("hold WRITE 1")
-            write = Call(os.pwritev, direct, [aligned(b"d" * 512)], at)
-            command(f"wait-held 1 {LIMIT * 1000}")
-            # What is between the pieces is read now, and would be written after the other WRITE.
-            command("jukebox WRITE 1")
-            flush = Call(os.stat, seen)
-            until(lambda: came(command, "WRITE") > 1, "the WRITE of the pieces")
-            command("release")
-            assert write.end() == 512
-            flush.end()
-            os.fsync(pieces)
-        finally:
-            command("clear")
-            os.close(pieces)
-            os.close(direct)
-        assert there.read_bytes() == expected
-
-
 @pytest.mark.parametrize("direct", [0, os.O_DIRECT], ids=["buffered", "direct"])
 def test_an_append_that_waits_for_a_truncation_follows_it(direct):
     record = pattern(4096, 1)

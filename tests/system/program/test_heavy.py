@@ -113,7 +113,6 @@ def test_many_failed_writes_are_one_line_in_the_log(server):
         expect(server.mount("", "--log", log), 0)
         descriptor = os.open(server.mnt / "f", os.O_RDWR | os.O_CREAT)
         for page in range(3000):
-            # Every second page: the bytes between two pages are not read and written together with them.
             os.pwrite(descriptor, b"12345678", 2 * page * PAGE)
         try:
             os.fsync(descriptor)

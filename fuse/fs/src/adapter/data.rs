@@ -6,7 +6,7 @@
 //! and a READ behind the end of a file that another client has truncated, also wait for a bounded
 //! time until the kernel's queue of requests is empty: [`super::queued`] explains why.
 
-use super::invalidate::tell_change;
+use super::invalidate::{drop_pages, tell_change};
 use super::replies::{
     Answer, file_flags, reply_data, reply_held, reply_ok, reply_or_undo, reply_with,
 };
@@ -144,7 +144,11 @@ impl<N: Nfs3> Adapter<N> {
             true => fs.append_arrived(handle, offset, pid),
             false => None,
         };
-        let queued = self.queued.clone();
+        let (queued, waiting, node) = (
+            self.queued.clone(),
+            self.waiting_notifier.clone(),
+            request.nodeid,
+        );
         self.change(request, reply, |reply| async move {
             if append.as_ref().is_some_and(|append| append.is_beyond) {
                 queued.until_empty(MOST_OF_OPEN, || true).await;
@@ -165,7 +169,14 @@ impl<N: Nfs3> Adapter<N> {
             if !OpenFile::is_direct(flags) {
                 fs.kernel_wrote(handle, &range, pid);
             }
+            // READs that wait for this WRITE hold locks of pages that are to be dropped.
             drop(waits);
+            if OpenFile::is_direct(flags) && result.is_ok() && fs.may_have_pages(handle) {
+                // The kernel drops the pages before an O_DIRECT write, and after one that the program waits
+                // for, but not after an asynchronous one (io_submit(2)): what was read meanwhile would stay.
+                fs.kernel_reads_answered(node).await;
+                drop_pages(waiting, node, range).await;
+            }
             answer.give(result, Reply::written);
         });
     }

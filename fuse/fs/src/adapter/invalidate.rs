@@ -30,6 +30,7 @@ use nfsrdma_nfs3::Nfs3;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -162,22 +163,41 @@ pub(super) fn drop_all_pages<N: Nfs3>(
 }
 
 /// An open has found a change by somebody else: makes the kernel know the new size before the program
-/// goes on (see [`WaitingNotifier::changed`]), on a thread of its own, since that waits for page locks.
+/// goes on (see [`WaitingNotifier::changed`]).
 pub(super) async fn tell_change<N: Nfs3>(fs: &Arc<Fs<N>>, waiting: WaitingNotifier, node: u64) {
-    let (fs, (told, telling)) = (fs.clone(), oneshot::channel());
-    let tell = move || {
+    let fs = fs.clone();
+    apart(move || {
         let size = fs.known_size(node);
         drop_all_pages(fs, node, || waiting.changed(node, size));
+    })
+    .await;
+}
+
+/// Makes the kernel drop the pages of `range`.
+pub(super) async fn drop_pages(waiting: WaitingNotifier, node: u64, range: Range<u64>) {
+    let (from, len) = (range.start as i64, (range.end - range.start) as i64);
+    apart(move || {
+        // An error means that the kernel has forgotten the inode and its pages.
+        let _ = waiting.drop_pages(node, from, len);
+    })
+    .await;
+}
+
+/// Runs what waits for page locks on a thread of its own, and waits for it.
+async fn apart(work: impl FnOnce() + Send + 'static) {
+    let (over, ended) = oneshot::channel();
+    let work = move || {
+        work();
         // Whoever waited may have been killed.
-        let _ = told.send(());
+        let _ = over.send(());
     };
     if std::thread::Builder::new()
-        .name("inval-open".into())
-        .spawn(tell)
+        .name("inval-now".into())
+        .spawn(work)
         .is_ok()
     {
         // An error means that the thread has ended.
-        let _ = telling.await;
+        let _ = ended.await;
     }
 }
 

@@ -5,6 +5,7 @@ use super::Fs;
 use super::clock::Nanos;
 use super::file::{FileData, FileState};
 use super::inode::Inode;
+use super::inode_flags::Flag;
 use super::open_file::OpenFile;
 use nfsrdma_nfs3::Nfs3;
 use std::ops::Range;
@@ -26,11 +27,22 @@ impl<N: Nfs3> Fs<N> {
 
     /// The kernel is about to read into its pages, for the thread `pid`.
     pub fn kernel_reads(&self, handle: u64, range: &Range<u64>, pid: u32) {
+        if let Ok(file) = self.file(handle)
+            && !file.inode.flags.has(Flag::KernelRead)
+        {
+            file.inode.flags.set(Flag::KernelRead);
+        }
         if let Some((file, since)) = self.dropped_lately(handle)
             && let Some(data) = file.inode.data()
         {
             data.with(|inner| inner.stale_pages().read(since, range, pid));
         }
+    }
+
+    /// Whether the kernel may have pages of a file: it has read some.
+    pub fn may_have_pages(&self, handle: u64) -> bool {
+        self.file(handle)
+            .is_ok_and(|file| file.inode.flags.has(Flag::KernelRead))
     }
 
     /// A WRITE to a file has arrived and is not answered at once. Keep the result until

@@ -177,11 +177,6 @@ impl LockTable {
         self.files.get(&file)?.held.get(&owner)
     }
 
-    /// Whether any owner holds or waits for a lock on a file.
-    pub fn has_file(&self, file: FileId) -> bool {
-        self.files.contains_key(&file)
-    }
-
     /// Whether `owner` holds or waits for a lock on a file.
     pub fn concerns(&self, file: FileId, owner: Owner) -> bool {
         let Some(of) = self.files.get(&file) else {

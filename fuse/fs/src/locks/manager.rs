@@ -289,11 +289,6 @@ impl Locks {
         list
     }
 
-    /// Whether any owner holds or waits for a lock on a file.
-    pub fn has_file(&self, file: FileId) -> bool {
-        self.in_use.load(Ordering::Acquire) && self.state.lock().table.has_file(file)
-    }
-
     /// The owners that have requested locks on a file through this open file.
     pub(super) fn owners_by_open(&self, file: FileId, open: u64) -> Vec<Owner> {
         if !self.in_use.load(Ordering::Acquire) {
