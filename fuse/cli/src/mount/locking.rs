@@ -190,6 +190,6 @@ mod tests {
             ..Options::default()
         };
         let patience = config(LocalLock::None, &options).patience;
-        assert_eq!(patience, Some((Duration::from_secs(60), false)));
+        assert_eq!(patience, Some((Duration::from_secs(30), false)));
     }
 }
