@@ -96,9 +96,9 @@ pub(crate) fn plain(text: &str) -> String {
     text.replace(is_obeyed, "?")
 }
 
-/// The same for text that may have several lines.
+/// The same for text that may have several lines, and tabs between its fields.
 pub(crate) fn plain_lines(text: &str) -> String {
-    text.replace(|c| is_obeyed(c) && c != '\n', "?")
+    text.replace(|c| is_obeyed(c) && !matches!(c, '\n' | '\t'), "?")
 }
 
 #[cfg(test)]

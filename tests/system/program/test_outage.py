@@ -57,7 +57,8 @@ def told(server, calls):
     assert re.search(words, line(server, "stats")), line(server, "stats")
     assert re.search(words, stats(server)), stats(server)
     top = nfsrdma("top", "--batch", "-n", "1", "-d", "1", server.mnt).stdout
-    assert re.search(words, top), top
+    # A line has 100 columns, and the path of a test is long.
+    assert re.search(words.partition(",")[0], top), top
     assert f'nfsrdma_waiting_calls{{mount="{server.mnt}"}} {calls}' in stats(server, "--prometheus")
     return found["state"]
 
