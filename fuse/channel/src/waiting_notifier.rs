@@ -21,8 +21,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// How many threads are kept for further notifications.
-const MOST_IDLE: usize = 8;
+/// How many threads are kept for further notifications: seldom are there two at the same time.
+const MOST_IDLE: usize = 1;
 /// The first descriptor behind the standard ones.
 const FIRST: libc::c_uint = 3;
 

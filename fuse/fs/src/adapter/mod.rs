@@ -247,7 +247,8 @@ fn start<N: Nfs3>(
     let own = mount.clone();
     fs.set_hold(Box::new(move |on| own.hold(on)));
     let queued = Queued::new(channel.device(), options.workers);
-    let notifiers = (channel.notifier(), channel.waiting_notifier());
+    let waiting_notifier = channel.waiting_notifier();
+    let notifiers = (channel.notifier(), waiting_notifier.clone());
     let invalidator = Invalidator::start(&fs, notifiers, &queued)?;
     let waiting = Arc::new(Waiting::default());
     let requests = Arc::new(AtomicU64::new(0));
@@ -258,7 +259,7 @@ fn start<N: Nfs3>(
         turns: Arc::default(),
         credentials: credentials.clone(),
         notifier: channel.notifier(),
-        waiting_notifier: channel.waiting_notifier(),
+        waiting_notifier,
         queued,
         mount: mount.clone(),
         sending: match (options.workers, deferring) {
