@@ -27,7 +27,8 @@ impl<N: Nfs3> Fs<N> {
 
     /// The kernel is about to read into its pages, for the thread `pid`.
     pub fn kernel_reads(&self, handle: u64, range: &Range<u64>, pid: u32) {
-        if let Ok(file) = self.file(handle)
+        // Each READ comes here: the file is not cloned, and its flag is written once.
+        if let Some(file) = self.files.read().get(handle as usize)
             && !file.inode.flags.has(Flag::KernelRead)
         {
             file.inode.flags.set(Flag::KernelRead);
