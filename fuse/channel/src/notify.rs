@@ -36,14 +36,15 @@ impl Notifier {
         self.send(notify::INVAL_INODE, &[&body])
     }
 
-    /// Somebody else has changed a file: makes the kernel drop its pages and attributes, and know that
-    /// the file has at least `size` bytes. sendfile(2), splice(2), copy_file_range(2) and mappings go by
-    /// the size that the kernel has and never ask for it, and nothing but a reply with attributes or
-    /// stored data makes it larger. The byte that is stored is not the file's: its page is dropped again.
-    /// Waits for locks of pages.
-    pub fn changed(&self, nodeid: u64, size: u64) -> io::Result<()> {
+    /// Somebody else has changed a file: makes the kernel drop its pages and attributes. `end`, the
+    /// file's last byte with its offset, also makes it know that the file is that long. sendfile(2),
+    /// splice(2), copy_file_range(2) and mappings go by the size that the kernel has and never ask for
+    /// it, and nothing but a reply with attributes or stored data makes it larger. Not for a size that
+    /// the kernel knows: what a mapping has written to this byte would be lost. The page is dropped
+    /// again, because the kernel may take bytes that it has not for zeros. Waits for locks of pages.
+    pub fn changed(&self, nodeid: u64, end: Option<(u64, u8)>) -> io::Result<()> {
         self.inval_inode(nodeid, 0, 0)?;
-        let Some(last) = size.checked_sub(1).filter(|&last| last < i64::MAX as u64) else {
+        let Some((last, byte)) = end.filter(|&(last, _)| last < i64::MAX as u64) else {
             return Ok(());
         };
         let mut body = Body::new();
@@ -51,7 +52,7 @@ impl Notifier {
         body.u64(last);
         body.u32(1);
         body.u32(0);
-        self.send(notify::STORE, &[&body, &[0]])?;
+        self.send(notify::STORE, &[&body, &[byte]])?;
         self.inval_inode(nodeid, last as i64, 1)
     }
 

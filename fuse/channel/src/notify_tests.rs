@@ -16,13 +16,13 @@ fn notifications_in_bytes() {
         [header(40, 2), le(&[7, u64::MAX, 0])].concat(),
         "fuse_notify_inval_inode_out"
     );
-    notifier.changed(7, 0).unwrap();
+    notifier.changed(7, None).unwrap();
     assert_eq!(other(), [header(40, 2), le(&[7, 0, 0])].concat());
-    notifier.changed(7, 4097).unwrap();
+    notifier.changed(7, Some((4096, 9))).unwrap();
     assert_eq!(other(), [header(40, 2), le(&[7, 0, 0])].concat());
     assert_eq!(
         other(),
-        [header(41, 4), le(&[7, 4096, 1]), vec![0]].concat(),
+        [header(41, 4), le(&[7, 4096, 1]), vec![9]].concat(),
         "fuse_notify_store_out, whose end is the end of the file"
     );
     assert_eq!(other(), [header(40, 2), le(&[7, 4096, 1])].concat());

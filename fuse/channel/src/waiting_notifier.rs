@@ -30,7 +30,7 @@ const FIRST: libc::c_uint = 3;
 #[derive(Debug)]
 enum Notification {
     Pages { nodeid: u64, offset: i64, len: i64 },
-    Changed { nodeid: u64, size: u64 },
+    Changed { nodeid: u64, end: Option<(u64, u8)> },
     Names { parent: u64, names: Vec<Box<[u8]>> },
 }
 
@@ -42,7 +42,7 @@ impl Notification {
                 offset,
                 len,
             } => notifier.inval_inode(*nodeid, *offset, *len),
-            Notification::Changed { nodeid, size } => notifier.changed(*nodeid, *size),
+            Notification::Changed { nodeid, end } => notifier.changed(*nodeid, *end),
             Notification::Names { parent, names } => {
                 for name in names {
                     // An error means that the kernel does not know the name.
@@ -98,8 +98,8 @@ impl WaitingNotifier {
     }
 
     /// As [`Notifier::changed`].
-    pub fn changed(&self, nodeid: u64, size: u64) -> io::Result<()> {
-        self.send(Notification::Changed { nodeid, size })
+    pub fn changed(&self, nodeid: u64, end: Option<(u64, u8)>) -> io::Result<()> {
+        self.send(Notification::Changed { nodeid, end })
     }
 
     /// Whether the kernel can expire names ([`Notifier::can_expire`]).

@@ -152,3 +152,36 @@ def test_an_overwrite_by_another_is_seen_through_a_file_that_stays_open():
             with (a / "f").open("r+b") as writer:
                 writer.write(b"c" * 1000)
             until(lambda: os.pread(reader.fileno(), 1000, 0) == b"c" * 1000, "the new data")
+
+
+# Writes the last byte of a file by a mapping, and looks whether it stays, until its input ends: FILE.
+LAST_BYTE = """
+import mmap, os, select, sys
+file = os.open(sys.argv[1], os.O_RDWR)
+mapped = mmap.mmap(file, 0)
+print(flush=True)
+turn = 0
+while not select.select([0], [], [], 0)[0]:
+    turn = turn % 255 + 1
+    mapped[-1] = turn
+    for _ in range(2000):
+        if mapped[-1] != turn:
+            sys.exit(f"{mapped[-1]} in place of {turn}")
+"""
+
+
+def test_an_open_after_a_change_leaves_the_last_byte_to_who_writes_it():
+    """The size is the same as before, so there is nothing to tell the kernel."""
+    with LockServer() as server:
+        a, b = server.mounts()
+        (a / "f").write_bytes(OLD)
+        with subprocess.Popen([sys.executable, "-c", LAST_BYTE, b / "f"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE) as writer:
+            try:
+                assert writer.stdout.readline() == b"\n"
+                for turn in range(1500):
+                    os.utime(a / "f", (turn, turn))
+                    os.close(os.open(b / "f", os.O_RDONLY))
+                assert writer.communicate(timeout=LIMIT)[1] == b""
+            finally:
+                writer.kill()

@@ -40,11 +40,10 @@ impl<N: Nfs3> Adapter<N> {
             let result = fs.open_after(&cred, node, flags, known).await;
             // Close-to-open: without this the kernel keeps the old size while its attributes are
             // valid, and longer, whatever the reply to OPEN says of its pages.
-            if result
-                .as_ref()
-                .is_ok_and(|opened| opened.attributes_changed)
+            if let Ok(opened) = &result
+                && opened.attributes_changed
             {
-                tell_change(&fs, waiting, node).await;
+                tell_change(&fs, waiting, node, opened.handle).await;
             }
             reply_or_undo(
                 reply,

@@ -164,13 +164,15 @@ pub(super) fn drop_all_pages<N: Nfs3>(
 
 /// An open has found a change by somebody else: makes the kernel know the new size before the program
 /// goes on (see [`WaitingNotifier::changed`]).
-pub(super) async fn tell_change<N: Nfs3>(fs: &Arc<Fs<N>>, waiting: WaitingNotifier, node: u64) {
+pub(super) async fn tell_change<N: Nfs3>(
+    fs: &Arc<Fs<N>>,
+    waiting: WaitingNotifier,
+    node: u64,
+    handle: u64,
+) {
+    let end = fs.end_unknown_to_kernel(handle).await;
     let fs = fs.clone();
-    apart(move || {
-        let size = fs.known_size(node);
-        drop_all_pages(fs, node, || waiting.changed(node, size));
-    })
-    .await;
+    apart(move || drop_all_pages(fs, node, || waiting.changed(node, end))).await;
 }
 
 /// Makes the kernel drop the pages of `range`.

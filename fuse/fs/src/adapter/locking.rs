@@ -74,7 +74,7 @@ impl<N: Nfs3> Adapter<N> {
         // the number of locks that a program takes in a second.
         let (fs, notifier) = (self.fs.clone(), self.notifier.clone());
         let (queued, undoing) = (self.queued.clone(), locks.clone());
-        let releasing = fs.unlocking(&of);
+        let (releasing, handle) = (fs.unlocking(&of), of.handle);
         // An unlock has `wait` set, too, except with LOCK_NB or F_SETLK. If it were interrupted,
         // the lock would stay held.
         let any = of.wait && of.mode.is_some();
@@ -113,11 +113,11 @@ impl<N: Nfs3> Adapter<N> {
             // not waited for then: others may ask for the lock.
             let dropped = async {
                 reads_answered(&fs, &queued, node).await;
+                let end = fs.end_unknown_to_kernel(handle).await;
                 // This waits for page locks, so it must not run on a thread that others wait for.
                 let cached = fs.clone();
                 let drop_cached = move || {
-                    let size = cached.known_size(node);
-                    drop_all_pages(cached.clone(), node, || notifier.changed(node, size));
+                    drop_all_pages(cached.clone(), node, || notifier.changed(node, end));
                     // The kernel may no longer know some of the names.
                     cached.expire_names_beside(node, |dir, name| {
                         let _ = notifier.expire_entry(dir, name);

@@ -165,13 +165,20 @@ impl<N: Nfs3> Fs<N> {
         Ok((self.visible_attributes(&inode, attributes), ttl))
     }
 
-    /// The size of a file as it is known, including data that the server does not have yet; 0 if none is.
-    pub fn known_size(&self, nodeid: u64) -> u64 {
-        let size = self.table.get(nodeid).and_then(|inode| match inode.data() {
-            Some(data) => data.with(|inner| size_with(inner, &inode)),
-            None => inode.last_known().map(|known| known.size),
-        });
-        size.unwrap_or(0)
+    /// The last byte of an open file, with its offset, if the kernel takes the file for shorter. `None`
+    /// also if it cannot be read: whoever may only write does not look for the end.
+    pub async fn end_unknown_to_kernel(self: &Arc<Self>, handle: u64) -> Option<(u64, u8)> {
+        let file = self.file(handle).ok()?;
+        let data = file.inode.data()?;
+        let size = data.with(|inner| size_with(inner, &file.inode))?;
+        if file.inode.state.lock().kernel_size >= size {
+            return None;
+        }
+        let last = size - 1;
+        let read = self.read(handle, last, 1, 0).await.ok()?;
+        let byte = *read.iter().flat_map(|seg| seg.as_ref()).next()?;
+        file.inode.state.lock().kernel_size = size;
+        Some((last, byte))
     }
 
     pub(super) fn unheard(&self, inode: &Inode) {

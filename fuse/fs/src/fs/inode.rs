@@ -163,7 +163,7 @@ pub(super) struct Outcome {
     pub ambiguous: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct State {
     pub(super) cache: AttributeCache,
     /// The epoch of the contents.
@@ -177,6 +177,8 @@ pub struct State {
     told: u32,
     /// Digest of the size and mtime that the kernel was last given.
     told_contents: u32,
+    /// The size that the kernel has, unless it has cut it since.
+    pub(super) kernel_size: u64,
     /// A boxed slice, which is smaller than a `Vec`: there are many inodes, and it changes seldom.
     granted: Box<[Granted]>,
     /// What GETACL returned, while it is valid for the object.
@@ -189,16 +191,8 @@ pub struct State {
 impl State {
     fn new() -> Self {
         State {
-            cache: AttributeCache::default(),
             epoch: next_epoch(),
-            kernel_epoch: 0,
-            told_epoch: 0,
-            told: 0,
-            told_contents: 0,
-            granted: Box::default(),
-            acls: None,
-            silly: None,
-            listed: None,
+            ..State::default()
         }
     }
 
@@ -209,6 +203,7 @@ impl State {
         let known = self.cache.attributes();
         let beyond = known.is_some_and(|known| known.size < size);
         self.told_epoch = if beyond { BEYOND } else { self.epoch };
+        self.kernel_size = size;
         self.told = known.map_or(0, digest);
         let contents = known.map_or(0, |known| digest_of_contents(size, known.mtime));
         std::mem::replace(&mut self.told_contents, contents) != contents
@@ -252,6 +247,7 @@ impl State {
     /// The kernel did not get a reply after which it would have dropped its pages and attributes.
     pub fn unheard(&mut self) {
         (self.kernel_epoch, self.told_epoch) = (BEHIND, BEYOND);
+        self.kernel_size = 0;
     }
 
     /// Written data is lost, but the kernel still caches it: the next open makes the kernel drop

@@ -147,6 +147,10 @@ impl<N: Nfs3> Fs<N> {
         inode.opens.fetch_add(1, Ordering::Relaxed);
         let (keep_cache, attributes_changed, drops) = {
             let mut state = inode.state.lock();
+            if flags & libc::O_TRUNC != 0 {
+                // The kernel does so itself.
+                state.kernel_size = 0;
+            }
             let epoch = state.epoch;
             let told = std::mem::replace(&mut state.told_epoch, epoch);
             let (keep, drops) = inode.keeps_pages(&mut state, told != 0 && told != epoch);

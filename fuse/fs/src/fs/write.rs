@@ -83,7 +83,7 @@ impl<N: Nfs3> Fs<N> {
         };
         let result = self.put_now(&file, place, data.into())?;
         if let Ok(len) = result {
-            file.writer.accepted(offset, len.into());
+            accepted(&file, offset, len);
         }
         Some(result)
     }
@@ -154,7 +154,7 @@ impl<N: Nfs3> Fs<N> {
         let origin = Origin::Call(flags);
         let write = self.write_by(&file, &[], offset, data, origin, caller);
         let len = write.await?;
-        file.writer.accepted(offset, len.into());
+        accepted(&file, offset, len);
         Ok(len)
     }
 
@@ -553,4 +553,12 @@ impl<N: Nfs3> Fs<N> {
         let left = run.start + self.stream_bytes()..run.end / MAX_PIECE * MAX_PIECE;
         (left.start < left.end).then_some(left)
     }
+}
+
+/// write(2) is told that `len` bytes at the kernel's `offset` are taken.
+fn accepted(file: &OpenFile, offset: u64, len: u32) {
+    let len = u64::from(len);
+    file.writer.accepted(offset, len);
+    let mut state = file.inode.state.lock();
+    state.kernel_size = state.kernel_size.max(offset.saturating_add(len));
 }
