@@ -342,48 +342,6 @@ def test_what_a_first_read_brings_while_a_truncation_is_under_way_does_not_come_
                 assert page(own, number) == bytes(PAGE), page(own, number)[:1]
 
 
-def test_what_another_cut_off_is_not_shown_as_zeros():
-    """The mount learns of the cut while the kernel waits for a READ. The kernel must be notified after the READ,
-    whose end it would ignore otherwise (docs/COHERENCE.md, "When the kernel is notified"). The notification waits at
-    most a second, so slow rounds prove nothing."""
-    old, cut = 64 * PAGE, 10 * PAGE + 100
-    judged = 0
-    with scripted() as (server, command):
-        server.mount_well("actimeo=3600")
-        for round in range(10):
-            path, there = server.mnt / f"f{round}", server.export / f"f{round}"
-            there.write_bytes(b"o" * old)
-            with Opened(path) as own:
-                # The kernel knows the size, and has no data behind the first page.
-                assert os.fstat(own).st_size == old
-                os.truncate(there, cut)
-                command("hold-reply READ")
-                found = []
-                reader = threading.Thread(target=lambda: found.append(os.pread(own, 4 * PAGE, 8 * PAGE)))
-                reader.start()
-                command(f"wait-held 1 {LIMIT * 1000}")
-                changes = event(server, "foreign_changes")
-                opener = threading.Thread(target=lambda: os.close(os.open(path, os.O_RDONLY)))
-                begin = time.monotonic()
-                opener.start()
-                try:
-                    until(lambda: event(server, "foreign_changes") > changes, "the cut seen")
-                finally:
-                    command("release")
-                    command("clear")
-                took = time.monotonic() - begin
-                for call in (reader, opener):
-                    call.join(LIMIT)
-                    assert not call.is_alive(), "a call hangs"
-                if took < 0.8:
-                    judged += 1
-                    assert found == [b"o" * (cut - 8 * PAGE)], f"round {round}: {len(found[0])} bytes, {set(found[0])}"
-            with Opened(path) as again:
-                assert os.pread(again, old, 0) == b"o" * cut
-    if not judged:
-        pytest.skip("the machine is too slow")
-
-
 def test_a_truncation_is_not_undone_by_a_restart_of_the_server():
     with scripted("--fake-unstable") as (server, command):
         server.mount_well()

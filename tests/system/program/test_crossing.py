@@ -511,10 +511,9 @@ def test_a_write_that_waits_for_long_is_not_hidden_by_what_is_read_meanwhile():
                 command(f"wait-held 1 {LIMIT * 1000}")
                 written = Call(os.pwrite, other, b"n" * 10, 2 * 4096 + 5)
                 until(lambda: blocked(written.native_id), "a WRITE that waits for the flush")
+                os.posix_fadvise(reader, 0, 0, os.POSIX_FADV_DONTNEED)
                 read = Call(os.pread, reader, 10, 2 * 4096 + 5)
                 until(lambda: blocked(read.native_id), "a READ that waits for the WRITE")
-                # Longer than any WRITE takes to get to this program.
-                time.sleep(1.5)
             finally:
                 command("release")
             flushed.end()

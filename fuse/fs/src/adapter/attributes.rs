@@ -2,6 +2,7 @@
 
 use super::convert::{set_time, space};
 use super::credentials::{self};
+use super::invalidate::tell_behind;
 use super::replies::{reply_attributes, reply_held, reply_ok, reply_or_undo, reply_with};
 use super::state::Adapter;
 use nfsrdma_channel::{Header, Reply, SetAttr};
@@ -23,8 +24,19 @@ impl<N: Nfs3> Adapter<N> {
         }
         let (fs, cred) = (self.fs.clone(), credentials::user_of(request));
         let reply = self.waiting.hold(request, reply);
+        let notifiers = self.notifiers.clone();
         self.start(async move {
-            let result = fs.getattr(&cred, node, revalidate).await;
+            // What was known before can be told at once then.
+            tell_behind(&fs, &notifiers, node).await;
+            let known = match revalidate || fs.came_lately(node) {
+                true => fs.getattr_cached(node, revalidate),
+                false => None,
+            };
+            let result = match known {
+                Some(known) => Ok(known),
+                None => fs.getattr(&cred, node, revalidate).await,
+            };
+            tell_behind(&fs, &notifiers, node).await;
             reply_or_undo(reply, result, reply_attributes, |_| {
                 fs.attributes_unheard(node);
             });

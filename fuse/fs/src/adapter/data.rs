@@ -2,11 +2,9 @@
 //!
 //! READ, WRITE and FLUSH are answered from memory if possible (`read_cached`, `write_cached`,
 //! `flush_cached`), before the handler returns. Otherwise the reply is put into `waiting`, where a
-//! caller that is killed can be answered at once, and the operation of `Fs` runs as a future. OPEN,
-//! and a READ behind the end of a file that another client has truncated, also wait for a bounded
-//! time until the kernel's queue of requests is empty: [`super::queued`] explains why.
+//! caller that is killed can be answered at once, and the operation of `Fs` runs as a future.
 
-use super::invalidate::{drop_pages, tell_change};
+use super::invalidate::{drop_pages, tell};
 use super::replies::{
     Answer, file_flags, reply_data, reply_held, reply_ok, reply_or_undo, reply_with,
 };
@@ -14,36 +12,25 @@ use super::signals::hears;
 use super::state::{Adapter, close};
 use super::waiting::Held;
 use crate::cache::WriteData;
-use crate::fs::{FsResult, OpenFile, ReadEnd};
+use crate::fs::{FsResult, OpenFile};
 use nfsrdma_channel::{Header, Reply, WriteIn};
 use nfsrdma_nfs3::Nfs3;
 use std::time::Duration;
 
-/// How long an open that finds a change by somebody else waits for the kernel's queue to be empty.
-/// On a mount that is never idle it may never be; [`super::queued`] says what can happen then,
-/// which is not worth a longer wait.
-const MOST_OF_OPEN: Duration = Duration::from_millis(200);
-/// How long a READ behind the end of a file that somebody else has truncated waits for that.
-const MOST_OF_READ: Duration = Duration::from_secs(1);
+/// How long an O_DIRECT append whose place is not known waits for those before it.
+const MOST_OF_APPEND: Duration = Duration::from_millis(200);
 
 impl<N: Nfs3> Adapter<N> {
     pub(super) fn open(&self, request: &Header, node: u64, flags: i32, reply: Reply) {
         let (fs, cred) = (self.fs.clone(), self.cred(request, node));
-        let (waiting, queued) = (self.waiting_notifier.clone(), self.queued.clone());
+        let notifiers = self.notifiers.clone();
         let unflushed = !self.posix_locks();
         let operation = move |reply: Held| async move {
-            let reads = fs.clone();
-            let known = async move {
-                let known = move || !reads.may_miss_end(node, 1);
-                queued.until_empty(MOST_OF_OPEN, known).await;
-            };
-            let result = fs.open_after(&cred, node, flags, known).await;
+            let result = fs.open(&cred, node, flags).await;
             // Close-to-open: without this the kernel keeps the old size while its attributes are
             // valid, and longer, whatever the reply to OPEN says of its pages.
-            if let Ok(opened) = &result
-                && opened.attributes_changed
-            {
-                tell_change(&fs, waiting, node, opened.handle).await;
+            if let Ok(opened) = &result {
+                tell(&notifiers, fs.behind_open(opened.handle).await).await;
             }
             reply_or_undo(
                 reply,
@@ -74,17 +61,14 @@ impl<N: Nfs3> Adapter<N> {
         reply: Reply,
     ) {
         let buffered = !OpenFile::is_direct(flags);
-        let (range, pid) = (
-            offset..offset.saturating_add(u64::from(size)),
-            request.pid(),
-        );
+        let range = offset..offset.saturating_add(u64::from(size));
         let writes = match buffered {
             true => self.fs.writes_before_read(handle, &range),
             false => None,
         };
         if writes.is_none() {
             if buffered {
-                self.fs.kernel_reads(handle, &range, pid);
+                self.fs.kernel_reads(handle);
             }
             if let Some(data) = self.fs.read_cached(handle, offset, size, flags) {
                 reply_data(reply, data);
@@ -92,22 +76,14 @@ impl<N: Nfs3> Adapter<N> {
             }
         }
         let fs = self.fs.clone();
-        let (under_way, queued) = (self.fs.kernel_read(handle, offset), self.queued.clone());
+        let under_way = self.fs.kernel_read(handle);
         // It changes nothing, but a READ that the server has put off ends with its caller.
         self.change(request, reply, |reply| async move {
             if let Some(writes) = writes {
                 writes.await;
-                fs.kernel_reads(handle, &range, pid);
+                fs.kernel_reads(handle);
             }
             let found = fs.read(handle, offset, size, flags).await;
-            if let Some(under_way) = &under_way
-                && buffered
-                && under_way.end(&found) == ReadEnd::Behind
-            {
-                under_way.first().await;
-                let first = under_way.is_first();
-                queued.until_empty(MOST_OF_READ, first).await;
-            }
             reply_held(reply, found, reply_data);
             drop(under_way);
         });
@@ -131,7 +107,6 @@ impl<N: Nfs3> Adapter<N> {
         let clears = to.kill_suidgid && self.fs.leaves_set_id(handle);
         let writer = clears.then(|| self.cred(request, request.nodeid));
         if !clears && let Some(result) = self.fs.write_cached(handle, offset, data, flags) {
-            self.fs.kernel_wrote(handle, &range, pid);
             reply_with(reply, result, Reply::written);
             return self.send_deferred();
         }
@@ -145,12 +120,12 @@ impl<N: Nfs3> Adapter<N> {
         };
         let (queued, waiting, node) = (
             self.queued.clone(),
-            self.waiting_notifier.clone(),
+            self.notifiers.waiting.clone(),
             request.nodeid,
         );
         self.change(request, reply, |reply| async move {
             if append.as_ref().is_some_and(|append| append.is_beyond) {
-                queued.until_empty(MOST_OF_OPEN, || true).await;
+                queued.until_empty(MOST_OF_APPEND).await;
             }
             let mut answer = Answer::new(reply, pid);
             let cleared = match &writer {
@@ -165,9 +140,6 @@ impl<N: Nfs3> Adapter<N> {
                 Err(error) => Err(error),
             };
             drop(append);
-            if !OpenFile::is_direct(flags) {
-                fs.kernel_wrote(handle, &range, pid);
-            }
             // READs that wait for this WRITE hold locks of pages that are to be dropped.
             drop(waits);
             if OpenFile::is_direct(flags) && result.is_ok() && fs.may_have_pages(handle) {

@@ -4,27 +4,16 @@
 //! is answered, so a thread that notifies must not be one that answers requests. A notification for
 //! attributes waits for nothing, and has a thread to itself so that it does not wait for data.
 //!
-//! Each notification makes the kernel ignore the attributes in replies to requests that it has sent
-//! before (it compares versions), and the new end of the file in a short READ. It then goes on with
-//! the old size: the bytes between the two ends read as zeros, or read(2) ends at another size than
-//! stat(2) has shown. So it is better if the reply that showed the change, or the next one, tells
-//! the kernel: a GETATTR with other times makes it drop its pages (FUSE_AUTO_INVAL_DATA). A
-//! notification for data is sent only after [`PAUSE`], while no READ of the file is under way, and
-//! if no reply has told the kernel meanwhile ([`Fs::kernel_is_behind`]). One for attributes is sent
-//! at once, or as soon as no READ of the file is under way. For both, the kernel's queue, which may
-//! hold a READ, must be empty as well ([`super::queued`]).
+//! If somebody else has changed a file, the kernel drops its pages before it is given attributes or an
+//! open file that show the change ([`tell`]). If nobody asks for them, it is notified after [`PAUSE`].
 //!
 //! If somebody else has changed a directory, the kernel is notified of each name that is no longer
 //! valid here. That waits for the directory's lock, which a request that changes a name holds until
 //! it is answered, so it has a thread of its own, too.
 //!
-//! Pages that lack written data ([`Fs::stale_pages`]) are notified at once, unless a READ has
-//! waited for long: the WRITE has given the file a newer version already.
-//!
 //! The queues hold inode numbers, each at most one for each inode that the kernel knows.
 
-use super::queued::Queued;
-use crate::fs::{Fs, KernelCache};
+use crate::fs::{Behind, Fs, KernelCache};
 use nfsrdma_channel::{Notifier, WaitingNotifier};
 use nfsrdma_nfs3::Nfs3;
 use parking_lot::{Condvar, Mutex};
@@ -36,32 +25,22 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// The time between a change and its notification for data.
+/// How long the notification for a change of data is left to a reply that shows the change.
 const PAUSE: Duration = Duration::from_millis(50);
-/// The time after which a notification for attributes that READs have delayed is tried again.
-const PAUSE_OF_READS: Duration = Duration::from_millis(5);
-/// How often READs under way can delay a notification for data, and one for attributes.
-const MOST_PAUSES: u32 = 20;
-const MOST_PAUSES_OF_ATTRIBUTES: u32 = 200;
-/// No notification for data is sent while a READ has waited for the server longer than this: the
+/// No such notification is sent while a READ has waited for the server longer than this: the
 /// notification would wait for the READ, and umount(2) for the notification.
 const SILENCE: Duration = Duration::from_millis(500);
 /// If a directory has more outdated names than this, others may be notified before all of its names.
 const LEAST_NAMES: usize = 1024;
-/// The threads that send notifications for data. Each may wait for a READ of one inode.
-const DATA_THREADS: usize = 4;
-/// The threads that send notifications for pages that lack written data.
-const PAGE_THREADS: usize = 2;
-
 #[derive(Debug, Default)]
 struct QueueState {
-    /// The inode numbers in the queue; `order`: when each is due, and how often it was delayed.
+    /// The inode numbers in the queue; `order`: when each is due.
     nodes: BTreeSet<u64>,
-    order: VecDeque<(Instant, u64, u32)>,
+    order: VecDeque<(Instant, u64)>,
     ended: bool,
 }
 
-/// A queue of inode numbers for the threads that notify.
+/// A queue of inode numbers for a thread that notifies.
 #[derive(Debug)]
 struct Queue {
     pause: Duration,
@@ -78,23 +57,17 @@ impl Queue {
         })
     }
 
-    /// Adds an inode number, if it is not in the queue. `tries`: how often it was delayed.
-    fn put(&self, node: u64, tries: u32) {
+    /// Adds an inode number, if it is not in the queue.
+    fn put(&self, node: u64) {
         let mut state = self.state.lock();
         if !state.ended && state.nodes.insert(node) {
-            let pause = match tries {
-                0 => self.pause,
-                _ => self.pause.max(PAUSE_OF_READS),
-            };
-            let due = Instant::now() + pause;
-            let at = state.order.partition_point(|(other, ..)| *other <= due);
-            state.order.insert(at, (due, node, tries));
+            state.order.push_back((Instant::now() + self.pause, node));
             self.more.notify_one();
         }
     }
 
     /// Waits for the next inode number that is due; `None` after [`Queue::stop`].
-    fn take(&self) -> Option<(u64, u32)> {
+    fn take(&self) -> Option<u64> {
         let mut state = self.state.lock();
         loop {
             if state.ended {
@@ -102,12 +75,12 @@ impl Queue {
             }
             let now = Instant::now();
             match state.order.front().copied() {
-                Some((due, node, tries)) if due <= now => {
+                Some((due, node)) if due <= now => {
                     state.order.pop_front();
                     state.nodes.remove(&node);
-                    return Some((node, tries));
+                    return Some(node);
                 }
-                Some((due, ..)) => {
+                Some((due, _)) => {
                     self.more.wait_for(&mut state, due - now);
                 }
                 None => self.more.wait(&mut state),
@@ -128,51 +101,52 @@ struct Queues {
     attributes: Arc<Queue>,
     data: Arc<Queue>,
     names: Arc<Queue>,
-    pages: Arc<Queue>,
 }
 
 impl KernelCache for Queues {
     fn invalidate_attributes(&self, nodeid: u64) {
-        self.attributes.put(nodeid, 0);
+        self.attributes.put(nodeid);
     }
 
     fn invalidate_data(&self, nodeid: u64) {
-        self.data.put(nodeid, 0);
-    }
-
-    fn drop_pages(&self, nodeid: u64) {
-        self.pages.put(nodeid, 0);
+        self.data.put(nodeid);
     }
 
     fn expire_names(&self, nodeid: u64) {
-        self.names.put(nodeid, 0);
+        self.names.put(nodeid);
     }
 }
 
-/// Makes the kernel drop all pages of a file, by a notification that `send` makes. Waits for page
-/// locks.
-pub(super) fn drop_all_pages<N: Nfs3>(
-    fs: Arc<Fs<N>>,
-    node: u64,
-    send: impl FnOnce() -> io::Result<()>,
-) {
-    fs.pages_dropped(node);
-    drop(fs);
-    // An error means that the kernel has forgotten the inode, or that the mount is gone.
-    let _ = send();
+/// The two ways to notify the kernel.
+#[derive(Debug, Clone)]
+pub(super) struct Notifiers {
+    pub(super) now: Notifier,
+    /// Waits for page locks.
+    pub(super) waiting: WaitingNotifier,
 }
 
-/// An open has found a change by somebody else: makes the kernel know the new size before the program
-/// goes on (see [`WaitingNotifier::changed`]).
-pub(super) async fn tell_change<N: Nfs3>(
-    fs: &Arc<Fs<N>>,
-    waiting: WaitingNotifier,
-    node: u64,
-    handle: u64,
-) {
-    let end = fs.end_unknown_to_kernel(handle).await;
-    let fs = fs.clone();
-    apart(move || drop_all_pages(fs, node, || waiting.changed(node, end))).await;
+/// Tells the kernel of changes by somebody else, before it is given attributes of `node`.
+pub(super) async fn tell_behind<N: Nfs3>(fs: &Arc<Fs<N>>, notifiers: &Notifiers, node: u64) {
+    tell(notifiers, fs.behind_attributes(node).await).await;
+}
+
+/// Tells the kernel of a change by somebody else, before the reply that shows it.
+pub(super) async fn tell(notifiers: &Notifiers, behind: Option<Behind>) {
+    let Some(behind) = behind else { return };
+    if behind.has_pages() || behind.end.is_some() {
+        let waiting = notifiers.waiting.clone();
+        apart(move || tell_now(&waiting, behind)).await;
+    } else {
+        let _ = notifiers.now.inval_inode(behind.nodeid(), -1, 0);
+        behind.told();
+    }
+}
+
+/// The same, on a thread that may wait for page locks.
+pub(super) fn tell_now(waiting: &WaitingNotifier, behind: Behind) {
+    // An error means that the kernel has forgotten the inode, or that the mount is gone.
+    let _ = waiting.changed(behind.nodeid(), behind.end);
+    behind.told();
 }
 
 /// Makes the kernel drop the pages of `range`.
@@ -206,73 +180,45 @@ async fn apart(work: impl FnOnce() + Send + 'static) {
 /// The threads that send notifications.
 #[derive(Debug)]
 pub(super) struct Invalidator {
-    queues: [Arc<Queue>; 4],
+    queues: [Arc<Queue>; 3],
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Invalidator {
     /// Starts the threads, and makes `fs` use them.
-    pub(super) fn start<N: Nfs3>(
-        fs: &Arc<Fs<N>>,
-        (notifier, waiting): (Notifier, WaitingNotifier),
-        queued: &Arc<Queued>,
-    ) -> io::Result<Self> {
-        let queues = [Duration::ZERO, PAUSE, PAUSE, Duration::ZERO].map(Queue::new);
+    pub(super) fn start<N: Nfs3>(fs: &Arc<Fs<N>>, notifiers: Notifiers) -> io::Result<Self> {
+        let (notifier, waiting) = (notifiers.now, notifiers.waiting);
+        let [attributes, data, names] = [Duration::ZERO, PAUSE, Duration::ZERO].map(Queue::new);
         let this = Invalidator {
-            queues: queues.clone(),
+            queues: [attributes.clone(), data.clone(), names.clone()],
             threads: Mutex::default(),
         };
-        let attributes = std::iter::once((&queues[0], "inval-attr", false));
-        let data = std::iter::repeat_n((&queues[1], "inval-data", true), DATA_THREADS);
-        for (queue, name, of_data) in attributes.chain(data) {
-            let (queue, queued) = (queue.clone(), queued.clone());
-            let (notifier, waiting) = (notifier.clone(), waiting.clone());
-            let fs = Arc::downgrade(fs);
-            let serve = move || {
-                while let Some((node, tries)) = queue.take() {
-                    let Some(fs) = fs.upgrade() else { return };
-                    let most = match of_data {
-                        true => MOST_PAUSES,
-                        false => MOST_PAUSES_OF_ATTRIBUTES,
-                    };
-                    // The queue is checked first: READs that it held are known as under way then.
-                    let early = tries < most && (!queued.is_empty() || fs.may_miss_end(node, 0));
-                    if early || of_data && fs.is_kernel_reading_for(node, SILENCE) {
-                        queue.put(node, tries.saturating_add(1));
-                    } else if !of_data {
-                        drop(fs);
-                        let _ = notifier.inval_inode(node, -1, 0);
-                    } else if fs.kernel_is_behind(node) {
-                        drop_all_pages(fs, node, || waiting.drop_pages(node, 0, 0));
-                    }
-                }
-            };
-            this.spawn(name, serve)?;
-        }
-        let [attributes, data, names, pages] = queues;
-        for _ in 0..PAGE_THREADS {
-            let (queue, waiting, fs) = (pages.clone(), waiting.clone(), Arc::downgrade(fs));
-            let serve = move || {
-                while let Some((node, _)) = queue.take() {
-                    let Some(fs) = fs.upgrade() else { return };
-                    if fs.is_kernel_reading_for(node, SILENCE) {
-                        queue.put(node, 1);
-                        continue;
-                    }
-                    let stale = fs.stale_pages(node);
+        let (queue, of_data) = (data.clone(), waiting.clone());
+        let fs_of_data = Arc::downgrade(fs);
+        let serve = move || {
+            while let Some(node) = queue.take() {
+                let Some(fs) = fs_of_data.upgrade() else {
+                    return;
+                };
+                if fs.is_kernel_reading_for(node, SILENCE) {
+                    queue.put(node);
+                } else if let Some(behind) = fs.old_pages(node) {
                     drop(fs);
-                    if let Some(stale) = stale {
-                        let (from, bytes) = (stale.offset() as i64, stale.length() as i64);
-                        // An error means that the kernel has forgotten the inode and its pages.
-                        let _ = waiting.drop_pages(node, from, bytes);
-                    }
+                    tell_now(&of_data, behind);
                 }
-            };
-            this.spawn("inval-pages", serve)?;
-        }
+            }
+        };
+        this.spawn("inval-data", serve)?;
+        let queue = attributes.clone();
+        let serve = move || {
+            while let Some(node) = queue.take() {
+                let _ = notifier.inval_inode(node, -1, 0);
+            }
+        };
+        this.spawn("inval-attr", serve)?;
         let (queue, fs_of_names) = (names.clone(), Arc::downgrade(fs));
         let serve = move || {
-            while let Some((node, _)) = queue.take() {
+            while let Some(node) = queue.take() {
                 let Some(fs) = fs_of_names.upgrade() else {
                     return;
                 };
@@ -284,7 +230,7 @@ impl Invalidator {
                     waiting.expire_entries(node, outdated);
                 }
                 if more {
-                    queue.put(node, 0);
+                    queue.put(node);
                 }
             }
         };
@@ -293,7 +239,6 @@ impl Invalidator {
             attributes,
             data,
             names,
-            pages,
         }));
         Ok(this)
     }

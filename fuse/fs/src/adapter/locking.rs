@@ -6,7 +6,6 @@
 //! not answer, that is for ever, since READs of read-ahead outlive their process. So the READs
 //! under way are awaited first, which a signal can interrupt, and then the notification is sent.
 
-use super::invalidate::drop_all_pages;
 use super::queued::Queued;
 use super::replies::{reply_held, reply_ok};
 use super::state::Adapter;
@@ -72,7 +71,7 @@ impl<N: Nfs3> Adapter<N> {
         };
         // It waits for locks, but handing it to a thread that shares no descriptors, too, would halve
         // the number of locks that a program takes in a second.
-        let (fs, notifier) = (self.fs.clone(), self.notifier.clone());
+        let (fs, notifier) = (self.fs.clone(), self.notifiers.now.clone());
         let (queued, undoing) = (self.queued.clone(), locks.clone());
         let (releasing, handle) = (fs.unlocking(&of), of.handle);
         // An unlock has `wait` set, too, except with LOCK_NB or F_SETLK. If it were interrupted,
@@ -90,9 +89,10 @@ impl<N: Nfs3> Adapter<N> {
                 // Others may read after this, also when an exclusive lock becomes a shared one.
                 // Data written through a mapping is still in the kernel, which writes dirty pages
                 // back before it drops them, by requests that other threads answer.
-                let (notifier, dropping) = (notifier.clone(), fs.clone());
+                let notifier = notifier.clone();
                 let flush = move || {
-                    drop_all_pages(dropping, node, || notifier.inval_inode(node, 0, 0));
+                    // An error means that the kernel has forgotten the inode.
+                    let _ = notifier.inval_inode(node, 0, 0);
                 };
                 let flushed = async {
                     reads_answered(&fs, &queued, node).await;
@@ -113,11 +113,14 @@ impl<N: Nfs3> Adapter<N> {
             // not waited for then: others may ask for the lock.
             let dropped = async {
                 reads_answered(&fs, &queued, node).await;
-                let end = fs.end_unknown_to_kernel(handle).await;
+                let Some(behind) = fs.behind_lock(handle).await else {
+                    return;
+                };
                 // This waits for page locks, so it must not run on a thread that others wait for.
                 let cached = fs.clone();
                 let drop_cached = move || {
-                    drop_all_pages(cached.clone(), node, || notifier.changed(node, end));
+                    let _ = notifier.changed(node, behind.end);
+                    behind.told();
                     // The kernel may no longer know some of the names.
                     cached.expire_names_beside(node, |dir, name| {
                         let _ = notifier.expire_entry(dir, name);

@@ -48,7 +48,7 @@ pub use unmount::{OwnMount, by_helper, mount_id};
 
 use crate::fs::Fs;
 use credentials::Credentials;
-use invalidate::Invalidator;
+use invalidate::{Invalidator, Notifiers};
 use nfsrdma_channel::abi::init;
 use nfsrdma_channel::{Channel, Handler, MountOptions, Serving, Users, Wanted};
 use nfsrdma_nfs3::Nfs3;
@@ -142,7 +142,7 @@ pub fn mount<N: Nfs3>(fs: Arc<Fs<N>>, dir: &Path, options: &FuseOptions) -> io::
         &dir,
         &mount_options(options),
         users(options),
-        wanted(options, acl_flags(&fs, options)),
+        wanted(options, acl_flags(&fs, options) | page_flags(&fs)),
     )?;
     start(fs, channel, OwnMount::on(&dir), options, false)
 }
@@ -176,7 +176,7 @@ pub fn serve<N: Nfs3>(
     let channel = Channel::adopt(
         device,
         users(options),
-        wanted(options, acl_flags(&fs, options)),
+        wanted(options, acl_flags(&fs, options) | page_flags(&fs)),
     )?;
     start(fs, channel, own, options, true)
 }
@@ -193,12 +193,21 @@ fn acl_flags<N: Nfs3>(fs: &Fs<N>, options: &FuseOptions) -> u64 {
     init::DONT_MASK | checks
 }
 
+/// Pages are dropped when they are told to be (see `fs::kernel_pages`). With the other flag the kernel
+/// drops them itself at every other mtime, but asks for attributes that have expired at each read(2): on
+/// a mount where they always have (`noac`), each read asks the server.
+fn page_flags<N: Nfs3>(fs: &Fs<N>) -> u64 {
+    match fs.keeps_attributes() {
+        true => init::EXPLICIT_INVAL_DATA,
+        false => init::AUTO_INVAL_DATA,
+    }
+}
+
 /// What is wanted of the kernel, with these flags in addition.
 fn wanted(options: &FuseOptions, more: u64) -> Wanted {
     Wanted {
         flags: more
             | init::ATOMIC_O_TRUNC
-            | init::AUTO_INVAL_DATA
             | init::DO_READDIRPLUS
             | init::READDIRPLUS_AUTO
             | init::ASYNC_DIO
@@ -247,9 +256,11 @@ fn start<N: Nfs3>(
     let own = mount.clone();
     fs.set_hold(Box::new(move |on| own.hold(on)));
     let queued = Queued::new(channel.device(), options.workers);
-    let waiting_notifier = channel.waiting_notifier();
-    let notifiers = (channel.notifier(), waiting_notifier.clone());
-    let invalidator = Invalidator::start(&fs, notifiers, &queued)?;
+    let notifiers = Notifiers {
+        now: channel.notifier(),
+        waiting: channel.waiting_notifier(),
+    };
+    let invalidator = Invalidator::start(&fs, notifiers.clone())?;
     let waiting = Arc::new(Waiting::default());
     let requests = Arc::new(AtomicU64::new(0));
     let credentials = Arc::new(Credentials::default());
@@ -258,8 +269,7 @@ fn start<N: Nfs3>(
         waiting: waiting.clone(),
         turns: Arc::default(),
         credentials: credentials.clone(),
-        notifier: channel.notifier(),
-        waiting_notifier,
+        notifiers,
         queued,
         mount: mount.clone(),
         sending: match (options.workers, deferring) {

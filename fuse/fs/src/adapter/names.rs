@@ -8,6 +8,7 @@
 //! nevertheless, the kernel is notified of the name.
 
 use super::credentials::user_of;
+use super::invalidate::{tell, tell_behind};
 use super::queued::Queued;
 use super::replies::{
     channel_entry, file_flags, reply_absent, reply_entry, reply_held, reply_ok, reply_or_undo,
@@ -34,11 +35,11 @@ const MOST_OF_QUEUE: Duration = Duration::from_millis(50);
 /// answered. So the READs that the kernel has sent so far are awaited, not later ones of programs that have
 /// the file open.
 async fn closes_known<N: Nfs3>(fs: &Arc<Fs<N>>, queued: &Queued, nodes: Vec<u64>) {
-    queued.until_empty(MOST_OF_QUEUE, || true).await;
+    queued.until_empty(MOST_OF_QUEUE).await;
     for node in nodes {
         fs.kernel_reads_answered(node).await;
     }
-    queued.until_empty(MOST_OF_QUEUE, || true).await;
+    queued.until_empty(MOST_OF_QUEUE).await;
 }
 
 impl<N: Nfs3> Adapter<N> {
@@ -60,7 +61,7 @@ impl<N: Nfs3> Adapter<N> {
             false => self.cred(request, parent),
         };
         let reply = self.waiting.hold(request, reply);
-        let mount = self.mount.clone();
+        let (mount, notifiers) = (self.mount.clone(), self.notifiers.clone());
         self.start(async move {
             let mut found = fs.lookup(&cred, parent, name.as_bytes()).await;
             if without_groups && !fs.lookup_holds_without_groups(parent, &found) {
@@ -72,6 +73,9 @@ impl<N: Nfs3> Adapter<N> {
                     }
                     found = Box::pin(fs.lookup(&cred, parent, name.as_bytes())).await;
                 }
+            }
+            if let Ok(Found::Is(entry)) = &found {
+                tell_behind(&fs, &notifiers, entry.nodeid).await;
             }
             let name = name.as_bytes();
             let found = found.map_err(|error| sparing_mounts(&fs, &mount, (parent, name), error));
@@ -199,8 +203,10 @@ impl<N: Nfs3> Adapter<N> {
         reply: Reply,
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
+        let notifiers = self.notifiers.clone();
         self.change_of([parent; 2], request, reply, move |reply| async move {
             let result = fs.link(&cred, node, parent, name.as_bytes()).await;
+            tell_behind(&fs, &notifiers, node).await;
             reply_new_entry(reply, result, &fs, (parent, &name));
         });
     }
@@ -215,9 +221,12 @@ impl<N: Nfs3> Adapter<N> {
         reply: Reply,
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
-        let unflushed = !self.posix_locks();
+        let (unflushed, notifiers) = (!self.posix_locks(), self.notifiers.clone());
         self.change_of([parent; 2], request, reply, move |reply| async move {
             let result = fs.create(&cred, parent, name.as_bytes(), mode, flags).await;
+            if let Ok((_, opened)) = &result {
+                tell(&notifiers, fs.behind_open(opened.handle).await).await;
+            }
             reply_or_undo(
                 reply,
                 result,

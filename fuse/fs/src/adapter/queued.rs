@@ -1,27 +1,13 @@
 //! Requests that the kernel has queued and no event loop has read yet.
 //!
-//! The kernel notes the version of the inode when it makes a READ, and ignores the end of file in
-//! the reply if the inode has got a newer version meanwhile: by a notification, or by the end of
-//! file in the reply to another READ. It then goes on with the old size, and the bytes between the
-//! two ends read as zeros. So READs under way are awaited before a notification, and before a reply
-//! with a false end ([`crate::fs::ReadEnd`]). READs that an event loop has read are known
-//! ([`crate::fs::Fs::is_reading`]). Of READs that are still in the kernel's queue, poll(2) tells
-//! only that there are requests. So this module first waits until the queue is empty and no event
-//! loop holds a request that it has not handled ([`Queued::taking`]); then all READs that were
-//! queued before are among the known ones.
-//!
-//! A READ that the kernel makes after the check, and before the notification or reply, is missed.
-//! This is most likely just after the reply to a READ, when the program makes the next one.
-//! Therefore READs count as under way for a short time after the last one.
+//! poll(2) tells only that there are some. So what must come after an earlier request of another kind (an
+//! RMDIR after the RELEASE of a file in the directory) waits until the queue is empty and no event loop
+//! holds a request that it has not handled ([`Queued::taking`]).
 //!
 //! A lock that would be refused waits until the RELEASE of the lock in its way would be known. That
 //! came to the queue before it, so it has been read, but maybe by another event loop, which has not
 //! handled it yet ([`Queued::until_handled`]). (The kernel holds it back while `max_background`
 //! requests are under way for which no program waits. Then it is missed.)
-//!
-//! (An error in reply to a READ of read-ahead would not need this time, as no program gets it. But
-//! nothing in a request shows that it is read-ahead: its length does not, because the kernel also
-//! reads folios of several pages for a program.)
 
 use nfsrdma_channel::Device;
 use parking_lot::{Condvar, Mutex};
@@ -70,14 +56,10 @@ impl Loops {
     }
 }
 
-/// A condition that must be true in addition to the empty queue.
-type Condition = Box<dyn Fn() -> bool + Send>;
-
 struct Waiter {
     until: Instant,
-    /// Whether the queue must be empty.
-    empty: bool,
-    condition: Condition,
+    /// The rounds that must be over; `None`: the queue must be empty.
+    rounds: Option<Vec<(usize, u64)>>,
     wake: oneshot::Sender<()>,
 }
 
@@ -91,7 +73,7 @@ struct Shared {
     device: Arc<Device>,
     state: Mutex<State>,
     more: Condvar,
-    loops: Arc<Loops>,
+    loops: Loops,
 }
 
 /// While this lives, an event loop takes requests from the queue.
@@ -117,7 +99,7 @@ impl Queued {
             device: device.clone(),
             state: Mutex::default(),
             more: Condvar::new(),
-            loops: Arc::new(Loops::new(loops)),
+            loops: Loops::new(loops),
         });
         Arc::new(Queued {
             shared,
@@ -138,30 +120,23 @@ impl Queued {
         self.shared.is_empty()
     }
 
-    /// Waits until the queue is empty and then `condition` is true, but for `most` at most.
-    pub(super) async fn until_empty(
-        &self,
-        most: Duration,
-        condition: impl Fn() -> bool + Send + 'static,
-    ) {
-        if self.shared.is_quiet(&condition) {
-            return;
+    /// Waits until the queue is empty, but for `most` at most.
+    pub(super) async fn until_empty(&self, most: Duration) {
+        if !self.shared.is_empty() {
+            self.wait(most, None).await;
         }
-        self.wait(most, true, Box::new(condition)).await;
     }
 
     /// Waits until all requests that were read before this call are handled, but for `most` at most.
     pub(super) async fn until_handled(&self, most: Duration) {
-        let (loops, rounds) = (self.shared.loops.clone(), self.shared.loops.busy());
-        if rounds.is_empty() {
-            return;
+        let rounds = self.shared.loops.busy();
+        if !rounds.is_empty() {
+            self.wait(most, Some(rounds)).await;
         }
-        let over = move || loops.are_over(&rounds);
-        self.wait(most, false, Box::new(over)).await;
     }
 
-    /// Has the thread wait until the queue is empty (`empty`) and `condition` is true.
-    async fn wait(&self, most: Duration, empty: bool, condition: Condition) {
+    /// Has the thread wait until these rounds are over; `None`: until the queue is empty.
+    async fn wait(&self, most: Duration, rounds: Option<Vec<(usize, u64)>>) {
         let (wake, woken) = oneshot::channel();
         {
             let mut state = self.shared.state.lock();
@@ -170,8 +145,7 @@ impl Queued {
             }
             state.waiters.push(Waiter {
                 until: Instant::now() + most,
-                empty,
-                condition,
+                rounds,
                 wake,
             });
         }
@@ -201,11 +175,6 @@ impl Shared {
         !has_request(&self.device) && self.loops.are_idle()
     }
 
-    /// The order matters: see the head of this file.
-    fn is_quiet(&self, condition: impl Fn() -> bool) -> bool {
-        self.is_empty() && condition()
-    }
-
     fn run(&self) {
         let mut state = self.state.lock();
         while !state.ended {
@@ -218,9 +187,9 @@ impl Shared {
             drop(state);
             let mut ready = Vec::new();
             for waiter in std::mem::take(&mut waiters) {
-                let ready_now = match waiter.empty {
-                    true => self.is_quiet(&waiter.condition),
-                    false => (waiter.condition)(),
+                let ready_now = match &waiter.rounds {
+                    Some(rounds) => self.loops.are_over(rounds),
+                    None => self.is_empty(),
                 };
                 if ready_now || Instant::now() >= waiter.until {
                     ready.push(waiter.wake);

@@ -2,12 +2,13 @@
 //! calls are sent.
 
 use super::credentials::Credentials;
+use super::invalidate::Notifiers;
 use super::queued::{Queued, has_request};
 use super::turns::{Nodes, Turns};
 use super::unmount::OwnMount;
 use super::waiting::{Held, Waiting};
 use crate::fs::{Fs, NewMode, Opened};
-use nfsrdma_channel::{self as channel, Header, Notifier, Reply, WaitingNotifier};
+use nfsrdma_channel::{self as channel, Header, Reply};
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_rpcrdma::exec;
 use std::sync::Arc;
@@ -18,8 +19,7 @@ pub(super) struct Adapter<N> {
     pub(super) credentials: Arc<Credentials>,
     pub(super) waiting: Arc<Waiting>,
     pub(super) turns: Arc<Turns>,
-    pub(super) notifier: Notifier,
-    pub(super) waiting_notifier: WaitingNotifier,
+    pub(super) notifiers: Notifiers,
     pub(super) queued: Arc<Queued>,
     pub(super) mount: Arc<OwnMount>,
     pub(super) sending: Sending,

@@ -13,9 +13,8 @@ use super::changing::not_abandoned;
 use super::clock::Nanos;
 use super::error::{FsError, FsResult};
 use super::file::{FileData, FileState};
-use super::inode::{BEYOND, Inode, Kind, Stamp};
+use super::inode::{Inode, Kind, Stamp};
 use super::inode_flags::Flag;
-use super::outdated::size_with;
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
 use nfsrdma_xdr::nfs3::{
     Attributes, FileType, FsstatOk, SetAttributes, SetTime, Status, Time, access,
@@ -86,17 +85,11 @@ impl<N: Nfs3> Fs<N> {
         let inode = self.table.get(nodeid)?;
         let now = self.now();
         // This must be read before the attributes, as in `visible_attributes`.
-        let (dirty, stale, end) = inode.data().map_or((false, false, 0), |data| {
-            data.with(|inner| {
-                (
-                    inner.is_dirty(),
-                    inner.stale_pages().is_waiting(),
-                    inner.end(),
-                )
-            })
+        let (dirty, end) = inode.data().map_or((false, 0), |data| {
+            data.with(|inner| (inner.is_dirty(), inner.end()))
         });
-        // `getattr` writes the dirty data, or waits until the kernel has dropped its stale pages.
-        if (dirty && !revalidate) || (stale && revalidate) {
+        // `getattr` writes the dirty data, and the kernel drops old pages before it is answered.
+        if (dirty && !revalidate) || inode.has_old_pages() {
             return None;
         }
         let (shown, ttl) = {
@@ -108,9 +101,7 @@ impl<N: Nfs3> Fs<N> {
             let attributes = *state.fresh(now)?;
             let size = attributes.size.max(end);
             let nlink = inode.visible_links(&state, &attributes);
-            if state.record_told(size) {
-                self.pages_dropped_of(&inode);
-            }
+            inode.record_told(&mut state, size);
             let shown = Attributes {
                 size,
                 fileid: self.table.visible_fileid(&attributes),
@@ -136,13 +127,7 @@ impl<N: Nfs3> Fs<N> {
         revalidate: bool,
     ) -> FsResult<(Attributes, Duration)> {
         let inode = self.inode(nodeid)?;
-        if revalidate {
-            if self.until_pages_dropped(&inode).await
-                && let Some(known) = self.getattr_cached(nodeid, revalidate)
-            {
-                return Ok(known);
-            }
-        } else if inode.is_dirty() {
+        if !revalidate && inode.is_dirty() {
             self.write_back(&inode, false).await;
             let state = inode.state.lock();
             if let Some(attributes) = state.fresh(self.now()) {
@@ -165,46 +150,20 @@ impl<N: Nfs3> Fs<N> {
         Ok((self.visible_attributes(&inode, attributes), ttl))
     }
 
-    /// The last byte of an open file, with its offset, if the kernel takes the file for shorter. `None`
-    /// also if it cannot be read: whoever may only write does not look for the end.
-    pub async fn end_unknown_to_kernel(self: &Arc<Self>, handle: u64) -> Option<(u64, u8)> {
-        let file = self.file(handle).ok()?;
-        let data = file.inode.data()?;
-        let size = data.with(|inner| size_with(inner, &file.inode))?;
-        if file.inode.state.lock().kernel_size >= size {
-            return None;
-        }
-        let last = size - 1;
-        let read = self.read(handle, last, 1, 0).await.ok()?;
-        let byte = *read.iter().flat_map(|seg| seg.as_ref()).next()?;
-        file.inode.state.lock().kernel_size = size;
-        Some((last, byte))
-    }
-
     pub(super) fn unheard(&self, inode: &Inode) {
         inode.state.lock().unheard();
-        self.drop_kernel_cache(inode, true);
+        if let Some(kernel) = self.change_context.kernel.get() {
+            kernel.invalidate_attributes(inode.nodeid);
+        }
+        self.drop_kernel_data(inode);
     }
 
     /// The kernel did not get attributes that it was to be given, because the caller was killed. It
     /// still has older ones, and what they belong to.
     pub fn attributes_unheard(&self, nodeid: u64) {
         if let Some(inode) = self.table.get(nodeid) {
-            let behind = {
-                let mut state = inode.state.lock();
-                state.told_epoch = BEYOND;
-                state.kernel_is_behind()
-            };
-            self.drop_kernel_cache(&inode, behind);
+            self.unheard(&inode);
         }
-    }
-
-    /// Makes the kernel drop its attributes, and its data if `data`.
-    fn drop_kernel_cache(&self, inode: &Inode, data: bool) {
-        if let Some(kernel) = self.change_context.kernel.get() {
-            kernel.invalidate_attributes(inode.nodeid);
-        }
-        self.drop_kernel_data(inode, data);
     }
 
     /// Sends GETATTR, applies the attributes of its reply, and returns the newest ones known.
@@ -269,9 +228,9 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<(Attributes, Duration)> {
         let inode = self.inode(nodeid)?;
         self.set(cred, &inode, new, by_name).await?;
-        // The reply makes the kernel drop its pages only if the size differs.
-        let behind = inode.state.lock().stays_behind();
-        self.drop_kernel_data(&inode, behind);
+        // No notification may come before the reply, as elsewhere: it would wait until the kernel has
+        // written back what mappings have changed, and that waits for this reply.
+        self.drop_kernel_data(&inode);
         let attributes = {
             let state = inode.state.lock();
             state.fresh(self.now()).copied()

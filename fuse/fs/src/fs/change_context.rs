@@ -2,7 +2,7 @@
 //! server's wcc_data, and the pause before a call is sent again.
 
 use crate::sync::Mutex;
-use crate::sync::atomic::AtomicBool;
+use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use nfsrdma_rpcrdma::throttle::Throttle;
 use nfsrdma_xdr::nfs3::WccData;
 use std::sync::atomic::Ordering;
@@ -19,8 +19,6 @@ pub trait KernelCache: Send + Sync {
     fn invalidate_attributes(&self, nodeid: u64);
     /// Makes the kernel drop the pages and ask for the attributes again.
     fn invalidate_data(&self, nodeid: u64);
-    /// Makes the kernel drop the pages of [`Fs::stale_pages`](super::Fs::stale_pages).
-    fn drop_pages(&self, nodeid: u64);
     /// Makes the kernel look up again the names of
     /// [`Fs::names_to_expire`](super::Fs::names_to_expire).
     fn expire_names(&self, nodeid: u64);
@@ -35,6 +33,10 @@ pub(super) struct ChangeContext {
     /// The server's pre-operation attributes are not atomic with the change, and are ignored.
     pub(super) not_atomic: AtomicBool,
     pub(super) retry: Arc<Retry>,
+    /// Attributes of open files are being asked for ([`Fs::check_open_files`](super::Fs::check_open_files)),
+    /// and the handle at which the next round begins.
+    pub(super) checking: AtomicBool,
+    pub(super) next_check: AtomicUsize,
     /// Calls that this machine could not send.
     pub(super) unsent: Mutex<Throttle<Duration>>,
 }

@@ -12,6 +12,7 @@ use super::Fs;
 use super::change_context::{KernelCache, MemoryWait};
 use super::error::FsResult;
 use super::inode::{Inode, Kind, Outcome, Stamp};
+use super::inode_flags::Flag;
 use super::open_file::Opened;
 use super::outdated::drop_outdated;
 use crate::sync::thread;
@@ -176,7 +177,7 @@ impl<N: Nfs3> Fs<N> {
         });
         here || {
             let state = inode.state.lock();
-            state.kernel_epoch == state.epoch
+            inode.flags.has(Flag::KernelPages) && state.kernel_epoch == state.epoch
         }
     }
 
@@ -226,8 +227,7 @@ impl<N: Nfs3> Fs<N> {
         if let Some(data) = inode.data() {
             data.with(|inner| drop_outdated(inner, inode));
         }
-        let known = inode.state.lock().kernel_epoch != 0;
-        self.drop_kernel_data(inode, known);
+        self.drop_kernel_data(inode);
     }
 
     /// Makes the kernel look up again the names in a directory that are no longer valid here.
@@ -253,13 +253,13 @@ impl<N: Nfs3> Fs<N> {
     /// Data that a program wrote is lost. The kernel still caches it, because write(2) put it
     /// there.
     pub(super) fn contents_lost(&self, inode: &Inode) {
-        let known = inode.state.lock().contents_lost();
-        self.drop_kernel_data(inode, known);
+        inode.state.lock().contents_lost();
+        self.drop_kernel_data(inode);
     }
 
-    pub(super) fn drop_kernel_data(&self, inode: &Inode, known: bool) {
-        if known
-            && inode.kind == FileType::Regular
+    /// Makes the kernel drop old pages soon, though nobody asks for attributes.
+    pub(super) fn drop_kernel_data(&self, inode: &Inode) {
+        if inode.has_old_pages()
             && let Some(kernel) = self.change_context.kernel.get()
         {
             kernel.invalidate_data(inode.nodeid);
@@ -267,13 +267,12 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// The kernel did not get the reply to an OPEN, because the caller was killed. Unlike the server,
-    /// it has truncated nothing, and it still has what the reply would have made it drop.
+    /// it has truncated nothing.
     pub fn open_unheard(&self, opened: &Opened) {
         let Ok(file) = self.file(opened.handle) else {
             return;
         };
-        let truncated = file.flags & libc::O_TRUNC != 0;
-        if truncated || opened.attributes_changed || !opened.keep_cache {
+        if file.flags & libc::O_TRUNC != 0 {
             self.unheard(&file.inode);
         }
     }
@@ -300,13 +299,6 @@ impl<N: Nfs3> Fs<N> {
         {
             self.unheard(inode);
         }
-    }
-
-    /// Whether the kernel has data of a file that somebody else has changed since, and was not
-    /// given attributes that make it drop the data.
-    pub fn kernel_is_behind(&self, nodeid: u64) -> bool {
-        let inode = self.table.get(nodeid);
-        inode.is_some_and(|inode| inode.state.lock().kernel_is_behind())
     }
 
     /// Close-to-open: has the server confirm what is cached of a file or directory, or drops it.

@@ -1,7 +1,7 @@
 //! Digests of the attributes that the kernel was given. Comparing them with those of the attributes
 //! known now shows whether what the kernel caches is out of date.
 
-use nfsrdma_xdr::nfs3::{Attributes, Time};
+use nfsrdma_xdr::nfs3::Attributes;
 
 /// A digest of mode, owner, group and links. The kernel does not ask for these again by itself, as
 /// it does for size and times after each of its WRITEs, so a change needs a notification.
@@ -11,17 +11,6 @@ pub(super) fn digest(attributes: &Attributes) -> u32 {
         attributes.uid,
         attributes.gid,
         attributes.nlink,
-    ];
-    hash(&fields)
-}
-
-/// A digest of the attributes whose change makes the kernel drop its pages.
-pub(super) fn digest_of_contents(size: u64, mtime: Time) -> u32 {
-    let fields = [
-        size as u32,
-        (size >> 32) as u32,
-        mtime.seconds,
-        mtime.nanoseconds,
     ];
     hash(&fields)
 }

@@ -60,18 +60,15 @@ impl<N: Nfs3> Fs<N> {
         let wanted = nfsrdma_xdr::nfs3::access::READ;
         let now = self.now();
         self.check_open(cred, &inode, wanted, since).await?;
-        let (keep_cache, drops) = {
+        let keep_cache = {
             let mut state = inode.state.lock();
-            let (keeps, drops) = inode.keeps_pages(&mut state, false);
-            (keeps && !self.children_need_attributes(&state, now), drops)
+            let epoch = state.epoch;
+            let cached = std::mem::replace(&mut state.kernel_epoch, epoch);
+            cached == epoch && !self.children_need_attributes(&state, now)
         };
-        let dir = Arc::new(DirHandle::new(inode, cred.clone(), drops));
+        let dir = Arc::new(DirHandle::new(inode, cred.clone()));
         let handle = self.dirs.write().insert(dir) as u64;
-        Ok(Opened {
-            handle,
-            keep_cache,
-            attributes_changed: false,
-        })
+        Ok(Opened { handle, keep_cache })
     }
 
     /// Whether the kernel should list the directory from the server although its own copy of the
@@ -109,7 +106,6 @@ impl<N: Nfs3> Fs<N> {
     fn dir(&self, handle: u64) -> FsResult<Arc<DirHandle>> {
         let dir = self.dirs.read().get(handle as usize).cloned();
         let dir = dir.ok_or(FsError::UnknownHandle)?;
-        dir.inode.open_handled(&dir.drops);
         Ok(dir)
     }
 
@@ -489,11 +485,15 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// An entry of a listing for FUSE_READDIRPLUS; the kernel gets a reference to the inode. `None`
-    /// for `.` and `..`, for an object without known attributes, and for a name that may lead
-    /// elsewhere by now: the kernel would put it in the place of what it knows better.
+    /// for `.` and `..`, for an object without known attributes or of which the kernel has old pages,
+    /// and for a name that may lead elsewhere by now: the kernel would put it in the place of what it
+    /// knows better.
     pub fn listed_entry(&self, listing: &Listing, entry: &Listed) -> Option<Entry> {
         let inode = entry.inode.as_ref()?;
         if !self.still_leads_to(listing, &entry.name, inode) {
+            return None;
+        }
+        if inode.has_old_pages() {
             return None;
         }
         let attributes = *inode.state.lock().attributes()?;

@@ -4,7 +4,6 @@ use super::clock::Nanos;
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Stamp};
 use crate::sync::Mutex;
-use crate::sync::atomic::AtomicU16;
 use nfsrdma_nfs3::{Cred, DirPage, NfsError};
 use nfsrdma_xdr::nfs3::{FileType, Verifier};
 use std::collections::HashSet;
@@ -48,19 +47,16 @@ pub struct DirHandle {
     pub(super) hasher: RandomState,
     /// Notified when a page that was requested ahead has arrived.
     pub(super) arrived: Notify,
-    /// See [`Inode::open_handled`].
-    pub(super) drops: AtomicU16,
 }
 
 impl DirHandle {
-    pub(super) fn new(inode: Arc<Inode>, cred: Cred, drops: u16) -> Self {
+    pub(super) fn new(inode: Arc<Inode>, cred: Cred) -> Self {
         DirHandle {
             inode,
             cred,
             place: Mutex::default(),
             hasher: RandomState::new(),
             arrived: Notify::new(),
-            drops: AtomicU16::new(drops),
         }
     }
 }

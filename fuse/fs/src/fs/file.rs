@@ -12,8 +12,8 @@ use super::appends::{Appends, Turn};
 use super::clock::Nanos;
 use super::error::FsError;
 use super::flushes::Flushes;
-use super::stale_pages::{Dropped, StalePages};
 use super::stats::Stats;
+use super::waiting_writes::WaitingWrites;
 use super::writer::Writer;
 use crate::cache::{Budget, Evict, Lent, Line, Pages, WriteBack};
 use crate::sync::Mutex;
@@ -82,7 +82,6 @@ pub struct Pending {
 /// A READ request of the kernel that is not answered.
 #[derive(Debug)]
 struct UnansweredRead {
-    offset: u64,
     id: u64,
     since: Nanos,
 }
@@ -103,9 +102,7 @@ pub struct FileState {
     /// end of the file.
     ended: u64,
     kernel_reads: Vec<UnansweredRead>,
-    /// When a READ of the kernel last arrived or was answered.
-    last_kernel_read: Nanos,
-    stale_pages: StalePages,
+    waiting_writes: WaitingWrites,
     flushes: Flushes,
     /// The epoch of the file's contents to which the cached data belongs.
     epoch: u64,
@@ -126,9 +123,8 @@ impl FileState {
         self.write_back.pages()
     }
 
-    /// The kernel's pages that may lack written data.
-    pub(super) fn stale_pages(&mut self) -> &mut StalePages {
-        &mut self.stale_pages
+    pub(super) fn waiting_writes(&mut self) -> &mut WaitingWrites {
+        &mut self.waiting_writes
     }
 
     /// Which flush does the work.
@@ -256,24 +252,17 @@ impl FileState {
     }
 
     /// Registers a READ of the kernel that arrived at `now`. Returns its number.
-    pub fn begin_kernel_read(&mut self, offset: u64, now: Nanos) -> u64 {
+    pub fn begin_kernel_read(&mut self, now: Nanos) -> u64 {
         self.next_pending += 1;
         let id = self.next_pending;
         let since = now;
-        self.kernel_reads.push(UnansweredRead { offset, id, since });
-        self.last_kernel_read = now;
+        self.kernel_reads.push(UnansweredRead { id, since });
         id
     }
 
-    /// The kernel's READ with this number was answered at `now`.
-    pub fn end_kernel_read(&mut self, id: u64, now: Nanos) {
+    /// The kernel's READ with this number is answered.
+    pub fn end_kernel_read(&mut self, id: u64) {
         self.kernel_reads.retain(|read| read.id != id);
-        self.last_kernel_read = now;
-    }
-
-    /// Whether a READ of the kernel arrived or was answered after `time`.
-    pub fn has_kernel_read_since(&self, time: Nanos) -> bool {
-        self.last_kernel_read > time
     }
 
     /// The number of the latest READ.
@@ -289,11 +278,6 @@ impl FileState {
     /// Whether a READ of the kernel that arrived before `time` is not answered.
     pub fn is_kernel_reading_since(&self, time: Nanos) -> bool {
         self.kernel_reads.iter().any(|read| read.since < time)
-    }
-
-    /// Whether a READ of the kernel below `offset` is not answered.
-    pub fn is_kernel_reading_before(&self, offset: u64) -> bool {
-        self.kernel_reads.iter().any(|read| read.offset < offset)
     }
 
     /// Registers a READ of `range` into the cache. Returns its number.
@@ -323,11 +307,6 @@ impl FileState {
     /// Whether READs of the kernel are not answered, even if the server's reply has arrived.
     pub fn is_kernel_reading(&self) -> bool {
         !self.kernel_reads.is_empty()
-    }
-
-    /// Whether READs of the kernel or into the cache are under way.
-    pub fn is_being_read(&self) -> bool {
-        self.has_reads() || self.is_kernel_reading()
     }
 
     /// The first READ under way that touches `range`.
@@ -426,8 +405,8 @@ pub struct FileData {
     pub changed: Notify,
     /// Notified when a flush that others may wait for has ended.
     pub(super) flushed: Notify,
-    /// When the kernel was last made to drop its pages of the file.
-    pub(super) dropped: Dropped,
+    /// The number of WRITEs that wait.
+    pub(super) waiting_writes: AtomicUsize,
     shared: Arc<Shared>,
     this: Weak<FileData>,
 }
@@ -451,7 +430,7 @@ impl FileData {
             }),
             changed: Notify::new(),
             flushed: Notify::new(),
-            dropped: Dropped::default(),
+            waiting_writes: AtomicUsize::new(0),
             shared: shared.clone(),
             this: this.clone(),
         })

@@ -10,10 +10,9 @@ pub(super) use super::changes::Kind;
 
 use super::attribute_cache::{AttributeCache, Span};
 use super::clock::Nanos;
-use super::digest::{digest, digest_of_contents};
+use super::digest::digest;
 use super::file::FileData;
 use super::inode_flags::{Flag, Flags};
-use super::promised_drops::PromisedDrops;
 use crate::sync::Mutex;
 use nfsrdma_nfs3::{Acls, Cred};
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, Verifier, WccData, access};
@@ -23,12 +22,7 @@ use std::sync::{Arc, OnceLock};
 /// The next epoch; shared by all files and directories, so that no two contents have the same.
 static EPOCH: AtomicU64 = AtomicU64::new(1);
 
-/// The [`State::told_epoch`] of attributes whose size includes data of this mount that the server
-/// has not shown yet. The file may never get that long: if the data did reach the server, somebody
-/// else may have truncated the file since. Also of attributes in a reply that the kernel did not get.
-pub(super) const BEYOND: u64 = u64::MAX - 1;
-/// The [`State::kernel_epoch`] of pages that are out of date although size and mtime are those that
-/// the kernel knows, so that no attributes will make the kernel drop the pages.
+/// The [`State::kernel_epoch`] of pages that are out of date although nobody else has changed the file.
 const BEHIND: u64 = u64::MAX;
 
 fn next_epoch() -> u64 {
@@ -67,7 +61,6 @@ pub struct Inode {
     /// The number of calls under way that remove one of its names, hidden or not, without hiding the
     /// file before. Changed with `state` locked.
     pub losing: AtomicU16,
-    pub(super) promised: PromisedDrops,
     /// The directory in which the kernel was last given a name of this object; 0 if none was given.
     pub named_in: AtomicU64,
     /// For a directory: whether the kernel must look its names up each time. See `sibling_names`.
@@ -168,15 +161,11 @@ pub struct State {
     pub(super) cache: AttributeCache,
     /// The epoch of the contents.
     pub epoch: u64,
-    /// The epoch of the contents in the kernel's cache; 0 if it has had none, or [`BEHIND`].
+    /// The epoch of what the kernel has of the contents, and of their attributes; 0 if it has nothing,
+    /// or [`BEHIND`]. See `kernel_pages`.
     pub kernel_epoch: u64,
-    /// The epoch to which the attributes belong that the kernel was last given; 0 if it was given
-    /// none, or [`BEYOND`].
-    pub told_epoch: u64,
     /// Digest of the attributes that the kernel was last given; 0 if it need not be notified.
     told: u32,
-    /// Digest of the size and mtime that the kernel was last given.
-    told_contents: u32,
     /// The size that the kernel has, unless it has cut it since.
     pub(super) kernel_size: u64,
     /// A boxed slice, which is smaller than a `Vec`: there are many inodes, and it changes seldom.
@@ -196,17 +185,9 @@ impl State {
         }
     }
 
-    /// Records that the kernel is given the attributes with this size. Returns true if size or
-    /// mtime differ from those it was given before, because it then drops its pages.
-    #[must_use]
-    pub fn record_told(&mut self, size: u64) -> bool {
-        let known = self.cache.attributes();
-        let beyond = known.is_some_and(|known| known.size < size);
-        self.told_epoch = if beyond { BEYOND } else { self.epoch };
-        self.kernel_size = size;
-        self.told = known.map_or(0, digest);
-        let contents = known.map_or(0, |known| digest_of_contents(size, known.mtime));
-        std::mem::replace(&mut self.told_contents, contents) != contents
+    /// The kernel is given the attributes.
+    pub(super) fn note_told(&mut self) {
+        self.told = self.cache.attributes().map_or(0, digest);
     }
 
     /// Call before a request of the kernel whose reply brings it new attributes: it needs no
@@ -224,41 +205,19 @@ impl State {
         self.listed.get_or_insert_default()
     }
 
-    /// Whether the kernel has data that somebody else has changed since, and was not given
-    /// attributes that make it drop the data.
+    /// Whether somebody else has changed the contents since the kernel got what it has of them.
     pub fn kernel_is_behind(&self) -> bool {
-        self.kernel_epoch == BEHIND
-            || (self.kernel_epoch != 0
-                && self.kernel_epoch != self.epoch
-                && self.told_epoch != self.epoch)
+        self.kernel_epoch != 0 && self.kernel_epoch != self.epoch
     }
 
-    /// The kernel is given the attributes in a reply that does not make it drop its pages (SETATTR).
-    /// Returns whether these are out of date and the kernel has to be notified of it; they then remain
-    /// so for the next open, too. Of pages that were [`BEHIND`] before it was notified at that time.
-    pub fn stays_behind(&mut self) -> bool {
-        let behind = self.kernel_epoch != BEHIND && self.kernel_is_behind();
-        if behind {
-            self.kernel_epoch = BEHIND;
-        }
-        behind
-    }
-
-    /// The kernel did not get a reply after which it would have dropped its pages and attributes.
+    /// The kernel did not get a reply that showed it a change.
     pub fn unheard(&mut self) {
-        (self.kernel_epoch, self.told_epoch) = (BEHIND, BEYOND);
-        self.kernel_size = 0;
+        (self.kernel_epoch, self.kernel_size) = (BEHIND, 0);
     }
 
-    /// Written data is lost, but the kernel still caches it: the next open makes the kernel drop
-    /// it. Returns whether the kernel has any data.
-    pub fn contents_lost(&mut self) -> bool {
+    /// Written data is lost, but the kernel still caches it.
+    pub fn contents_lost(&mut self) {
         self.epoch = next_epoch();
-        let known = self.kernel_epoch != 0;
-        if known {
-            self.kernel_epoch = BEHIND;
-        }
-        known
     }
 
     /// The newest attributes known, valid or not.
@@ -319,11 +278,6 @@ impl State {
         if seen.foreign {
             self.acls = None;
             self.epoch = next_epoch();
-            let known = self.attributes();
-            let contents = known.map(|known| digest_of_contents(known.size, known.mtime));
-            if self.kernel_epoch != 0 && contents == Some(self.told_contents) {
-                self.kernel_epoch = BEHIND;
-            }
         }
         let told = self.told;
         let misled = told != 0 && self.attributes().is_some_and(|known| digest(known) != told);
@@ -526,7 +480,6 @@ impl Inode {
             flags: Flags::default(),
             hidden_links: AtomicU16::new(0),
             losing: AtomicU16::new(0),
-            promised: PromisedDrops::default(),
             named_in: AtomicU64::new(0),
             names_asked: Mutex::default(),
             state: Mutex::new(State::new()),

@@ -14,8 +14,8 @@ pub(super) enum Flag {
     Hiding = 4,
     /// The hidden name has been on its way out for long: nobody waits for that any more.
     RemovalIsLate = 8,
-    /// The kernel has read into its pages, at some time.
-    KernelRead = 16,
+    /// The kernel may have pages of the file.
+    KernelPages = 16,
 }
 
 #[derive(Debug, Default)]

@@ -1,176 +1,246 @@
-//! The operations of [`Fs`] that make the kernel drop stale pages; [`super::stale_pages`] explains
-//! why there are any.
+//! What the kernel has of a file that somebody else has changed, and how it learns of the change.
+//!
+//! The kernel keeps its pages when it is given other attributes (FUSE_EXPLICIT_INVAL_DATA), so that what
+//! a program has written stays cached after the flush. So it is told of a change by somebody else in two
+//! steps: **first** a notification makes it drop its pages ([`Behind`]), **then** it is given attributes
+//! or an open file that show the change. [`State::kernel_epoch`](super::inode::State::kernel_epoch) is
+//! the epoch of what it has. While a notification is under way that is still the old one, so every reply
+//! waits for a notification of its own.
+//!
+//! The kernel ignores attributes that it has asked for before a notification, and asks again. A program
+//! that goes by the size that the kernel has and never asks for it (sendfile(2), a mapping) needs the new
+//! size nevertheless, and nothing but attributes or stored data makes it larger: [`Behind::end`] is the
+//! file's last byte, to be stored.
 
 use super::Fs;
-use super::clock::Nanos;
-use super::file::{FileData, FileState};
-use super::inode::Inode;
+use super::inode::{Inode, State};
 use super::inode_flags::Flag;
 use super::open_file::OpenFile;
+use super::outdated::size_with;
+use super::read::Short;
+use crate::sync::Mutex;
+use futures_util::future::join_all;
 use nfsrdma_nfs3::Nfs3;
-use std::ops::Range;
+use nfsrdma_rpcrdma::exec;
+use nfsrdma_xdr::nfs3::FileType;
+use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// GETATTRs in a second for open files of which nobody asks for attributes.
+const MOST_CHECKED: usize = 200;
+/// How many of them are under way at a time.
+const CHECKED_AT_A_TIME: usize = 8;
+
+/// What the kernel has to be told of a file.
+#[derive(Debug)]
+pub struct Behind {
+    inode: Arc<Inode>,
+    /// [`State::kernel_epoch`](super::inode::State::kernel_epoch) before, and after.
+    kernel_epoch: u64,
+    epoch: u64,
+    /// The last byte with its offset, if the kernel takes the file for shorter.
+    pub end: Option<(u64, u8)>,
+}
+
+impl Behind {
+    fn new(inode: Arc<Inode>) -> Self {
+        let (kernel_epoch, epoch) = {
+            let state = inode.state.lock();
+            (state.kernel_epoch, state.epoch)
+        };
+        Behind {
+            inode,
+            kernel_epoch,
+            epoch,
+            end: None,
+        }
+    }
+
+    pub fn nodeid(&self) -> u64 {
+        self.inode.nodeid
+    }
+
+    /// Whether the kernel may have pages to drop: that waits for their locks.
+    pub fn has_pages(&self) -> bool {
+        self.inode.flags.has(Flag::KernelPages)
+    }
+
+    /// The kernel has dropped the pages, and knows the end.
+    pub fn told(self) {
+        let mut state = self.inode.state.lock();
+        // Otherwise there is more to tell by now.
+        if state.kernel_epoch == self.kernel_epoch {
+            state.kernel_epoch = self.epoch;
+        }
+        if let Some((last, _)) = self.end {
+            state.kernel_size = last + 1;
+        }
+    }
+}
+
+impl Inode {
+    /// Whether the kernel may have pages of the file that somebody else has changed since.
+    pub(super) fn has_old_pages(&self) -> bool {
+        self.flags.has(Flag::KernelPages) && self.state.lock().kernel_is_behind()
+    }
+
+    /// The kernel is given the attributes with this size. If it has old pages, a notification comes first,
+    /// and the kernel ignores the attributes.
+    pub(super) fn record_told(&self, state: &mut State, size: u64) {
+        state.note_told();
+        if self.kind == FileType::Regular
+            && !(self.flags.has(Flag::KernelPages) && state.kernel_is_behind())
+        {
+            (state.kernel_epoch, state.kernel_size) = (state.epoch, size);
+        }
+    }
+
+    /// The kernel gets pages of the file: data that is current, or is being written.
+    pub(super) fn gets_pages(&self) {
+        // Each READ and WRITE comes here.
+        if !self.flags.has(Flag::KernelPages) {
+            let mut state = self.state.lock();
+            state.kernel_epoch = state.epoch;
+            self.flags.set(Flag::KernelPages);
+        }
+    }
+}
 
 impl<N: Nfs3> Fs<N> {
-    /// The kernel is being made to drop the pages of a file.
-    pub fn pages_dropped(&self, nodeid: u64) {
-        if let Some(inode) = self.table.get(nodeid) {
-            self.pages_dropped_of(&inode);
+    /// The kernel answers read(2) from its pages without a look at how old their attributes are. So the
+    /// server is asked for attributes that have expired of open files whose pages the kernel has. To be
+    /// called about once a second.
+    pub(super) fn check_open_files(self: &Arc<Self>) {
+        let checks = &self.change_context;
+        if !self.keeps_attributes() || checks.checking.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let due = self.unchecked_files(checks.next_check.load(Ordering::Relaxed));
+        let next = match due.get(MOST_CHECKED) {
+            Some((handle, _)) => *handle,
+            None => 0,
+        };
+        checks.next_check.store(next, Ordering::Relaxed);
+        let fs = self.clone();
+        exec::spawn(async move {
+            let files = Mutex::new(due.into_iter().take(MOST_CHECKED));
+            let next = || files.lock().next();
+            let checker = || async {
+                while let Some((_, file)) = next() {
+                    // An error is that of the next call.
+                    let _ = fs.fetch(&file.cred, &file.inode).await;
+                }
+            };
+            join_all((0..CHECKED_AT_A_TIME).map(|_| checker())).await;
+            fs.change_context.checking.store(false, Ordering::Release);
+        });
+    }
+
+    /// One open file of each that is to be checked, with its handle: those from `first` on, then the rest.
+    fn unchecked_files(&self, first: usize) -> Vec<(usize, Arc<OpenFile>)> {
+        let (now, mut seen) = (self.now(), HashSet::new());
+        let files = self.files.read();
+        let is_due = |(_, file): &(usize, &Arc<OpenFile>)| {
+            let inode = &file.inode;
+            file.can_read() && inode.flags.has(Flag::KernelPages) && !inode.is_dirty() && {
+                let state = inode.state.lock();
+                state.fresh(now).is_none() && !state.is_changing()
+            }
+        };
+        let (late, early) = (
+            files.iter().filter(|(handle, _)| *handle >= first),
+            files.iter().filter(|(handle, _)| *handle < first),
+        );
+        let due = late.chain(early).filter(is_due);
+        let due = due.filter(|(_, file)| seen.insert(file.inode.nodeid));
+        due.map(|(handle, file)| (handle, file.clone())).collect()
+    }
+
+    /// The kernel is about to read into its pages.
+    pub fn kernel_reads(&self, handle: u64) {
+        if let Some(file) = self.files.read().get(handle as usize) {
+            file.inode.gets_pages();
         }
     }
 
-    pub(super) fn pages_dropped_of(&self, inode: &Inode) {
-        if let Some(data) = inode.data() {
-            data.dropped.now(self.now());
-        }
-    }
-
-    /// The kernel is about to read into its pages, for the thread `pid`.
-    pub fn kernel_reads(&self, handle: u64, range: &Range<u64>, pid: u32) {
-        // Each READ comes here: the file is not cloned, and its flag is written once.
-        if let Some(file) = self.files.read().get(handle as usize)
-            && !file.inode.flags.has(Flag::KernelRead)
-        {
-            file.inode.flags.set(Flag::KernelRead);
-        }
-        if let Some((file, since)) = self.dropped_lately(handle)
-            && let Some(data) = file.inode.data()
-        {
-            data.with(|inner| inner.stale_pages().read(since, range, pid));
-        }
-    }
-
-    /// Whether the kernel may have pages of a file: it has read some.
+    /// Whether the kernel may have pages of a file.
     pub fn may_have_pages(&self, handle: u64) -> bool {
         self.file(handle)
-            .is_ok_and(|file| file.inode.flags.has(Flag::KernelRead))
+            .is_ok_and(|file| file.inode.flags.has(Flag::KernelPages))
     }
 
-    /// A WRITE to a file has arrived and is not answered at once. Keep the result until
-    /// [`Fs::kernel_wrote`] was called.
-    pub fn write_waits(&self, handle: u64, range: Range<u64>) -> Option<WaitingWrite> {
-        let file = self.files.read().get(handle as usize).cloned()?;
-        let data = self.data(&file.inode).clone();
-        data.dropped.begin_wait(self.now());
-        let number = data.with(|inner| inner.stale_pages().write_arrived(range));
-        Some(WaitingWrite { data, number })
-    }
-
-    /// If WRITEs wait that have data for `range`, which the kernel is about to read: waits until they
-    /// are carried out.
-    pub fn writes_before_read(
-        &self,
-        handle: u64,
-        range: &Range<u64>,
-    ) -> Option<impl Future<Output = ()> + Send + use<N>> {
-        let file = self.files.read().get(handle as usize).cloned()?;
-        let data = file
-            .inode
-            .data()
-            .filter(|data| data.dropped.has_waiting())?;
-        let last = data.with(|inner| inner.stale_pages().last_write(range))?;
-        let (data, range) = (data.clone(), range.clone());
-        Some(async move {
-            let handled = |inner: &mut FileState| {
-                let write = inner.stale_pages().write_until(&range, last);
-                write.is_none().then_some(())
-            };
-            data.until(handled).await;
-        })
-    }
-
-    /// A WRITE of the thread `pid` was handled. Makes the kernel drop the pages of `range` if they
-    /// may have been read without the data of this WRITE.
-    pub fn kernel_wrote(&self, handle: u64, range: &Range<u64>, pid: u32) {
-        if let Some((file, since)) = self.dropped_lately(handle)
-            && let Some(data) = file.inode.data()
-            && data.with(|inner| inner.stale_pages().written(since, range, pid))
-        {
-            self.drop_stale_pages(&file.inode);
-        }
-    }
-
-    /// The open file, and when the kernel dropped its pages, if that is not long ago.
-    fn dropped_lately(&self, handle: u64) -> Option<(Arc<OpenFile>, Nanos)> {
-        let files = self.files.read();
-        let file = files.get(handle as usize)?;
-        let since = file.inode.data()?.dropped.lately(&self.clock)?;
-        Some((file.clone(), since))
-    }
-
-    /// Makes the kernel drop the pages that [`Fs::kernel_wrote`] found.
-    fn drop_stale_pages(&self, inode: &Inode) {
-        match self.change_context.kernel.get() {
-            Some(kernel) => kernel.drop_pages(inode.nodeid),
-            None => drop(self.stale_pages(inode.nodeid)),
-        }
-    }
-
-    /// The range of a file that the kernel has to drop. Keep it until the kernel has.
-    pub fn stale_pages(&self, nodeid: u64) -> Option<StaleRange> {
+    /// What the kernel is to be told though it asks for nothing. The end of the file is left to an open.
+    pub fn old_pages(&self, nodeid: u64) -> Option<Behind> {
         let inode = self.table.get(nodeid)?;
-        let data = inode.data()?;
-        let range = data.with(|inner| inner.stale_pages().begin_drop())?;
-        Some(StaleRange {
-            data: data.clone(),
-            range,
-        })
+        inode.has_old_pages().then(|| Behind::new(inode))
     }
 
-    /// Waits until the kernel has dropped the stale pages of a file. False if there were none.
-    pub(super) async fn until_pages_dropped(&self, inode: &Inode) -> bool {
-        let Some(data) = inode.data() else {
-            return false;
-        };
-        if !data.with(|inner| inner.stale_pages().is_waiting()) {
-            return false;
+    /// What the kernel must be told before it is given attributes of the object.
+    pub async fn behind_attributes(self: &Arc<Self>, nodeid: u64) -> Option<Behind> {
+        let inode = self.table.get(nodeid)?;
+        match inode.has_old_pages() {
+            true => Some(self.to_tell(&inode, None).await),
+            false => None,
         }
-        // Once more: the kernel may have forgotten the inode at the first notification.
-        self.drop_stale_pages(inode);
-        data.until(|inner| (!inner.stale_pages().is_waiting()).then_some(()))
-            .await;
-        true
-    }
-}
-
-/// A WRITE that has arrived and waits.
-#[derive(Debug)]
-pub struct WaitingWrite {
-    data: Arc<FileData>,
-    number: u64,
-}
-
-impl Drop for WaitingWrite {
-    fn drop(&mut self) {
-        let number = self.number;
-        self.data
-            .with(|inner| inner.stale_pages().write_handled(number));
-        self.data.dropped.end_wait();
-        self.data.changed.notify_waiters();
-    }
-}
-
-/// A range that the kernel is being notified to drop.
-#[derive(Debug)]
-pub struct StaleRange {
-    data: Arc<FileData>,
-    range: Range<u64>,
-}
-
-impl StaleRange {
-    pub fn offset(&self) -> u64 {
-        self.range.start
     }
 
-    /// In bytes; not 0.
-    pub fn length(&self) -> u64 {
-        self.range.end - self.range.start
+    /// What it must be told before the program that has opened the file goes on.
+    pub async fn behind_open(self: &Arc<Self>, handle: u64) -> Option<Behind> {
+        let file = self.file(handle).ok()?;
+        let behind = file.inode.state.lock().kernel_is_behind();
+        let told = self.to_tell(&file.inode, Some(&file)).await;
+        (behind || told.end.is_some()).then_some(told)
     }
-}
 
-impl Drop for StaleRange {
-    fn drop(&mut self) {
-        self.data.with(|inner| inner.stale_pages().dropped());
-        self.data.changed.notify_waiters();
+    /// The same where all pages are dropped, whatever is known: a lock was granted.
+    pub async fn behind_lock(self: &Arc<Self>, handle: u64) -> Option<Behind> {
+        let file = self.file(handle).ok()?;
+        Some(self.to_tell(&file.inode, Some(&file)).await)
+    }
+
+    async fn to_tell(self: &Arc<Self>, inode: &Arc<Inode>, by: Option<&Arc<OpenFile>>) -> Behind {
+        // First, since the file may change again meanwhile.
+        let mut behind = Behind::new(inode.clone());
+        behind.end = self.end_unknown_to_kernel(inode, by).await;
+        behind
+    }
+
+    /// The last byte of a file, with its offset, if the kernel takes it for shorter. `None` also if no
+    /// open file can read it: whoever may only write does not look for the end.
+    async fn end_unknown_to_kernel(
+        self: &Arc<Self>,
+        inode: &Arc<Inode>,
+        by: Option<&Arc<OpenFile>>,
+    ) -> Option<(u64, u8)> {
+        if inode.kind != FileType::Regular {
+            return None;
+        }
+        let size = match inode.data() {
+            Some(data) => data.with(|inner| size_with(inner, inode))?,
+            None => inode.last_known()?.size,
+        };
+        if inode.state.lock().kernel_size >= size {
+            return None;
+        }
+        let file = match by {
+            Some(file) => file.clone(),
+            None => self.any_open_file(inode)?,
+        };
+        let last = size - 1;
+        let read = self
+            .read_direct(&file, last, 1, Short::Allowed)
+            .await
+            .ok()?;
+        let byte = *read.iter().flat_map(|seg| seg.as_ref()).next()?;
+        Some((last, byte))
+    }
+
+    /// Some open file of `inode` that may be read.
+    pub(super) fn any_open_file(&self, inode: &Arc<Inode>) -> Option<Arc<OpenFile>> {
+        let files = self.files.read();
+        let of = |file: &&Arc<OpenFile>| Arc::ptr_eq(&file.inode, inode) && file.can_read();
+        let found = files.iter().map(|(_, file)| file).find(of);
+        found.cloned()
     }
 }

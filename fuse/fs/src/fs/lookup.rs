@@ -47,7 +47,9 @@ impl<N: Nfs3> Fs<N> {
         let child = self.names.get(dir.nodeid, epoch, name)?;
         match child {
             Child::Absent if self.config.lookup_cache != LookupCache::All => None,
-            Child::Is(ref inode) if !self.is_known_from(&dir, inode) => None,
+            Child::Is(ref inode) if inode.has_old_pages() || !self.is_known_from(&dir, inode) => {
+                None
+            }
             _ if !self.may_search_cached(&dir, now, uid, cred) => None,
             Child::Absent => {
                 self.shared.stats.name_negative_hits.add(1);

@@ -41,8 +41,8 @@ mod opening;
 mod outdated;
 mod paths;
 mod pending_opens;
-mod promised_drops;
 mod read;
+mod read_after_write;
 mod releases;
 mod remove;
 mod rename;
@@ -50,12 +50,12 @@ mod search;
 mod set_id;
 mod sibling_names;
 mod squash;
-mod stale_pages;
 mod stats;
 mod sweeps;
 mod sync;
 mod unsafe_files;
 mod unwritten;
+mod waiting_writes;
 mod write;
 mod write_failure;
 mod write_place;
@@ -68,7 +68,7 @@ pub use config::{FsConfig, LookupCache, Permissions};
 pub use dir_handle::{DirHandle, Listed, Listing};
 pub use error::{FsError, FsResult};
 pub use inode::{Inode, ROOT};
-pub use kernel_read::ReadEnd;
+pub use kernel_pages::Behind;
 pub use locking::SetLock;
 pub use lookup::Found;
 pub use open_file::{OpenFile, Opened};
@@ -269,6 +269,11 @@ impl<N: Nfs3> Fs<N> {
         self.clock.now()
     }
 
+    /// Whether attributes of files are valid for any time.
+    pub fn keeps_attributes(&self) -> bool {
+        !self.config.acregmax.is_zero()
+    }
+
     /// The longest name at the server, in bytes.
     pub fn name_max(&self) -> u32 {
         self.config.name_max
@@ -366,9 +371,7 @@ impl<N: Nfs3> Fs<N> {
         let mut state = inode.state.lock();
         let newest = state.attributes().copied().unwrap_or(heard);
         let size = newest.size.max(end);
-        if state.record_told(size) {
-            self.pages_dropped_of(inode);
-        }
+        inode.record_told(&mut state, size);
         let nlink = inode.visible_links(&state, &newest);
         Attributes {
             size,

@@ -2,8 +2,7 @@
 //!
 //! For close-to-open consistency an open sends ACCESS (with `nocto`, only if what is known has
 //! expired), whose reply has the attributes. If these do not confirm the cached contents, the file
-//! gets a new epoch (`revalidate`). `opened` compares the epoch with that of the kernel's pages to
-//! tell the kernel whether to keep them (FOPEN_KEEP_CACHE). The open file keeps the credential of
+//! gets a new epoch (`revalidate`), and the kernel is told before the reply (`kernel_pages`). The open file keeps the credential of
 //! whoever opened it, with which its READs and WRITEs are made, since descriptors may be passed to
 //! other processes. RELEASE, the last close, writes back what FLUSH has not, releases the locks,
 //! and removes the hidden name of a file that was unlinked while it was open.
@@ -13,7 +12,7 @@ use super::access::wanted_to_open;
 use super::attributes::LATELY;
 use super::error::{FsError, FsResult};
 use super::file::FileData;
-use super::inode::{Inode, Stamp, State};
+use super::inode::{Inode, Stamp};
 use super::open_file::{OpenFile, Opened};
 use super::outdated::drop_outdated;
 use crate::locks::Releasing;
@@ -23,43 +22,11 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-impl Inode {
-    /// Whether the kernel may have attributes that are out of date, including the size.
-    pub(super) fn kernel_is_misled(&self) -> bool {
-        let state = self.state.lock();
-        self.promised.attributes() || state.told_epoch != 0 && state.told_epoch != state.epoch
-    }
-
-    /// An open is to be answered. Returns whether the kernel may keep its pages, and the number of what
-    /// it is to drop otherwise. `attributes`: those that it has are out of date as well.
-    pub(super) fn keeps_pages(&self, state: &mut State, attributes: bool) -> (bool, u16) {
-        let epoch = state.epoch;
-        let cached = std::mem::replace(&mut state.kernel_epoch, epoch);
-        let outdated = cached != 0 && cached != epoch;
-        self.promised.promise(outdated, attributes);
-        let keep = cached == epoch && !self.promised.pages();
-        (keep, self.promised.number())
-    }
-}
-
 impl<N: Nfs3> Fs<N> {
     /// Opens a file: asks the server whether `cred` may, and whether the file has changed, so that
     /// it shows what others wrote before they closed it (close-to-open consistency).
     pub async fn open(self: &Arc<Self>, cred: &Cred, nodeid: u64, flags: i32) -> FsResult<Opened> {
-        self.open_after(cred, nodeid, flags, std::future::ready(()))
-            .await
-    }
-
-    /// As [`Fs::open`]. `queued` returns when all READs that the kernel has made are known here; it
-    /// is awaited if somebody else has changed the file, so that the kernel drops its attributes.
-    pub async fn open_after(
-        self: &Arc<Self>,
-        cred: &Cred,
-        nodeid: u64,
-        flags: i32,
-        queued: impl Future<Output = ()>,
-    ) -> FsResult<Opened> {
-        let opened = self.open_node(cred, nodeid, flags, queued).await;
+        let opened = self.open_node(cred, nodeid, flags).await;
         if let Err(error) = &opened {
             self.note_open_error(error);
         }
@@ -105,19 +72,12 @@ impl<N: Nfs3> Fs<N> {
         Ok(())
     }
 
-    async fn open_node(
-        self: &Arc<Self>,
-        cred: &Cred,
-        nodeid: u64,
-        flags: i32,
-        queued: impl Future<Output = ()>,
-    ) -> FsResult<Opened> {
+    async fn open_node(self: &Arc<Self>, cred: &Cred, nodeid: u64, flags: i32) -> FsResult<Opened> {
         let inode = self.inode(nodeid)?;
         let _under_way = self.open_under_way(&inode);
         self.until_it_stays(cred, &inode).await?;
         let since = Stamp::mark();
         self.prepare_open(cred, &inode, flags, since).await?;
-        self.reads_before_open(&inode, queued).await;
         Ok(self.opened(inode, cred, flags))
     }
 
@@ -142,24 +102,14 @@ impl<N: Nfs3> Fs<N> {
         Ok(())
     }
 
-    /// Registers an open file, and decides what the kernel may keep of its caches.
+    /// Registers an open file.
     pub(super) fn opened(&self, inode: Arc<Inode>, cred: &Cred, flags: i32) -> Opened {
         inode.opens.fetch_add(1, Ordering::Relaxed);
-        let (keep_cache, attributes_changed, drops) = {
-            let mut state = inode.state.lock();
-            if flags & libc::O_TRUNC != 0 {
-                // The kernel does so itself.
-                state.kernel_size = 0;
-            }
-            let epoch = state.epoch;
-            let told = std::mem::replace(&mut state.told_epoch, epoch);
-            let (keep, drops) = inode.keeps_pages(&mut state, told != 0 && told != epoch);
-            (keep, inode.promised.attributes(), drops)
-        };
-        if !keep_cache {
-            self.pages_dropped_of(&inode);
+        if flags & libc::O_TRUNC != 0 {
+            // The kernel truncates the file itself.
+            inode.state.lock().kernel_size = 0;
         }
-        let file = Arc::new(OpenFile::new(inode, cred.clone(), flags, drops));
+        let file = Arc::new(OpenFile::new(inode, cred.clone(), flags));
         let handle = self.files.write().insert(file.clone()) as u64;
         if file.can_write() {
             let mut writable = self.writable.lock();
@@ -170,8 +120,7 @@ impl<N: Nfs3> Fs<N> {
         }
         Opened {
             handle,
-            keep_cache,
-            attributes_changed,
+            keep_cache: true,
         }
     }
 

@@ -4,7 +4,7 @@ use super::inode::Inode;
 use super::writer::Writer;
 use crate::cache::ReadAhead;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64};
 use nfsrdma_nfs3::Cred;
 use std::sync::Arc;
 
@@ -12,10 +12,9 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Copy)]
 pub struct Opened {
     pub handle: u64,
-    /// Whether the data or names that the kernel caches are still valid.
+    /// Whether the names that the kernel caches of a directory are still valid. It drops pages of a file
+    /// before the reply ([`Fs::behind_open`](super::Fs::behind_open)).
     pub keep_cache: bool,
-    /// Whether the attributes that the kernel has, including the size, are out of date.
-    pub attributes_changed: bool,
 }
 
 /// A file that a program opened; several descriptors may share it.
@@ -32,8 +31,6 @@ pub struct OpenFile {
     /// The [losses](super::file::FileState::losses) of which fsync need not tell: those before the file
     /// was opened, or that it has told.
     pub(super) losses: AtomicU64,
-    /// See [`Inode::open_handled`].
-    drops: AtomicU16,
 }
 
 impl Inode {
@@ -42,22 +39,10 @@ impl Inode {
         let data = self.data();
         data.map_or(0, |data| data.with(|inner| inner.losses()))
     }
-
-    /// A request by an open file shows that the kernel has handled the reply to its open. `drops`: what
-    /// that was to make it drop ([`PromisedDrops::number`](super::promised_drops::PromisedDrops)), set to
-    /// 0.
-    pub(super) fn open_handled(&self, drops: &AtomicU16) {
-        // Mostly it is 0, and that is cheaper to see.
-        if drops.load(Ordering::Relaxed) != 0 {
-            let number = drops.swap(0, Ordering::Relaxed);
-            let _state = self.state.lock();
-            self.promised.dropped(number);
-        }
-    }
 }
 
 impl OpenFile {
-    pub fn new(inode: Arc<Inode>, cred: Cred, flags: i32, drops: u16) -> Self {
+    pub fn new(inode: Arc<Inode>, cred: Cred, flags: i32) -> Self {
         let losses = AtomicU64::new(inode.losses());
         OpenFile {
             inode,
@@ -67,13 +52,11 @@ impl OpenFile {
             writer: Arc::default(),
             flushed: AtomicBool::new(false),
             losses,
-            drops: AtomicU16::new(drops),
         }
     }
 
-    /// A request by this file has arrived, other than RELEASE or pages of a mapping.
-    pub fn used(&self) {
-        self.inode.open_handled(&self.drops);
+    pub fn can_read(&self) -> bool {
+        self.flags & libc::O_ACCMODE != libc::O_WRONLY
     }
 
     pub fn can_write(&self) -> bool {

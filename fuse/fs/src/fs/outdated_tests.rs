@@ -83,7 +83,6 @@ fn an_open_beside_the_reply_that_shows_a_change_reads_the_new_data() {
     m.server.change_file("f", 0, &[b'n'; PAGE], None);
     let outcome = m.hears_of_a_change();
     let opened = block_on(m.fs.open(&m.cred, m.inode.nodeid, RW)).unwrap();
-    assert!(!opened.keep_cache);
     assert!(m.read(opened.handle, 0, PAGE) == [b'n'; PAGE]);
     let reads = m.server.calls(Op::Read);
     m.fs.follow(&m.inode, outcome);

@@ -41,7 +41,7 @@ enum Step {
 
 /// Whether a read past the cache may return less than was asked for before the file ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Short {
+pub(super) enum Short {
     /// With O_DIRECT, the program gets the count.
     Allowed,
     /// The kernel's page cache takes a short reply for the end of the file, and shows a shorter file.
@@ -83,17 +83,12 @@ impl<N: Nfs3> Fs<N> {
             return None;
         }
         let file = self.files.read().get(handle as usize).cloned()?;
-        file.used();
         self.check_locks(&file, handle).ok()?;
         let data = file.inode.data()?;
         let (found, size) = data.with(|inner| {
             let size = current_size(inner, &file.inode)?;
             let end = offset + u64::from(len);
             let range = offset..end.min(size);
-            if offset > size {
-                // This must not be answered at once: see `KernelRead`.
-                return None;
-            }
             if range.is_empty() {
                 return Some((Segs::new(), size));
             }
@@ -116,7 +111,6 @@ impl<N: Nfs3> Fs<N> {
         flags: i32,
     ) -> FsResult<Segs<Buf>> {
         let file = self.file(handle)?;
-        file.used();
         self.check_locks(&file, handle)?;
         let inode = &file.inode;
         if OpenFile::is_direct(flags) {
@@ -358,7 +352,7 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// Reads without the cache. The kernel gets the data from the registered buffers.
-    async fn read_direct(
+    pub(super) async fn read_direct(
         self: &Arc<Self>,
         file: &OpenFile,
         offset: u64,

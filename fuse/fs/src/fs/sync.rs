@@ -102,7 +102,6 @@ impl<N: Nfs3> Fs<N> {
     /// FLUSH, if there is nothing to do, which is the usual case; `None` otherwise.
     pub fn flush_cached(&self, handle: u64) -> Option<FsResult<()>> {
         let file = self.files.read().get(handle as usize).cloned()?;
-        file.used();
         file.flushed.store(true, Ordering::Relaxed);
         if file.writer.has_failed() {
             return None;
@@ -150,7 +149,6 @@ impl<N: Nfs3> Fs<N> {
                 return;
             }
         };
-        file.used();
         // Set before the data is looked at, so that later writes see it.
         file.flushed.store(true, Ordering::Relaxed);
         if file.can_write() {
@@ -182,7 +180,6 @@ impl<N: Nfs3> Fs<N> {
         caller: &mut impl WaitingCaller,
     ) -> FsResult<()> {
         let file = self.file(handle)?;
-        file.used();
         self.write_back(&file.inode, true).await;
         if !caller.is_waiting() {
             return Err(NfsError::Interrupted.into());
@@ -304,6 +301,7 @@ impl<N: Nfs3> Fs<N> {
     pub fn tick(self: &Arc<Self>) {
         self.release_expired(false);
         self.change_context.retry.tick();
+        self.check_open_files();
         let now = self.now();
         let calls = self.nfs.calls_at_a_time();
         self.shared.calls.store(calls, Ordering::Relaxed);

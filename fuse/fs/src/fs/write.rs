@@ -68,7 +68,6 @@ impl<N: Nfs3> Fs<N> {
         flags: i32,
     ) -> Option<FsResult<u32>> {
         let file = self.files.read().get(handle as usize).cloned()?;
-        file.used();
         let waits = OpenFile::is_direct(flags) || file.is_sync() || self.config.sync;
         if waits || file.writer.refuses() {
             return None;
@@ -146,7 +145,6 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<u32> {
         let data = data.into();
         let file = self.file(handle)?;
-        file.used();
         self.check_locks(&file, handle)?;
         if !OpenFile::is_direct(flags) {
             self.report_failure(&file, offset, caller).await?;
@@ -559,6 +557,7 @@ impl<N: Nfs3> Fs<N> {
 fn accepted(file: &OpenFile, offset: u64, len: u32) {
     let len = u64::from(len);
     file.writer.accepted(offset, len);
+    file.inode.gets_pages();
     let mut state = file.inode.state.lock();
     state.kernel_size = state.kernel_size.max(offset.saturating_add(len));
 }

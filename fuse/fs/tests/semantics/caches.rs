@@ -1,14 +1,14 @@
 //! The caches of attributes and names, and what one mount sees of changes by another.
 
 use crate::support::*;
-use nfsrdma_fs::fs::{FsConfig, KernelCache, LookupCache, ROOT};
+use nfsrdma_fs::fs::{Behind, FsConfig, KernelCache, LookupCache, ROOT};
 use nfsrdma_memory_server::{Fate, MemoryServer, Op};
 use nfsrdma_rpcrdma::exec::block_on;
 use nfsrdma_xdr::nfs3::{SetAttributes, Status};
 use nfsrdma_xdr::posix_acl::{ACCESS_NAME, PosixAcl};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 #[test]
@@ -35,27 +35,84 @@ fn what_one_mount_closes_the_other_sees_on_open() {
 }
 
 #[test]
-fn the_kernel_keeps_its_cache_only_of_what_did_not_change() {
+fn the_kernel_drops_its_pages_only_of_what_others_have_changed() {
     let server = MemoryServer::new();
     let (a, b) = (Mount::of(&server, small()), Mount::of(&server, small()));
     server.plant("f", b"text");
-    let open = |m: &Mount| {
-        let opened = block_on(m.fs.open(&m.cred, m.node("f"), RW)).unwrap();
-        m.close(opened.handle).unwrap();
-        opened.keep_cache
+    let told_by_open = |m: &Mount| {
+        let f = m.open(m.node("f"), RW).unwrap();
+        let behind = block_on(m.fs.behind_open(f));
+        let told = behind.is_some();
+        behind.into_iter().for_each(Behind::told);
+        m.read(f, 0, 4).unwrap();
+        m.close(f).unwrap();
+        told
     };
-    assert!(!open(&a), "the first time nothing is known");
-    assert!(open(&a));
-    // Own changes do not make the kernel drop its cache.
+    assert!(!told_by_open(&a));
     let f = a.open(a.node("f"), RW).unwrap();
     a.write(f, 0, b"own").unwrap();
     a.close(f).unwrap();
-    assert!(open(&a));
+    a.stat(a.node("f")).unwrap();
+    assert!(!told_by_open(&a));
     let f = b.open(b.node("f"), RW).unwrap();
     b.write(f, 0, b"foreign").unwrap();
     b.close(f).unwrap();
-    assert!(!open(&a));
-    assert!(open(&a));
+    assert!(told_by_open(&a));
+    assert!(!told_by_open(&a));
+}
+
+/// It would go on with its pages otherwise, whose last one has zeros behind the old end.
+#[test]
+fn nobody_is_given_attributes_of_a_change_before_the_kernel_has_dropped_its_pages() {
+    let m = Mount::new();
+    m.server.plant("f", b"old");
+    let node = m.node("f");
+    let f = m.open(node, RW).unwrap();
+    m.read(f, 0, 3).unwrap();
+    m.stat(node).unwrap();
+    m.server.change_file("f", 3, b"more", None);
+    m.clock.advance(Duration::from_secs(100));
+    // The server is asked, and the reply has to wait.
+    block_on(m.fs.getattr(&m.cred, node, true)).unwrap();
+    assert!(m.fs.getattr_cached(node, true).is_none());
+    let behind = block_on(m.fs.behind_attributes(node)).unwrap();
+    assert_eq!(
+        behind.end,
+        Some((6, b'e')),
+        "what the kernel has no room for"
+    );
+    assert!(
+        m.fs.getattr_cached(node, true).is_none(),
+        "it is being told"
+    );
+    let other = block_on(m.fs.behind_attributes(node));
+    assert!(other.is_some(), "who asks meanwhile waits, too");
+    behind.told();
+    assert_eq!(m.fs.getattr_cached(node, true).unwrap().0.size, 7);
+    assert!(block_on(m.fs.behind_attributes(node)).is_none());
+    assert!(block_on(m.fs.behind_open(f)).is_none());
+}
+
+/// The kernel answers read(2) from its pages, and asks for nothing.
+#[test]
+fn open_files_that_the_kernel_has_pages_of_are_asked_for_when_their_attributes_expire() {
+    let m = Mount::new();
+    let open = |name: &str| {
+        m.server.plant(name, b"old");
+        m.open(m.node(name), RW).unwrap()
+    };
+    for file in 0..300 {
+        m.fs.kernel_reads(open(&format!("f{file}")));
+    }
+    open("without pages");
+    let asked = || {
+        let before = m.server.calls(Op::Getattr);
+        m.fs.tick();
+        m.server.calls(Op::Getattr) - before
+    };
+    assert_eq!(asked(), 0, "nothing has expired");
+    m.clock.advance(Duration::from_secs(100));
+    assert_eq!([asked(), asked(), asked()], [200, 100, 0]);
 }
 
 #[test]
@@ -257,19 +314,18 @@ fn the_server_decides_who_may() {
     assert_eq!(errno(block_on(m.fs.open(&other, node, libc::O_RDONLY))), 0);
 }
 
-/// A notification while the kernel waits for a READ makes it ignore the end of file in the reply.
 /// The kernel may be answered some time after the server's reply.
 #[test]
 fn a_file_is_being_read_until_the_kernel_has_its_reply() {
     let m = Mount::new();
     let (node, file) = m.create("f");
-    assert!(!m.fs.is_reading(node));
-    let reads = [0, 4096].map(|offset| m.fs.kernel_read(file, offset).unwrap());
+    assert!(!m.fs.is_kernel_reading(node));
+    let reads = [(); 2].map(|()| m.fs.kernel_read(file).unwrap());
     for read in reads {
-        assert!(m.fs.is_reading(node));
+        assert!(m.fs.is_kernel_reading(node));
         drop(read);
     }
-    assert!(!m.fs.is_reading(node));
+    assert!(!m.fs.is_kernel_reading(node));
 }
 
 #[test]
@@ -323,75 +379,6 @@ fn an_unmount_with_open_files_leaves_no_hidden_names() {
     assert!(m.server.names("").is_empty());
 }
 
-/// Records notifications of pages to drop.
-struct Kernel(Sender<u64>);
-
-impl KernelCache for Kernel {
-    fn invalidate_attributes(&self, _: u64) {}
-    fn invalidate_data(&self, _: u64) {}
-    fn expire_names(&self, _: u64) {}
-    fn drop_pages(&self, nodeid: u64) {
-        self.0.send(nodeid).unwrap();
-    }
-}
-
-/// The kernel has copied data into a page, dropped the page, and read it back from here before it
-/// sends the WRITE.
-#[test]
-fn pages_that_were_read_while_a_write_was_on_its_way_are_dropped() {
-    let (reader, writer) = (7, 8);
-    let m = Mount::new();
-    let (tell, told) = channel();
-    m.fs.set_kernel_cache(Box::new(Kernel(tell)));
-    let (node, f) = m.create("f");
-    m.write(f, 0, &[1; 8192]).unwrap();
-    let read = |thread| {
-        m.fs.kernel_reads(f, &(0..4096), thread);
-        m.read(f, 0, 4096).unwrap();
-    };
-    let write = |at: u64, thread| {
-        m.write(f, at, &[2; 10]).unwrap();
-        m.fs.kernel_wrote(f, &(at..at + 10), thread);
-    };
-    // stat(2) flushes the file and gives the kernel its new mtime, so the kernel drops its pages.
-    m.stat(node).unwrap();
-    read(reader);
-    write(0, reader);
-    write(5000, writer);
-    assert!(told.try_recv().is_err(), "nothing is stale");
-    write(100, writer);
-    assert_eq!(told.try_recv(), Ok(node));
-    // The kernel revalidates before it uses its pages, and is answered when they are dropped.
-    assert!(m.fs.getattr_cached(node, true).is_none());
-    let stale = m.fs.stale_pages(node).unwrap();
-    assert_eq!((stale.offset(), stale.length()), (100, 10));
-    assert!(m.fs.getattr_cached(node, true).is_none());
-    drop(stale);
-    assert!(m.fs.getattr_cached(node, true).is_some());
-}
-
-/// As above, if the WRITE then waits here for longer than any WRITE takes to arrive.
-#[test]
-fn pages_that_were_read_while_a_write_waited_are_dropped() {
-    let (reader, writer) = (7, 8);
-    let m = Mount::new();
-    let (tell, told) = channel();
-    m.fs.set_kernel_cache(Box::new(Kernel(tell)));
-    let (node, f) = m.create("f");
-    m.write(f, 0, &[1; 8192]).unwrap();
-    m.stat(node).unwrap();
-    m.clock.advance(Duration::from_millis(500));
-    let waits = m.fs.write_waits(f, 0..10);
-    m.clock.advance(Duration::from_secs(10));
-    m.fs.kernel_reads(f, &(0..4096), reader);
-    m.read(f, 0, 4096).unwrap();
-    m.clock.advance(Duration::from_secs(10));
-    m.write(f, 0, &[2; 10]).unwrap();
-    m.fs.kernel_wrote(f, &(0..10), writer);
-    drop(waits);
-    assert_eq!(told.try_recv(), Ok(node));
-}
-
 /// A READ that came after a WRITE is not answered before it: its page would lack the data.
 #[test]
 fn a_read_waits_for_the_writes_that_came_before_it() {
@@ -423,7 +410,6 @@ impl KernelCache for Invalidated {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
     fn expire_names(&self, _: u64) {}
-    fn drop_pages(&self, _: u64) {}
 }
 
 /// The pages that a program reads after the notification are of the new contents.
@@ -448,6 +434,7 @@ fn the_kernel_is_told_once_that_its_pages_are_out_of_date_however_many_setattrs_
     };
     let first = set_mode(0o600);
     assert!(first > 0);
+    m.fs.old_pages(node).unwrap().told();
     assert_eq!((set_mode(0o640), set_mode(0o644)), (first, first));
 }
 
@@ -466,9 +453,10 @@ fn the_kernel_drops_the_pages_of_a_file_that_a_killed_program_has_truncated() {
     assert_eq!(count.load(Ordering::Relaxed), 0);
     m.fs.setattr_unheard(node);
     assert_eq!(count.load(Ordering::Relaxed), 1);
-    assert!(m.fs.kernel_is_behind(node), "so the notification is sent");
-    let opened = block_on(m.fs.open(&m.cred, node, RW)).unwrap();
-    assert!(!opened.keep_cache && opened.attributes_changed);
+    assert!(
+        m.fs.old_pages(node).is_some(),
+        "so the notification is sent"
+    );
 }
 
 /// A `soft` mount gives the call up, and the kernel keeps what it had when it gets the error.
@@ -516,9 +504,11 @@ fn the_kernel_drops_what_a_change_of_attributes_without_a_reply_may_have_made_wr
         change(&m, node);
         m.server.clear_hook();
         assert!(count.load(Ordering::Relaxed) > 0);
-        assert!(m.fs.kernel_is_behind(node), "so the notification is sent");
+        assert!(
+            m.fs.old_pages(node).is_some(),
+            "so the notification is sent"
+        );
         let opened = block_on(m.fs.open(&m.cred, node, RW)).unwrap();
-        assert!(!opened.keep_cache && opened.attributes_changed);
         let known = m.server.contents("f").unwrap();
         assert_eq!(m.stat(node).unwrap().size, known.len() as u64);
         assert_eq!(m.read(opened.handle, 0, 4).unwrap(), known);

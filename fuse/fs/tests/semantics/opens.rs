@@ -71,7 +71,6 @@ fn what_another_closed_is_seen_by_who_meant_to_create_the_file() {
             rename_at_server(&server);
             let opened = create_y(&m);
             let context = format!("{pre_op:?}, closed: {close}");
-            assert!(!opened.keep_cache, "{context}");
             assert_eq!(m.read(opened.handle, 0, 2).unwrap(), b"BB", "{context}");
             m.close(opened.handle).unwrap();
         }
@@ -226,46 +225,4 @@ fn hidden_names_cannot_be_told_in_advance() {
     for (_, file) in files {
         m.close(file).unwrap();
     }
-}
-
-/// The kernel drops its pages when the program that opened the file goes on, which another one, whose
-/// open is answered later, may do first.
-#[test]
-fn no_open_keeps_pages_that_an_earlier_one_may_not_have_dropped_yet() {
-    let m = Mount::new();
-    m.server.plant("f", &[b'o'; PAGE]);
-    let node = m.node("f");
-    let open = || block_on(m.fs.open(&m.cred, node, RW)).unwrap();
-    let reads = open();
-    assert_eq!(m.read(reads.handle, 0, 1).unwrap(), b"o");
-    m.server.change_file("f", 0, &[b'n'; PAGE], None);
-    let first = open();
-    assert!(!first.keep_cache && first.attributes_changed);
-    let second = open();
-    assert!(!second.keep_cache && second.attributes_changed);
-    // It was open before the change.
-    assert_eq!(m.read(reads.handle, 0, 1).unwrap(), b"n");
-    assert!(!open().keep_cache);
-    // A change meanwhile has to be dropped by others.
-    m.server.change_file("f", 0, &[b'N'; PAGE], None);
-    let third = open();
-    assert!(!third.keep_cache);
-    assert_eq!(m.read(first.handle, 0, 1).unwrap(), b"N");
-    assert!(!open().keep_cache);
-    assert_eq!(m.read(third.handle, 0, 1).unwrap(), b"N");
-    let last = open();
-    assert!(last.keep_cache && !last.attributes_changed);
-}
-
-#[test]
-fn no_opendir_keeps_a_listing_that_an_earlier_one_may_not_have_dropped_yet() {
-    let m = Mount::new();
-    let open = || block_on(m.fs.opendir(&m.cred, ROOT)).unwrap();
-    let list = |opened: &Opened| block_on(m.fs.readdir(opened.handle, 0)).unwrap();
-    list(&open());
-    m.server.plant("f", b"");
-    let first = open();
-    assert!(!first.keep_cache && !open().keep_cache);
-    list(&first);
-    assert!(open().keep_cache);
 }

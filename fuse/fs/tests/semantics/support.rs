@@ -106,6 +106,7 @@ impl Mount {
     }
 
     pub(crate) fn read(&self, handle: u64, offset: u64, len: u32) -> FsResult<Vec<u8>> {
+        self.fs.kernel_reads(handle);
         let data = match self.fs.read_cached(handle, offset, len, RW) {
             Some(data) => data,
             None => block_on(self.fs.read(handle, offset, len, RW))?,
