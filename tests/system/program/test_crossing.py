@@ -492,39 +492,6 @@ def test_mapped_pages_do_not_come_back_behind_a_truncation():
         assert (seen.stat().st_size, there.read_bytes()) == (0, b"")
 
 
-def test_a_write_that_waits_for_long_is_not_hidden_by_what_is_read_meanwhile():
-    """write(2) has copied its data into a page of the kernel, which drops the page, and wants to read it back while the
-    WRITE waits for a flush."""
-    with scripted() as (server, command):
-        there, seen = server.export / "f", server.mnt / "f"
-        there.write_bytes(b"o" * 3 * 4096)
-        server.mount_well("wsize=4096,actimeo=3600")
-        one, other, reader = (os.open(seen, os.O_RDWR) for _ in range(3))
-        try:
-            os.pread(reader, 3 * 4096, 0)
-            # By two WRITEs, so that a COMMIT follows.
-            os.pwrite(one, b"a" * 8192, 0)
-            command("hold COMMIT 1")
-            try:
-                # fsync(2) would keep others from writing.
-                flushed = Call(lambda: os.close(os.dup(one)))
-                command(f"wait-held 1 {LIMIT * 1000}")
-                written = Call(os.pwrite, other, b"n" * 10, 2 * 4096 + 5)
-                until(lambda: blocked(written.native_id), "a WRITE that waits for the flush")
-                os.posix_fadvise(reader, 0, 0, os.POSIX_FADV_DONTNEED)
-                read = Call(os.pread, reader, 10, 2 * 4096 + 5)
-                until(lambda: blocked(read.native_id), "a READ that waits for the WRITE")
-            finally:
-                command("release")
-            flushed.end()
-            assert written.end() == 10
-            assert read.end() == b"n" * 10
-            assert os.pread(reader, 10, 2 * 4096 + 5) == b"n" * 10
-        finally:
-            for file in (one, other, reader):
-                os.close(file)
-
-
 # Writes its own parts of a file in turns by write(2) and by a mapping, and reads them in both ways: FILE, NUMBER, OPERATIONS.
 OWNER = """
 import mmap, os, random, sys

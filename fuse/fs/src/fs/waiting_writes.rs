@@ -1,7 +1,8 @@
 //! WRITEs of the kernel that have arrived and wait, for memory or for a flush.
 //!
-//! write(2) copies data into a page that is up to date, unlocks the page, and makes the WRITE. If the
-//! kernel drops the page before that is carried out, a READ brings the page back. The page would lack
+//! write(2) copies data into a page that is up to date, unlocks the page, and makes the WRITE. If a
+//! notification drops the page before that is carried out, a READ brings the page back. (The kernel drops
+//! no page of a WRITE by itself.) The page would lack
 //! the data, and the kernel would keep it; and if a program stored into it by a mapping, all of it would
 //! be sent, and the data of the WRITE would be lost. So a READ waits for the WRITEs that came before it
 //! and have data for its range. A WRITE waits for nothing that the kernel does, so this ends.
