@@ -62,7 +62,7 @@ impl<N: Nfs3> Adapter<N> {
             self.fs.clone(),
             opener.unwrap_or_else(|| self.cred(request, node)),
         );
-        self.change_of([node; 2], request, reply, move |reply| async move {
+        self.change(request, reply, move |reply| async move {
             let result = match (by_name, &writer) {
                 (true, _) => fs.may_truncate(&cred, node).await,
                 (false, Some((open, writer))) => fs.clear_set_id(*open, writer).await,

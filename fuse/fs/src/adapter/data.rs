@@ -45,10 +45,7 @@ impl<N: Nfs3> Adapter<N> {
                 },
             );
         };
-        match flags & libc::O_TRUNC {
-            0 => self.change(request, reply, operation),
-            _ => self.change_of([node; 2], request, reply, operation),
-        }
+        self.change(request, reply, operation);
     }
 
     pub(super) fn read(

@@ -35,7 +35,6 @@ mod queued;
 mod replies;
 mod signals;
 mod state;
-mod turns;
 mod unmount;
 mod waiting;
 mod worker;
@@ -267,7 +266,6 @@ fn start<N: Nfs3>(
     let adapter = Adapter {
         fs: fs.clone(),
         waiting: waiting.clone(),
-        turns: Arc::default(),
         credentials: credentials.clone(),
         notifiers,
         queued,

@@ -106,7 +106,7 @@ impl<N: Nfs3> Adapter<N> {
         reply: Reply,
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
-        self.change_of([parent; 2], request, reply, move |reply| async move {
+        self.change(request, reply, move |reply| async move {
             let result = fs.mknod(&cred, parent, name.as_bytes(), mode, rdev).await;
             reply_new_entry(reply, result, &fs, (parent, &name));
         });
@@ -121,7 +121,7 @@ impl<N: Nfs3> Adapter<N> {
         reply: Reply,
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
-        self.change_of([parent; 2], request, reply, move |reply| async move {
+        self.change(request, reply, move |reply| async move {
             let result = fs.mkdir(&cred, parent, name.as_bytes(), mode).await;
             reply_new_entry(reply, result, &fs, (parent, &name));
         });
@@ -129,7 +129,7 @@ impl<N: Nfs3> Adapter<N> {
 
     pub(super) fn unlink(&self, request: &Header, parent: u64, name: &OsStr, reply: Reply) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
-        self.change_of([parent; 2], request, reply, move |reply| async move {
+        self.change(request, reply, move |reply| async move {
             let result = fs.unlink(&cred, parent, name.as_bytes()).await;
             reply_or_undo(reply, result, reply_ok, |_| {
                 fs.name_unheard(parent, name.as_bytes());
@@ -140,7 +140,7 @@ impl<N: Nfs3> Adapter<N> {
     pub(super) fn rmdir(&self, request: &Header, parent: u64, name: &OsStr, reply: Reply) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
         let queued = self.queued.clone();
-        self.change_of([parent; 2], request, reply, move |reply| async move {
+        self.change(request, reply, move |reply| async move {
             let closed = |nodes| closes_known(&fs, &queued, nodes);
             let result = fs.rmdir(&cred, parent, name.as_bytes(), closed).await;
             reply_or_undo(reply, result, reply_ok, |_| {
@@ -159,7 +159,7 @@ impl<N: Nfs3> Adapter<N> {
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
         let target = target.to_owned();
-        self.change_of([parent; 2], request, reply, move |reply| async move {
+        self.change(request, reply, move |reply| async move {
             let result = fs
                 .symlink(&cred, parent, name.as_bytes(), target.as_bytes())
                 .await;
@@ -178,20 +178,15 @@ impl<N: Nfs3> Adapter<N> {
         let (fs, cred) = (self.fs.clone(), self.cred(request, from.0));
         let (name, new_name) = (from.1.to_owned(), to.1.to_owned());
         let (parent, new_parent) = (from.0, to.0);
-        self.change_of(
-            [parent, new_parent],
-            request,
-            reply,
-            move |reply| async move {
-                let from = (parent, name.as_bytes());
-                let to = (new_parent, new_name.as_bytes());
-                let result = fs.rename(&cred, from, to, flags).await;
-                reply_or_undo(reply, result, reply_ok, |_| {
-                    fs.name_unheard(from.0, from.1);
-                    fs.name_unheard(to.0, to.1);
-                });
-            },
-        );
+        self.change(request, reply, move |reply| async move {
+            let from = (parent, name.as_bytes());
+            let to = (new_parent, new_name.as_bytes());
+            let result = fs.rename(&cred, from, to, flags).await;
+            reply_or_undo(reply, result, reply_ok, |_| {
+                fs.name_unheard(from.0, from.1);
+                fs.name_unheard(to.0, to.1);
+            });
+        });
     }
 
     pub(super) fn link(
@@ -204,7 +199,7 @@ impl<N: Nfs3> Adapter<N> {
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
         let notifiers = self.notifiers.clone();
-        self.change_of([parent; 2], request, reply, move |reply| async move {
+        self.change(request, reply, move |reply| async move {
             let result = fs.link(&cred, node, parent, name.as_bytes()).await;
             tell_behind(&fs, &notifiers, node).await;
             reply_new_entry(reply, result, &fs, (parent, &name));
@@ -222,7 +217,7 @@ impl<N: Nfs3> Adapter<N> {
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
         let (unflushed, notifiers) = (!self.posix_locks(), self.notifiers.clone());
-        self.change_of([parent; 2], request, reply, move |reply| async move {
+        self.change(request, reply, move |reply| async move {
             let result = fs.create(&cred, parent, name.as_bytes(), mode, flags).await;
             if let Ok((_, opened)) = &result {
                 tell(&notifiers, fs.behind_open(opened.handle).await).await;

@@ -4,7 +4,6 @@
 use super::credentials::Credentials;
 use super::invalidate::Notifiers;
 use super::queued::{Queued, has_request};
-use super::turns::{Nodes, Turns};
 use super::unmount::OwnMount;
 use super::waiting::{Held, Waiting};
 use crate::fs::{Fs, NewMode, Opened};
@@ -18,7 +17,6 @@ pub(super) struct Adapter<N> {
     pub(super) fs: Arc<Fs<N>>,
     pub(super) credentials: Arc<Credentials>,
     pub(super) waiting: Arc<Waiting>,
-    pub(super) turns: Arc<Turns>,
     pub(super) notifiers: Notifiers,
     pub(super) queued: Arc<Queued>,
     pub(super) mount: Arc<OwnMount>,
@@ -88,28 +86,6 @@ impl<N: Nfs3> Adapter<N> {
     {
         let (reply, caller) = self.waiting.hold_for_change(request, reply);
         self.start(caller.run(Box::pin(operation(reply))));
-    }
-
-    /// As [`Adapter::change`], for an operation that changes names in directories, or attributes. It
-    /// begins when all changes of these inodes have ended, also those of callers that were killed.
-    pub(super) fn change_of<F>(
-        &self,
-        nodes: Nodes,
-        request: &Header,
-        reply: Reply,
-        operation: impl FnOnce(Held) -> F + Send + 'static,
-    ) where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        let (reply, caller) = self.waiting.hold_for_change(request, reply);
-        if let Some(turn) = self.turns.try_take(nodes) {
-            return self.start(caller.run(Box::pin(operation(reply.during(turn)))));
-        }
-        let turns = self.turns.clone();
-        self.start(caller.run(Box::pin(async move {
-            let turn = turns.take(nodes).await;
-            operation(reply.during(turn)).await;
-        })));
     }
 
     fn start_boxed(&self, operation: exec::Work) {

@@ -15,7 +15,6 @@
 
 use super::pending_replies::{self, Look, OnSignal, Pace, Refuse, Table};
 use super::signals::{Caller, caller};
-use super::turns::Turn;
 use crate::locks::Interrupt;
 use nfsrdma_channel::{Header, Reply};
 use nfsrdma_rpcrdma::abandon;
@@ -52,33 +51,14 @@ impl Refuse for Reply {
 #[derive(Debug, Default)]
 pub(super) struct Waiting(Arc<Table<Reply>>);
 
-/// A reply in the table. If it is dropped without an answer, it answers EIO.
-#[derive(Debug)]
-pub(super) struct Held {
-    /// Ends before the reply is given: the kernel may send the next change at once.
-    turn: Option<Turn>,
-    held: pending_replies::Held<Reply>,
-}
-
-impl Held {
-    /// The operation has `turn` until it takes the reply.
-    pub(super) fn during(self, turn: Turn) -> Self {
-        let turn = Some(turn);
-        Held { turn, ..self }
-    }
-
-    /// The reply, unless the caller was killed and is answered already.
-    pub(super) fn take(self) -> Option<Reply> {
-        drop(self.turn);
-        self.held.take()
-    }
-}
+/// A reply in the table. If it is dropped without an answer, it answers EIO. `take` returns the reply,
+/// unless the caller was killed and is answered already.
+pub(super) type Held = pending_replies::Held<Reply>;
 
 impl Waiting {
     /// Puts the reply of `request` into the table.
     pub(super) fn hold(&self, request: &Header, reply: Reply) -> Held {
-        let held = self.0.hold(request.pid(), request.unique, reply);
-        Held { turn: None, held }
+        self.0.hold(request.pid(), request.unique, reply)
     }
 
     /// As [`Waiting::hold`], for a request that ends when its caller gets a signal: any (`any`), or
@@ -121,8 +101,7 @@ impl Waiting {
         let call = Box::new(call);
         let on_signal = Some(OnSignal { any, call });
         let (pid, unique) = (request.pid(), request.unique);
-        let held = self.0.hold_with(pid, unique, reply, on_signal);
-        Held { turn: None, held }
+        self.0.hold_with(pid, unique, reply, on_signal)
     }
 
     /// The caller of the request `unique` got a signal.

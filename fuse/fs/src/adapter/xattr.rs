@@ -60,7 +60,7 @@ impl<N: Nfs3> Adapter<N> {
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, node), name.to_owned());
         let value = value.to_vec();
-        self.change_of([node; 2], request, reply, move |reply| async move {
+        self.change(request, reply, move |reply| async move {
             let name = name.as_bytes();
             let set = fs.setxattr(&cred, node, name, &value, flags).await;
             // The kernel may have asked for the list before it was changed.
@@ -70,7 +70,7 @@ impl<N: Nfs3> Adapter<N> {
 
     pub(super) fn removexattr(&self, request: &Header, node: u64, name: &OsStr, reply: Reply) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, node), name.to_owned());
-        self.change_of([node; 2], request, reply, move |reply| async move {
+        self.change(request, reply, move |reply| async move {
             let removed = fs.removexattr(&cred, node, name.as_bytes()).await;
             reply_or_undo(reply, removed, reply_ok, |_| fs.attributes_unheard(node));
         });
