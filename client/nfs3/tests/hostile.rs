@@ -20,9 +20,18 @@ async fn misbehaving(
     len: usize,
     script: impl Fn(&Seen) -> Act + Send + Sync + 'static,
 ) -> (Result<u32, NfsError>, nfsrdma_nfs3::Stats) {
-    let server = Server::scripted::<Read>(move |seen, n| match n {
-        0 => script(seen),
-        _ => Act::Answer,
+    misbehaving_times(1, len, script).await
+}
+
+/// As `misbehaving`; `script` answers the first `times` transmissions.
+async fn misbehaving_times(
+    times: usize,
+    len: usize,
+    script: impl Fn(&Seen) -> Act + Send + Sync + 'static,
+) -> (Result<u32, NfsError>, nfsrdma_nfs3::Stats) {
+    let server = Server::scripted::<Read>(move |seen, n| match n < times {
+        true => script(seen),
+        false => Act::Answer,
     });
     let options = ClientOptions {
         transport: TransportOptions {
@@ -89,6 +98,143 @@ async fn replies_whose_chunks_lie_are_discarded_and_their_calls_sent_again() {
         "{result:?}"
     );
     assert_eq!(stats.connections[0].connects, 1);
+}
+
+/// Whatever is wrong with a reply, the call is sent again once. If the next reply is discarded for
+/// the same reason, it is not lost, and the call fails; the connection goes on.
+#[tokio::test]
+async fn a_reply_that_is_wrong_in_the_same_way_again_fails_its_call() {
+    fn words(words: &[u32]) -> Vec<u8> {
+        words.iter().flat_map(|w| w.to_be_bytes()).collect()
+    }
+    type Wrong = fn(&Seen) -> Act;
+    let wrongs: [(&str, Wrong); 9] = [
+        ("more bytes in a chunk", |_| {
+            tamper(|c, _| c.writes[0].segments[0].length += 1)
+        }),
+        ("a chunk that was not offered", |_| {
+            tamper(|c, _| c.writes.push(c.writes[0].clone()))
+        }),
+        ("a chunk that was not offered", |_| {
+            tamper(|c, _| c.reply = Some(c.writes[0].clone()))
+        }),
+        ("Read list", |_| {
+            tamper(|c, _| {
+                let target = c.writes[0].segments[0];
+                let position = 0;
+                c.reads.push(ReadSegment { position, target });
+            })
+        }),
+        ("not the RPC reply", |_| Act::WrongXid),
+        ("version 2", |seen| {
+            Act::Send(vec![words(&[seen.header.xid, 2, 64, 0, 0, 0, 0])])
+        }),
+        ("RDMA_MSGP", |seen| {
+            Act::Send(vec![words(&[seen.header.xid, 1, 64, 2, 1, 1, 0, 0, 0])])
+        }),
+        ("malformed", |seen| {
+            Act::Send(vec![words(&[seen.header.xid, 1, 64, 9, 0, 0, 0])])
+        }),
+        // Not only the first of what comes back is looked at, but it decides.
+        ("malformed", |seen| {
+            let one = words(&[seen.header.xid, 1, 64, 9, 0, 0, 0]);
+            let other = words(&[seen.header.xid, 1, 64, 0, 0, 0, 0]);
+            Act::Send(vec![one.clone(), one, other])
+        }),
+    ];
+    let ways = wrongs.map(|(why, wrong)| {
+        tokio::spawn(async move {
+            let (result, stats) = misbehaving_times(2, 8192, wrong).await;
+            match result {
+                Err(NfsError::PeerMisbehaved(text)) => {
+                    assert!(text.contains(why) && text.contains("READ"), "{text}");
+                }
+                other => panic!("{why}: {other:?}"),
+            }
+            let link = &stats.connections[0];
+            assert_eq!((link.connects, link.retransmits), (2, 1), "{why}");
+        })
+    });
+    for way in ways {
+        way.await.unwrap();
+    }
+}
+
+/// Two replies that are wrong in different ways are two accidents: the call goes on.
+#[tokio::test]
+async fn replies_that_are_wrong_in_different_ways_fail_no_call() {
+    let (result, stats) = misbehaving_times(2, 8192, |seen| match seen.connection {
+        0 => Act::WrongXid,
+        _ => tamper(|c, _| c.writes[0].segments[0].length += 1),
+    })
+    .await;
+    assert_eq!(result.unwrap(), 8192);
+    assert_eq!(stats.connections[0].retransmits, 2);
+}
+
+/// The data are in the Write chunk, which comes back in another shape: Linux takes the sum.
+#[tokio::test]
+async fn a_write_chunk_in_another_shape_is_taken_by_its_sum() {
+    type Change = fn(&mut ChunkLists, &mut Vec<u8>);
+    let shapes: [Change; 6] = [
+        // Split in two, with and without the place of the second part.
+        |c, _| {
+            let mut second = c.writes[0].segments[0];
+            second.length -= 1000;
+            second.offset += 1000;
+            c.writes[0].segments[0].length = 1000;
+            c.writes[0].segments.push(second);
+        },
+        |c, _| {
+            let mut second = c.writes[0].segments[0];
+            second.length -= 1000;
+            c.writes[0].segments[0].length = 1000;
+            c.writes[0].segments.push(second);
+        },
+        // An empty segment behind or before, an empty and an unused chunk.
+        |c, _| {
+            let mut more = c.writes[0].segments[0];
+            more.length = 0;
+            c.writes[0].segments.push(more);
+        },
+        |c, _| {
+            let segments = &mut c.writes[0].segments;
+            segments.insert(0, segments[0]);
+            segments[0].length = 0;
+        },
+        |c, _| c.writes.push(Default::default()),
+        |c, _| {
+            let mut unused = c.writes[0].clone();
+            unused.segments[0].length = 0;
+            c.writes.push(unused);
+        },
+    ];
+    for shape in shapes {
+        let (result, stats) = misbehaving(8192, move |_| tamper(shape)).await;
+        assert_eq!(result.unwrap(), 8192);
+        let link = &stats.connections[0];
+        assert_eq!((link.connects, link.discards), (1, 0));
+    }
+    // Two segments that come back as one.
+    let whole = Options {
+        scatter_handle: false,
+        ..Options::default()
+    };
+    let manners = Manners::default();
+    let joined = Arc::new(|seen: &Seen| match (seen.program, seen.procedure) {
+        (PROGRAM, Read::NUMBER) => tamper(|c, _| {
+            let segments = &mut c.writes[0].segments;
+            segments[0].length = segments.iter().map(|s| s.length).sum();
+            segments.truncate(1);
+        }),
+        _ => Act::Answer,
+    });
+    let server = Server::start(whole, manners, joined);
+    let (mounted, pool) = server.mount(&options()).await;
+    let f = server.plant(b"f", &pattern(12_000, 1));
+    let data = read(&mounted, &pool, &f, 12_288, 4096).await;
+    assert_eq!(data, pattern(12_000, 1));
+    leaves_nothing(mounted, pool).await;
 }
 
 #[tokio::test]
@@ -229,9 +375,15 @@ async fn a_write_chunk_with_a_surplus_is_taken_by_its_count() {
 /// unanswered as after a bad header.
 #[tokio::test]
 async fn a_reply_chunk_with_another_xid_is_discarded() {
-    let server = Server::scripted::<Readlink>(|_, n| match n {
-        0 => Act::WrongXid,
-        _ => Act::Answer,
+    for times in [1, 2] {
+        wrong_xid_in_reply_chunk(times).await;
+    }
+}
+
+async fn wrong_xid_in_reply_chunk(times: usize) {
+    let server = Server::scripted::<Readlink>(move |_, n| match n < times {
+        true => Act::WrongXid,
+        false => Act::Answer,
     });
     let options = ClientOptions {
         transport: TransportOptions {
@@ -247,11 +399,18 @@ async fn a_reply_chunk_with_another_xid_is_discarded() {
         .memory
         .symlink(&who, &mounted.root, b"l", &[b'x'; 3000], &plain);
     let link = link.await.unwrap().object.unwrap();
-    let (path, _) = mounted.client.readlink(&cred(), &link).await.unwrap();
-    assert_eq!(path, vec![b'x'; 3000]);
+    match mounted.client.readlink(&cred(), &link).await {
+        Ok((path, _)) => assert_eq!((path, times), (vec![b'x'; 3000], 1)),
+        Err(NfsError::PeerMisbehaved(_)) => assert_eq!(times, 2, "the same twice"),
+        Err(other) => panic!("{other:?}"),
+    }
     let stats = mounted.client.stats();
     let link = &stats.connections[0];
-    assert_eq!((link.violations, link.discards, link.timeouts), (1, 1, 1));
+    let wrong = times as u64;
+    assert_eq!(
+        (link.violations, link.discards, link.timeouts),
+        (wrong, wrong, 1)
+    );
     assert_eq!((link.connects, link.retransmits), (2, 1));
     leaves_nothing(mounted, pool).await;
 }

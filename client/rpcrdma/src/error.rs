@@ -1,7 +1,7 @@
 //! Why a call has no result, as far as RPC and its transport are concerned. A status that the
 //! called program returns is not an error here: it is part of the results.
 
-use crate::protocol::{Failure, PlanError};
+use crate::protocol::{Discard, Failure, PlanError};
 use nfsrdma_xdr::codec::DecodeError;
 use nfsrdma_xdr::rpc::AuthStat;
 use thiserror::Error;
@@ -68,6 +68,14 @@ pub enum ProtocolError {
     },
     #[error("the XIDs of header and message differ")]
     Xid,
+    /// Replies to two transmissions of the call in a row could not be used, for one reason (RFC
+    /// 8166 section 4.5).
+    #[error("{procedure} was sent twice, and each time the reply was discarded: {why}")]
+    Discarded {
+        procedure: &'static str,
+        #[source]
+        why: Discard,
+    },
     /// The server ended several connections in a row right after this call was sent on them.
     #[error(
         "it ended {times} connections in a row over {procedure} sent alone; the last one: {last}"

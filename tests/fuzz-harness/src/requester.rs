@@ -77,7 +77,9 @@ pub fn requester(bytes: &[u8]) {
                     Event::Failed { call, .. } => {
                         assert!(pending.remove(&call), "failed, and not pending");
                     }
-                    Event::Discarded(_) => {}
+                    Event::Discarded { xid, .. } => {
+                        assert!(xid.is_none_or(|xid| pending.contains(&xid)), "not pending");
+                    }
                 }
             }
         }

@@ -155,6 +155,29 @@ def test_replies_with_bad_headers_are_discarded_and_their_calls_sent_again(serve
     assert (counters["violations"], counters["connects"]) == (2, 3), counters
 
 
+@pytest.mark.responder("--odd", "lying-chunks")
+def test_a_reply_that_is_wrong_again_fails_its_call_and_others_go_on(server):
+    log = server.base / "log"
+    expect(server.mount("timeo=10,nconnect=1", "--log", log), 0)
+    (server.export / "file").write_bytes(b"x" * 100_000)
+    read = run("cat", server.mnt / "file", limit=60)
+    assert "Input/output error" in read.stderr, (read.returncode, read.stderr)
+    (server.mnt / "other").write_bytes(b"y" * 100_000)
+    assert (server.export / "other").read_bytes() == b"y" * 100_000
+    lines = [line for line in log.read_text().splitlines() if "READ was sent twice" in line]
+    assert len(lines) == 1 and "more bytes in a chunk than were offered" in lines[0], log.read_text()
+
+
+@pytest.mark.responder("--odd", "split-chunks")
+def test_data_in_a_chunk_of_another_shape_are_read(server):
+    data = os.urandom(3 << 20)
+    (server.export / "file").write_bytes(data)
+    server.mount_well("timeo=10,nconnect=1")
+    assert (server.mnt / "file").read_bytes() == data
+    counters = connections(server)
+    assert (counters["discards"], counters["connects"]) == (0, 1), counters
+
+
 @pytest.mark.responder("--odd", "unknown-types")
 def test_an_object_of_a_type_nfs_does_not_define_spoils_no_directory(server):
     log = server.base / "log"

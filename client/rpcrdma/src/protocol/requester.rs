@@ -15,7 +15,10 @@
 //! chunks are not those that were offered leaves its call in flight, with its credit, as if the
 //! reply had been lost: the call's time-out ends the connection, and it is sent again on the next
 //! one. Its Receive is replaced like that of any message, so discarding it uses up no resources.
+//! The driver is told which call it was, and ends it if its next transmission is answered in the
+//! same wrong way: such a reply is not lost, and sending the call again would never help.
 
+use nfsrdma_xdr::codec::DecodeError;
 use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, ErrorBody, Header, HeaderError, WriteChunk};
 use rustc_hash::FxHashMap;
 
@@ -67,32 +70,38 @@ pub enum Failure {
 /// How a well-formed reply contradicts what was offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    #[error("the reply returns a chunk that was not offered")]
+    #[error("it returns a chunk that was not offered")]
     ChunkNotOffered,
-    #[error("the reply returns more segments than were offered")]
-    TooManySegments,
-    #[error("the reply claims more bytes in a segment than it holds")]
-    SegmentTooLong,
-    #[error("the reply's chunk is filled with a gap")]
+    #[error("it claims more bytes in a chunk than were offered")]
+    TooLong,
+    #[error("its chunk is filled with a gap")]
     Gap,
-    #[error("the reply is said to be in a Reply chunk that is empty")]
+    #[error("it is said to be in a Reply chunk that is empty")]
     NoReply,
 }
 
 /// Why a message was discarded silently (RFC 8166 section 4.5).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Discard {
-    /// The message is shorter than any header, has an unknown version, or is malformed.
-    Header,
-    /// RDMA_MSGP or RDMA_DONE (sections 4.6.1 and 4.6.2).
-    Retired,
-    /// A Read list in a reply ("Responders MUST leave the Read list empty", section 4.3.1).
+    #[error("it is shorter than any header")]
+    TooShort,
+    #[error("its header has version {0} of RPC-over-RDMA")]
+    Version(u32),
+    #[error("its header is malformed: {0}")]
+    Malformed(DecodeError),
+    #[error("it is an RDMA_MSGP, which nobody may send")]
+    Padded,
+    #[error("it is an RDMA_DONE, which nobody may send")]
+    Done,
+    /// "Responders MUST leave the Read list empty" (section 4.3.1).
+    #[error("it has a Read list")]
     ReadList,
     /// The payload is not an RPC reply, or has another XID than the header.
+    #[error("what it carries is not the RPC reply to its call")]
     NotAReply,
-    /// No call in flight has this XID.
+    #[error("no call in flight has its XID")]
     UnknownXid,
-    /// The chunks contradict what was offered.
+    #[error(transparent)]
     Chunks(Violation),
 }
 
@@ -107,11 +116,13 @@ pub enum Event<C> {
         placed: Option<u32>,
     },
     /// `call` failed; the connection remains usable.
-    Failed {
-        call: C,
-        failure: Failure,
+    Failed { call: C, failure: Failure },
+    Discarded {
+        why: Discard,
+        /// The call in flight that it answers, by its header. `None` if there is none, or if no
+        /// reply can be told from the message.
+        xid: Option<u32>,
     },
-    Discarded(Discard),
 }
 
 /// The XID is in flight already.
@@ -176,7 +187,12 @@ impl<C> Requester<C> {
         }
     }
 
-    /// Removes a call whose Send could not be posted.
+    /// The call in flight with this XID.
+    pub fn call(&mut self, xid: u32) -> Option<&mut C> {
+        self.in_flight.get_mut(&xid).map(|entry| &mut entry.call)
+    }
+
+    /// Removes a call whose Send could not be posted, or that ends without a valid reply.
     pub fn withdraw(&mut self, xid: u32) -> Option<C> {
         let entry = self.in_flight.remove(&xid)?;
         self.cancel();
@@ -203,20 +219,25 @@ impl<C> Requester<C> {
         //# A receiver MUST silently discard an RDMA_ERROR procedure that it cannot decode.
         let (header, start) = match Header::parse(message) {
             Ok(parsed) => parsed,
-            Err(
-                HeaderError::TooShort(_)
-                | HeaderError::UnsupportedVersion(_)
-                | HeaderError::Malformed(..),
-            ) => return Event::Discarded(Discard::Header),
+            // Its XID cannot be trusted.
+            Err(HeaderError::TooShort(_)) => return Self::stray(Discard::TooShort),
+            Err(HeaderError::UnsupportedVersion(fixed)) => {
+                return self.discard(fixed.xid, Discard::Version(fixed.version));
+            }
+            Err(HeaderError::Malformed(fixed, error)) => {
+                return self.discard(fixed.xid, Discard::Malformed(error));
+            }
         };
         let (chunks, inline) = match &header.body {
             Body::Msg(chunks) => (chunks, true),
             Body::NoMsg(chunks) => (chunks, false),
             //= RFC 8166, Section 4.6.1
             //# Requesters MUST silently discard the message.
+            Body::MsgP { .. } => return self.discard(header.xid, Discard::Padded),
             //= RFC 8166, Section 4.6.2
             //# Receivers MUST silently discard RDMA_DONE messages.
-            Body::MsgP { .. } | Body::Done => return Event::Discarded(Discard::Retired),
+            // It is no reply, so it says nothing about the call.
+            Body::Done => return Self::stray(Discard::Done),
             Body::Error(error) => {
                 let failure = match *error {
                     ErrorBody::ErrVers { low, high } => Failure::Version { low, high },
@@ -227,25 +248,25 @@ impl<C> Requester<C> {
                         call: entry.call,
                         failure,
                     },
-                    None => Event::Discarded(Discard::UnknownXid),
+                    None => Self::stray(Discard::UnknownXid),
                 };
             }
         };
         if !chunks.reads.is_empty() {
-            return Event::Discarded(Discard::ReadList);
+            return self.discard(header.xid, Discard::ReadList);
         }
         if inline && !is_reply(&message[start..], header.xid) {
-            return Event::Discarded(Discard::NotAReply);
+            return self.discard(header.xid, Discard::NotAReply);
         }
         let Some(entry) = self.in_flight.get(&header.xid) else {
-            return Event::Discarded(Discard::UnknownXid);
+            return Self::stray(Discard::UnknownXid);
         };
         let (placed, reply) = match check(&entry.offer, chunks, inline) {
             Ok(lengths) => lengths,
-            Err(violation) => return Event::Discarded(Discard::Chunks(violation)),
+            Err(violation) => return self.discard(header.xid, Discard::Chunks(violation)),
         };
         let Some(entry) = self.finish(&header) else {
-            return Event::Discarded(Discard::UnknownXid);
+            return Self::stray(Discard::UnknownXid);
         };
         Event::Reply {
             call: entry.call,
@@ -255,6 +276,22 @@ impl<C> Requester<C> {
             },
             placed,
         }
+    }
+
+    /// Discards a reply with this XID in its header.
+    fn discard(&self, xid: u32, why: Discard) -> Event<C> {
+        match self.in_flight.contains_key(&xid) {
+            true => Event::Discarded {
+                why,
+                xid: Some(xid),
+            },
+            false => Self::stray(why),
+        }
+    }
+
+    /// Discards a message that answers no call.
+    fn stray(why: Discard) -> Event<C> {
+        Event::Discarded { why, xid: None }
     }
 
     /// Ends the call that a valid header answers, and adopts the header's grant.
@@ -309,13 +346,15 @@ pub fn is_reply(payload: &[u8], xid: u32) -> bool {
 }
 
 /// Compares the returned chunks with the offered ones. Returns the bytes in the Write chunk (`None`
-/// if none was offered) and in the Reply chunk.
+/// if none was offered) and in the Reply chunk. A chunk that was not offered claims nothing as long
+/// as it is empty.
 fn check(
     offer: &ChunkLists,
     returned: &ChunkLists,
     inline: bool,
 ) -> Result<(Option<u32>, usize), Violation> {
-    if returned.writes.len() > offer.writes.len() {
+    let mut surplus = returned.writes.iter().skip(offer.writes.len());
+    if surplus.any(|chunk| !chunk.is_empty()) {
         return Err(Violation::ChunkNotOffered);
     }
     let placed = match (offer.writes.first(), returned.writes.first()) {
@@ -336,27 +375,30 @@ fn check(
     Ok((placed, reply as usize))
 }
 
-/// Bytes in a returned chunk. "The Responder MUST copy the segment count and all segments" (section
-/// 3.4.6); responders after drafts of the RFC leave out trailing unused segments, or all segments
-/// of an unused chunk, and both are accepted. Segments must be filled "contiguously and in segment
-/// array order": a gap would expose bytes that nobody wrote.
+/// Bytes in a returned chunk: the sum of its segments, as Linux takes it, in whatever number of
+/// segments the responder returns it. It "MUST copy the segment count and all segments" (RFC 8166
+/// section 3.4.6), but the data are the same if it leaves out unused segments, adds empty ones, or
+/// splits or joins them, because it fills the offered memory "contiguously and in segment array
+/// order": the first bytes of the offered segments are the data. Only what contradicts that is
+/// refused: more bytes than were offered, and a segment that begins where an offered one does
+/// before the bytes ahead of it are filled. Such a gap would expose bytes that nobody wrote.
 fn filled(offered: &WriteChunk, returned: &WriteChunk) -> Result<u32, Violation> {
-    if returned.segments.len() > offered.segments.len() {
-        return Err(Violation::TooManySegments);
-    }
-    let mut total: u32 = 0;
-    let mut full = true;
-    for (offered, returned) in offered.segments.iter().zip(&returned.segments) {
-        if returned.length > offered.length {
-            return Err(Violation::SegmentTooLong);
+    let mut total = 0;
+    for segment in returned.segments.iter().filter(|s| s.length > 0) {
+        let mut ahead = 0;
+        for place in &offered.segments {
+            if (place.handle, place.offset) == (segment.handle, segment.offset) {
+                if total < ahead {
+                    return Err(Violation::Gap);
+                }
+                break;
+            }
+            ahead += u64::from(place.length);
         }
-        if returned.length > 0 && !full {
-            return Err(Violation::Gap);
-        }
-        full = returned.length == offered.length;
-        total = total
-            .checked_add(returned.length)
-            .ok_or(Violation::SegmentTooLong)?;
+        total += u64::from(segment.length);
     }
-    Ok(total)
+    if total > offered.len() {
+        return Err(Violation::TooLong);
+    }
+    u32::try_from(total).map_err(|_| Violation::TooLong)
 }

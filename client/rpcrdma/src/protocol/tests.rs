@@ -99,7 +99,8 @@ fn returned_chunks_are_held_against_the_offer() {
         machine.launch(5, offer, 0).unwrap();
         match machine.received(&message(5, 1, no_msg, returned)) {
             Event::Reply { placed, body, .. } => Ok((placed, body)),
-            Event::Discarded(Discard::Chunks(violation)) => {
+            Event::Discarded { why, xid } => {
+                assert_eq!(xid, Some(5));
                 // The call is unchanged, keeps its credit, and still accepts a good reply.
                 assert_eq!(machine.used(), 1);
                 assert!(!machine.is_proven());
@@ -107,7 +108,10 @@ fn returned_chunks_are_held_against_the_offer() {
                 let good = message(5, 1, false, ChunkLists::default());
                 assert!(matches!(machine.received(&good), Event::Reply { .. }));
                 assert_eq!(machine.used(), 0);
-                Err(violation)
+                match why {
+                    Discard::Chunks(violation) => Err(violation),
+                    other => panic!("{other:?}"),
+                }
             }
             other => panic!("{other:?}"),
         }
@@ -129,16 +133,29 @@ fn returned_chunks_are_held_against_the_offer() {
     assert_eq!(placed(Some(&[8, 8]), Some(&[8])), Ok(Some(8)));
     assert_eq!(placed(Some(&[8, 8]), Some(&[])), Ok(Some(0)));
     assert_eq!(placed(Some(&[8, 8]), None), Ok(Some(0)));
-    assert_eq!(
-        placed(Some(&[8, 8]), Some(&[9, 0])),
-        Err(Violation::SegmentTooLong)
-    );
-    assert_eq!(placed(Some(&[8, 8]), Some(&[7, 1])), Err(Violation::Gap));
-    assert_eq!(
-        placed(Some(&[8]), Some(&[8, 8])),
-        Err(Violation::TooManySegments)
-    );
+    // In another shape: the sum counts.
+    assert_eq!(placed(Some(&[8, 8]), Some(&[9, 0])), Ok(Some(9)));
+    assert_eq!(placed(Some(&[8]), Some(&[8, 0])), Ok(Some(8)));
+    assert_eq!(placed(Some(&[8]), Some(&[0, 8])), Ok(Some(8)));
+    assert_eq!(placed(Some(&[8]), Some(&[3, 2, 2])), Ok(Some(7)));
+    assert_eq!(placed(None, Some(&[])), Ok(None));
+    assert_eq!(placed(None, Some(&[0])), Ok(None));
+    let (long, gap) = (Err(Violation::TooLong), Err(Violation::Gap));
+    assert_eq!(placed(Some(&[8, 8]), Some(&[9, 8])), long);
+    assert_eq!(placed(Some(&[8]), Some(&[8, 8])), long);
+    assert_eq!(placed(Some(&[8]), Some(&[u32::MAX, 9])), long);
+    assert_eq!(placed(Some(&[8, 8]), Some(&[7, 1])), gap);
+    assert_eq!(placed(Some(&[8, 8]), Some(&[0, 8])), gap);
+    assert_eq!(placed(Some(&[8, 8, 8]), Some(&[8, 0, 1])), gap);
     assert_eq!(placed(None, Some(&[8])), Err(Violation::ChunkNotOffered));
+    let two = |second: &[u32]| {
+        let mut returned = lists(Some(&[8]), None);
+        returned.writes.push(chunk(second));
+        run(lists(Some(&[8]), None), false, returned).map(|(placed, _)| placed)
+    };
+    assert_eq!(two(&[]), Ok(Some(8)));
+    assert_eq!(two(&[0, 0]), Ok(Some(8)));
+    assert_eq!(two(&[0, 1]), Err(Violation::ChunkNotOffered));
     let reply = |offer: Option<&[u32]>, back: Option<&[u32]>, write: Option<&[u32]>| {
         run(lists(None, offer), true, lists(write, back)).map(|(_, body)| body)
     };
@@ -147,8 +164,12 @@ fn returned_chunks_are_held_against_the_offer() {
         Ok(ReplyBody::ReplyChunk { len: 50 })
     );
     assert_eq!(
+        reply(Some(&[99]), Some(&[40, 0, 10]), None),
+        Ok(ReplyBody::ReplyChunk { len: 50 })
+    );
+    assert_eq!(
         reply(Some(&[99]), Some(&[100]), None),
-        Err(Violation::SegmentTooLong)
+        Err(Violation::TooLong)
     );
     assert_eq!(
         reply(Some(&[99]), Some(&[0]), None),
@@ -158,6 +179,60 @@ fn returned_chunks_are_held_against_the_offer() {
         reply(None, Some(&[50]), None),
         Err(Violation::ChunkNotOffered)
     );
+}
+
+/// A discarded message is told to be of a call only if it is a reply by a header that can be
+/// trusted, and only if the call is in flight.
+#[test]
+fn what_is_discarded_names_its_call() {
+    let words = |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|w| w.to_be_bytes()).collect() };
+    let discarded = |bytes: Vec<u8>| {
+        let mut machine = ready(1);
+        assert!(machine.reserve());
+        let offer = lists(Some(&[8]), None);
+        machine.launch(5, offer, 0).unwrap();
+        match machine.received(&bytes) {
+            Event::Discarded { why, xid } => {
+                assert_eq!((machine.used(), machine.is_proven()), (1, false));
+                assert_eq!(machine.call(5), Some(&mut 0));
+                (why, xid)
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(discarded(words(&[5, 1, 1])), (Discard::TooShort, None));
+    assert_eq!(
+        discarded(words(&[5, 1, 1, 3, 0, 0, 0])),
+        (Discard::Done, None)
+    );
+    let other = message(6, 1, false, ChunkLists::default());
+    assert_eq!(discarded(other), (Discard::UnknownXid, None));
+    let version = discarded(words(&[6, 2, 1, 0, 0, 0, 0]));
+    assert_eq!(version, (Discard::Version(2), None));
+    let of_five: [(&[u32], fn(Discard) -> bool); 6] = [
+        (&[5, 2, 1, 0, 0, 0, 0], |why| why == Discard::Version(2)),
+        (&[5, 1, 1, 2, 0, 0, 0, 0, 0], |why| why == Discard::Padded),
+        (&[5, 1, 1, 9, 0, 0, 0], |why| {
+            matches!(why, Discard::Malformed(_))
+        }),
+        // ERR_VERS without its range.
+        (&[5, 1, 1, 4, 1, 1], |why| {
+            matches!(why, Discard::Malformed(_))
+        }),
+        (&[5, 1, 1, 0, 1, 0, 1, 1, 0, 0, 0, 0, 0], |why| {
+            why == Discard::ReadList
+        }),
+        (&[5, 1, 1, 0, 0, 0, 0, 6, 1], |why| {
+            why == Discard::NotAReply
+        }),
+    ];
+    for (bytes, expected) in of_five {
+        let (why, xid) = discarded(words(bytes));
+        assert!(
+            expected(why) && xid == Some(5),
+            "{bytes:?}: {why:?} {xid:?}"
+        );
+    }
 }
 
 /// A step of the adversary.
@@ -266,7 +341,9 @@ proptest! {
                     }
                 }
                 Event::Failed { call, .. } => prop_assert!(open.remove(&call).is_some()),
-                Event::Discarded(_) => {}
+                Event::Discarded { xid, .. } => {
+                    prop_assert!(xid.is_none_or(|xid| open.contains_key(&xid)));
+                }
             }
             prop_assert!((1..=maximum).contains(&machine.granted()));
             prop_assert_eq!(machine.used(), open.len() as u32 + reserved);

@@ -11,7 +11,7 @@ use super::memory::ReplyBytes;
 use super::record::Record;
 use super::suspect::Suspicion;
 use crate::error::{Error, ProtocolError, Result};
-use crate::protocol::Shape;
+use crate::protocol::{Discard, Shape};
 use crate::rpc::{Retry, accepted};
 use crate::sync::Mutex;
 use nfsrdma_rdma::contract::Segs;
@@ -141,6 +141,8 @@ pub(super) struct Call {
     pub(super) given_up: bool,
     /// How far the call is suspected of ending connections.
     pub(super) suspicion: Suspicion,
+    /// Why a reply was discarded, and the transmission that it answered; the first one for each.
+    pub(super) discarded: Option<(Discard, u32)>,
     /// What listeners get of its last transmission, if there were listeners.
     pub(super) record: Option<Box<Record>>,
 }
@@ -149,6 +151,18 @@ impl Call {
     /// Payload bytes, sent or received.
     pub(super) fn payload_len(&self) -> u64 {
         (self.shape.argument + self.shape.max_ddp_result) as u64
+    }
+
+    /// A reply to this transmission was discarded. Returns whether one to the transmission before
+    /// was discarded for the same reason: then it is not the connection that spoils the replies.
+    pub(super) fn is_discarded_again(&mut self, why: Discard) -> bool {
+        match self.discarded {
+            Some((_, transmission)) if transmission == self.transmissions => false,
+            before => {
+                self.discarded = Some((why, self.transmissions));
+                before.is_some_and(|(before, _)| before == why)
+            }
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use super::outcome::{Ending, Outcome, REPLY_CHUNK, SINK, SOURCE};
 use super::polling::Local;
 use super::session::Session;
 use crate::error::{Error, Result};
-use crate::protocol::is_reply;
+use crate::protocol::{Discard, is_reply};
 use nfsrdma_rdma::{Invalidation, Memory, WorkId};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -131,8 +131,9 @@ impl Link {
                     // Discarded like a bad header (RFC 8166 section 4.5); the call waits.
                     count(&self.counters.discards);
                     count(&self.counters.violations);
-                    let why = "what is in the Reply chunk is not the reply to its call";
-                    self.shared.reply_discarded(why);
+                    if let Some(error) = self.discarded(&mut call, Discard::NotAReply) {
+                        return self.complete(call, Err(error));
+                    }
                     call.record = None;
                     return self.state.lock().unanswered.push(call);
                 }

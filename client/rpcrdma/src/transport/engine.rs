@@ -227,6 +227,7 @@ impl Engine {
             starved: false,
             given_up: false,
             suspicion: Suspicion::default(),
+            discarded: None,
             record: None,
         };
         self.pick(call.shape.argument + call.shape.max_ddp_result)

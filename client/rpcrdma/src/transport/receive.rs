@@ -5,15 +5,17 @@
 //! the same buffer is posted again. The `Requester` then finds the call by the XID and checks the
 //! chunk lengths. Before the call completes, its registrations are invalidated in every case
 //! (`ending`). A message that cannot be used is discarded (RFC 8166 section 4.5); its call, if
-//! there is one, stays in flight until it times out.
+//! there is one, stays in flight until it times out. If the next transmission gets a reply that is
+//! discarded for the same reason, the call fails.
 
+use super::call::Call;
 use super::counters::count;
 use super::link::Link;
 use super::memory::ReplyBytes;
 use super::outcome::Outcome;
 use super::polling::Local;
 use super::session::Session;
-use crate::error::Error;
+use crate::error::{Error, ProtocolError};
 use crate::protocol::{Discard, Event, ReplyBody};
 use nfsrdma_rdma::{BufMut, Completion, Handle, Memory, WorkId};
 use std::sync::atomic::Ordering::Relaxed;
@@ -121,16 +123,40 @@ impl Link {
                 let error = Error::RdmaError(failure);
                 self.invalidate_chunks(session, local, call, Outcome::Fail(error));
             }
-            Event::Discarded(why) => {
+            Event::Discarded { why, xid } => {
                 self.observe_stray(session, message, invalidated);
                 give(buf);
+                tracing::debug!(server = %self.shared.server, %why, "message discarded");
                 count(&self.counters.discards);
-                tracing::debug!(server = %self.shared.server, ?why, "message discarded");
-                if let Discard::Chunks(violation) = why {
+                if matches!(why, Discard::Chunks(_)) {
                     count(&self.counters.violations);
-                    self.shared.reply_discarded(&violation.to_string());
+                }
+                let Some(xid) = xid else { return };
+                let mut state = self.state.lock();
+                let error = match state.machine.call(xid) {
+                    Some(posted) => self.discarded(&mut posted.call, why),
+                    None => return,
+                };
+                if let Some(error) = error
+                    && let Some(posted) = state.machine.withdraw(xid)
+                {
+                    drop(state);
+                    self.invalidate_chunks(session, local, posted, Outcome::Fail(error));
                 }
             }
         }
+    }
+
+    /// A reply to `call` was discarded. Logs it. Returns the error with which the call ends, if its
+    /// transmission before had the same fate.
+    pub(super) fn discarded(&self, call: &mut Call, why: Discard) -> Option<Error> {
+        if !call.is_discarded_again(why) {
+            self.shared.reply_discarded(&why.to_string());
+            return None;
+        }
+        let procedure = self.shared.procedure(call.procedure);
+        let error = ProtocolError::Discarded { procedure, why };
+        self.shared.call_failed(&error.to_string());
+        Some(Error::PeerMisbehaved(error))
     }
 }

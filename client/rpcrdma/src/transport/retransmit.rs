@@ -149,8 +149,7 @@ impl Link {
 
     /// The error of a call over which the server ended the connections. Logs it.
     fn convicted(&self, call: &Call, why: &str) -> Error {
-        let procedures = self.shared.program.procedures;
-        let procedure = procedures.get(call.procedure).copied().unwrap_or("a call");
+        let procedure = self.shared.procedure(call.procedure);
         let error = ProtocolError::Disconnects {
             times: STRIKES,
             procedure,

@@ -54,6 +54,12 @@ pub(super) struct Logs {
 }
 
 impl Shared {
+    /// The name of a procedure, for messages.
+    pub(super) fn procedure(&self, number: usize) -> &'static str {
+        let name = self.program.procedures.get(number);
+        name.copied().unwrap_or("a call")
+    }
+
     /// A call has waited longer than `timeo` and `retrans` allow. Logged once, until [`Shared::answered`].
     pub(super) fn not_responding(&self) {
         if !self.unresponsive.swap(true, Relaxed) {

@@ -128,6 +128,7 @@ impl Link {
             starved: false,
             given_up: false,
             suspicion: Suspicion::default(),
+            discarded: None,
             record: None,
         }
     }

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use nfsrdma_rdma::{Buf, BufMut, Pool};
 use nfsrdma_xdr::codec::{Encode, padding};
 use nfsrdma_xdr::nfs3::{PROGRAM, ProcedureNumber};
-use nfsrdma_xdr::rpcrdma::{Body, Header};
+use nfsrdma_xdr::rpcrdma::{Body, Header, Segment, WriteChunk};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A habit by its name.
@@ -24,6 +24,11 @@ pub enum Habit {
     /// The first READ whose data go into a Write chunk is answered with a chunk longer than
     /// the one offered
     LyingChunk,
+    /// Each READ whose data go into a Write chunk is answered like that
+    LyingChunks,
+    /// Each Write chunk comes back in another shape: its last used segment split in two, with an
+    /// empty segment at the end, and followed by an empty chunk
+    SplitChunks,
     /// The first READDIRPLUS or READDIR whose reply goes into a Reply chunk has another XID
     /// there than in the transport header
     WrongXid,
@@ -38,6 +43,8 @@ pub struct Odd {
     readlink_inline: bool,
     pub(super) position_zero_limit: bool,
     lying_chunk: bool,
+    lying_chunks: bool,
+    split_chunks: bool,
     wrong_xid: bool,
     /// A bit for the number of each procedure.
     hang_up_over: u32,
@@ -56,6 +63,8 @@ impl Odd {
             readlink_inline: has(Habit::ReadlinkInline),
             position_zero_limit: has(Habit::PositionZeroLimit),
             lying_chunk: has(Habit::LyingChunk),
+            lying_chunks: has(Habit::LyingChunks),
+            split_chunks: has(Habit::SplitChunks),
             wrong_xid: has(Habit::WrongXid),
             hang_up_over: hang_up_over
                 .iter()
@@ -114,24 +123,46 @@ impl Odd {
         (reply, inline)
     }
 
-    /// Makes the returned Write chunk longer than the offered one.
+    /// Makes the returned Write chunk longer than the offered one, or gives it another shape.
     pub(super) fn lie(&self, targets: &Targets, header: &mut Vec<u8>) {
-        if !self.lying_chunk || targets.writes.is_empty() {
+        let lies = self.lying_chunk || self.lying_chunks;
+        let Some(offered) = targets.writes.first().filter(|_| lies || self.split_chunks) else {
             return;
-        }
+        };
         let Ok((mut parsed, _)) = Header::parse(header) else {
             return;
         };
-        if let Body::Msg(chunks) = &mut parsed.body
-            && let (Some(chunk), Some(offered)) =
-                (chunks.writes.first_mut(), targets.writes.first())
-            && let (Some(segment), Some(was)) =
-                (chunk.segments.first_mut(), offered.segments.first())
-            && !LIED.swap(true, Ordering::SeqCst)
+        let (Body::Msg(chunks) | Body::NoMsg(chunks)) = &mut parsed.body else {
+            return;
+        };
+        let Some(chunk) = chunks.writes.first_mut() else {
+            return;
+        };
+        if let Some(segment) = chunk.segments.first_mut()
+            && (self.lying_chunks || self.lying_chunk && !LIED.swap(true, Ordering::SeqCst))
         {
-            segment.length = was.length.saturating_add(4);
-            *header = parsed.to_xdr();
+            segment.length = u32::try_from(offered.len() + 4).unwrap_or(u32::MAX);
         }
+        if self.split_chunks
+            && let Some(at) = chunk.segments.iter().rposition(|s| s.length > 1)
+        {
+            let whole = chunk.segments[at];
+            let half = whole.length / 2;
+            chunk.segments[at].length = half;
+            chunk.segments.insert(at + 1, second_part(whole, half));
+            chunk.segments.push(second_part(whole, whole.length));
+            chunks.writes.push(WriteChunk::default());
+        }
+        *header = parsed.to_xdr();
+    }
+}
+
+/// What is left of a segment behind its first bytes.
+fn second_part(whole: Segment, first: u32) -> Segment {
+    Segment {
+        handle: whole.handle,
+        length: whole.length - first,
+        offset: whole.offset.wrapping_add(u64::from(first)),
     }
 }
 
