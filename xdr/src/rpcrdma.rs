@@ -138,6 +138,8 @@ pub enum ErrorBody {
     ErrVers { low: u32, high: u32 },
     /// The header could not be parsed, or its chunks could not be used.
     ErrChunk,
+    /// A code that the RFC does not define. What follows it is not known.
+    Other(u32),
 }
 
 /// The words that have the same place in every version (RFC 8166 section 4.2).
@@ -278,7 +280,7 @@ impl Header {
                 Body::MsgP { chunks, .. } => 8 + chunks.encoded_len(),
                 Body::Done => 0,
                 Body::Error(ErrorBody::ErrVers { .. }) => 12,
-                Body::Error(ErrorBody::ErrChunk) => 4,
+                Body::Error(ErrorBody::ErrChunk | ErrorBody::Other(_)) => 4,
             }
     }
 
@@ -333,7 +335,7 @@ impl Encode for Header {
     // RDMA_MSG, RDMA_NOMSG:  read list, write list, reply chunk
     // RDMA_MSGP:             align, threshold, read list, write list, reply chunk
     // RDMA_DONE:             nothing
-    // RDMA_ERROR:            1 low high  |  2
+    // RDMA_ERROR:            1 low high  |  2  |  code
     fn encode(&self, to: &mut Encoder) {
         Fixed {
             xid: self.xid,
@@ -360,6 +362,7 @@ impl Encode for Header {
                 to.u32(*high);
             }
             Body::Error(ErrorBody::ErrChunk) => to.u32(ERR_CHUNK),
+            Body::Error(ErrorBody::Other(code)) => to.u32(*code),
         }
     }
 }
@@ -422,12 +425,9 @@ impl Body {
                     high: from.u32()?,
                 },
                 ERR_CHUNK => ErrorBody::ErrChunk,
-                value => {
-                    return Err(DecodeError::Undefined {
-                        what: "rpc_rdma_errcode",
-                        value,
-                    });
-                }
+                // Whatever it means, "an RDMA_ERROR procedure indicates a permanent error" (section
+                // 4.5), and Linux takes it so.
+                code => ErrorBody::Other(code),
             }),
             value => {
                 return Err(DecodeError::Undefined {

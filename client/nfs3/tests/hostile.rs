@@ -264,6 +264,9 @@ async fn what_drafts_of_the_rfc_said_is_taken() {
     leaves_nothing(mounted, pool).await;
 }
 
+//= RFC 8166, Section 4.5
+//= type=test
+//# The rdma_vers field MUST contain the same version that [...]
 #[tokio::test]
 async fn rdma_error_ends_one_call() {
     let error = |seen: &Seen| Act::Send(vec![Header::err_chunk(seen.header.xid, 64).to_xdr()]);
@@ -282,6 +285,42 @@ async fn rdma_error_ends_one_call() {
     };
     let (result, _) = misbehaving(8192, versions).await;
     assert!(matches!(result, Err(NfsError::Refused(_))), "{result:?}");
+    // A code that the RFC does not define is permanent as well, with more words behind it or none.
+    for len in [20, 28] {
+        let unknown = move |seen: &Seen| {
+            let words = [seen.header.xid, 1, 64, 4, 9, 0, 0];
+            let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_be_bytes()).collect();
+            Act::Send(vec![bytes[..len].to_vec()])
+        };
+        let (result, stats) = misbehaving(8192, unknown).await;
+        match result {
+            Err(NfsError::Refused(why)) => assert!(why.contains("code 9"), "{why}"),
+            other => panic!("{other:?}"),
+        }
+        let link = &stats.connections[0];
+        assert_eq!(
+            (link.rdma_errors, link.connects, link.timeouts),
+            (1, 1, 0),
+            "at once"
+        );
+    }
+    // No call has another version, so an RDMA_ERROR that has one is no answer to it.
+    let other = |seen: &Seen| {
+        let errors = [
+            [2, 64, 4, 1, 1, 1],
+            [2, 64, 4, 2, 0, 0],
+            [0, 64, 4, 9, 0, 0],
+        ];
+        let bytes = errors.map(|words| {
+            let words = std::iter::once(seen.header.xid).chain(words);
+            words.flat_map(|w| w.to_be_bytes()).collect()
+        });
+        Act::SendThenAnswer(bytes.to_vec())
+    };
+    let (result, stats) = misbehaving(8192, other).await;
+    assert_eq!(result.unwrap(), 8192);
+    let link = &stats.connections[0];
+    assert_eq!((link.rdma_errors, link.discards, link.connects), (0, 3, 1));
 }
 
 //= RFC 8166, Section 4.2.1
@@ -329,12 +368,12 @@ async fn nonsense_is_discarded_in_silence() {
             vec![],
             words(&[xid]),
             words(&[xid, 1, 64, 0, 0, 0]),
-            // Another version, RDMA_MSGP, RDMA_DONE, unknown procedures and error codes.
+            // Another version, RDMA_MSGP, RDMA_DONE, an unknown procedure, half an ERR_VERS.
             words(&[xid, 2, 64, 0, 0, 0, 0, xid, 1]),
             words(&[xid, 1, 64, 2, 1, 1, 0, 0, 0, xid, 1]),
             words(&[xid, 1, 64, 3, 0, 0, 0]),
             words(&[xid, 1, 64, 9, 0, 0, 0]),
-            words(&[xid, 1, 64, 4, 9, 0, 0]),
+            words(&[xid, 1, 64, 4, 1, 1]),
             // A reply and an RDMA_ERROR with an unknown XID.
             words(&[xid ^ 0x8000_0000, 1, 64, 0, 0, 0, 0, xid ^ 0x8000_0000, 1]),
             words(&[xid ^ 0x8000_0000, 1, 64, 4, 2, 0, 0]),

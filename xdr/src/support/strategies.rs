@@ -463,6 +463,7 @@ pub fn header() -> impl Strategy<Value = rpcrdma::Header> {
         1 => any::<(u32, u32)>()
             .prop_map(|(low, high)| Body::Error(ErrorBody::ErrVers { low, high })),
         1 => LazyJust::new(|| Body::Error(ErrorBody::ErrChunk)),
+        1 => (3u32..).prop_map(|code| Body::Error(ErrorBody::Other(code))),
     ];
     (any::<(u32, u32)>(), body)
         .prop_map(|((xid, credits), body)| rpcrdma::Header::new(xid, credits, body))

@@ -19,7 +19,7 @@
 //! same wrong way: such a reply is not lost, and sending the call again would never help.
 
 use nfsrdma_xdr::codec::DecodeError;
-use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, ErrorBody, Header, HeaderError, WriteChunk};
+use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, ErrorBody, Header, HeaderError, VERSION, WriteChunk};
 use rustc_hash::FxHashMap;
 
 /// A call whose Send was or is about to be posted.
@@ -65,6 +65,9 @@ pub enum Failure {
     /// RDMA_ERROR, ERR_CHUNK.
     #[error("the server could not use the call's header or chunks (ERR_CHUNK)")]
     Chunk,
+    /// RDMA_ERROR with a code that RFC 8166 does not define.
+    #[error("the server reports an RDMA_ERROR of unknown meaning (code {0})")]
+    Other(u32),
 }
 
 /// How a well-formed reply contradicts what was offered.
@@ -228,6 +231,13 @@ impl<C> Requester<C> {
                 return self.discard(fixed.xid, Discard::Malformed(error));
             }
         };
+        //= RFC 8166, Section 4.5
+        //# The rdma_vers field MUST contain the same version that was in the rdma_vers field in the
+        //# failing request;
+        // All requests have version 1.
+        if header.version != VERSION {
+            return self.discard(header.xid, Discard::Version(header.version));
+        }
         let (chunks, inline) = match &header.body {
             Body::Msg(chunks) => (chunks, true),
             Body::NoMsg(chunks) => (chunks, false),
@@ -242,6 +252,7 @@ impl<C> Requester<C> {
                 let failure = match *error {
                     ErrorBody::ErrVers { low, high } => Failure::Version { low, high },
                     ErrorBody::ErrChunk => Failure::Chunk,
+                    ErrorBody::Other(code) => Failure::Other(code),
                 };
                 return match self.finish(&header) {
                     Some(entry) => Event::Failed {
