@@ -10,12 +10,15 @@ pub use nfsrdma_rpcrdma::transport::Driver;
 
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
+use nfsrdma_rpcrdma::throttle::{Throttle, and_more};
 use nfsrdma_xdr::nfs3::{
     Attributes, FileHandle, FsinfoOk, FsstatOk, LinkWcc, PathconfOk, RenameWcc, SetAttributes,
     SpecData, Stable, Status, Verifier, WccData,
 };
 use nfsrdma_xdr::posix_acl::PosixAcl;
+use parking_lot::Mutex;
 use std::future::Future;
+use std::time::Instant;
 use thiserror::Error;
 
 /// Why a call has no result.
@@ -55,6 +58,20 @@ pub enum NfsError {
 }
 
 pub type NfsResult<T> = Result<T, NfsError>;
+
+impl NfsError {
+    /// The error for a server that contradicts itself, the call or the protocol. Logged, once a
+    /// minute at most: the program learns no more than EIO.
+    pub fn misbehaved(what: impl Into<String>) -> Self {
+        static LOG: Mutex<Throttle<Instant>> = Mutex::new(Throttle::new());
+        let what = what.into();
+        if let Some(more) = LOG.lock().event(Instant::now()) {
+            let more = and_more(more);
+            tracing::warn!("a reply of the server makes no sense, its call failed: {what}{more}");
+        }
+        NfsError::PeerMisbehaved(what)
+    }
+}
 
 /// The result of a LOOKUP.
 #[derive(Debug, Clone, Copy)]

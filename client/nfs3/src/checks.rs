@@ -5,7 +5,7 @@ use nfsrdma_xdr::nfs3::*;
 
 /// The error for a server that contradicts itself or the call.
 pub(crate) fn misbehaved<T>(what: impl Into<String>) -> NfsResult<T> {
-    Err(NfsError::PeerMisbehaved(what.into()))
+    Err(NfsError::misbehaved(what))
 }
 
 /// Checks a name to be sent: it must be a component, although RFC 1813 does not require that.

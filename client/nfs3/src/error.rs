@@ -14,7 +14,11 @@ impl From<Error> for NfsError {
             Error::PeerMisbehaved(why @ ProtocolError::Disconnects { .. }) => {
                 NfsError::Disconnects(why.to_string())
             }
-            Error::PeerMisbehaved(why) => NfsError::PeerMisbehaved(why.to_string()),
+            // The transport has logged it.
+            Error::PeerMisbehaved(why @ ProtocolError::Discarded { .. }) => {
+                NfsError::PeerMisbehaved(why.to_string())
+            }
+            Error::PeerMisbehaved(why) => NfsError::misbehaved(why.to_string()),
             Error::Local(why) => NfsError::Local(why.to_string()),
             Error::Cancelled => NfsError::Interrupted,
         }

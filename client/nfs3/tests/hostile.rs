@@ -618,6 +618,27 @@ async fn names_are_components_both_ways() {
     leaves_nothing(mounted, pool).await;
 }
 
+/// What a server says of the stability of data, and NFSv3 does not define, promises nothing.
+#[tokio::test]
+async fn data_of_undefined_stability_are_taken_for_unstable() {
+    let server = Server::scripted::<Write>(|_, _| {
+        tamper(|_, results| {
+            let at = results.len() - 12;
+            results[at..at + 4].copy_from_slice(&3u32.to_be_bytes());
+        })
+    });
+    let (mounted, pool) = server.mount(&options()).await;
+    let f = server.plant(b"f", b"");
+    let data = source(&pool, &pattern(5000, 1), 4096);
+    let result = mounted
+        .client
+        .write(&cred(), &f, 0, data, Stable::FileSync)
+        .await;
+    let done = result.unwrap();
+    assert_eq!((done.count, done.committed), (5000, Stable::Unstable));
+    leaves_nothing(mounted, pool).await;
+}
+
 #[tokio::test]
 async fn a_write_that_took_more_than_was_sent_or_nothing_is_an_error() {
     for count in [0u32, 5001, u32::MAX] {

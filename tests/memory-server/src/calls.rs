@@ -57,7 +57,7 @@ fn page(
     if cookie != 0 && given != now {
         return Err(Status::BadCookie);
     }
-    let (bare, repeat) = (tree.bare, tree.cookies_repeat);
+    let (bare, repeat, zero) = (tree.bare, tree.cookies_repeat, tree.cookie_zero);
     let (id, dir) = tree.dir(handle)?;
     let parent = dir.parent;
     let mut raw: Vec<(u64, Box<[u8]>, Id)> = Vec::new();
@@ -86,7 +86,11 @@ fn page(
         DirEntry {
             fileid: attributes.fileid,
             name,
-            cookie: repeat.map_or(cookie, |repeat| cookie % repeat),
+            cookie: match repeat {
+                Some(repeat) => cookie % repeat,
+                None if zero == Some(cookie) => 0,
+                None => cookie,
+            },
             attributes: told.then_some(attributes),
             handle: told.then(|| tree.handle(child)),
         }

@@ -201,6 +201,11 @@ impl MemoryServer {
         self.tree.lock().cookies_repeat = Some(period);
     }
 
+    /// Gives the entry of this cookie the cookie 0.
+    pub fn zero_cookie(&self, of: u64) {
+        self.tree.lock().cookie_zero = Some(of);
+    }
+
     /// Answers READDIRPLUS without handles and attributes.
     pub fn bare_entries(&self) {
         self.tree.lock().bare = true;

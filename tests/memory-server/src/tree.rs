@@ -74,6 +74,8 @@ pub(super) struct Tree {
     pub(super) whole_seconds: bool,
     /// Cookies are returned modulo this number.
     pub(super) cookies_repeat: Option<u64>,
+    /// The cookie that is given as 0.
+    pub(super) cookie_zero: Option<u64>,
     free_fileids: Vec<u64>,
 }
 
@@ -108,6 +110,7 @@ impl Tree {
             offset: 0,
             whole_seconds: false,
             cookies_repeat: None,
+            cookie_zero: None,
             free_fileids: Vec::new(),
         };
         let body = Body::Dir(Dir {

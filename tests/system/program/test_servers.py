@@ -198,6 +198,21 @@ def test_an_object_of_a_type_nfs_does_not_define_spoils_no_directory(server):
     assert len(lines) == 1, log.read_text()
 
 
+def test_a_status_nfs_does_not_define_is_an_input_output_error_and_a_line_of_the_log():
+    with scripted() as (server, command):
+        log = server.base / "log"
+        expect(server.mount("noac", "--log", log), 0)
+        (server.export / "file").write_bytes(b"x")
+        command("fail GETATTR=10099")
+        for _ in range(3):
+            assert "Input/output error" in run("stat", server.mnt / "file").stderr
+        command("clear")
+        expect(run("stat", server.mnt / "file"), 0)
+        text = log.read_text()
+    lines = [line for line in text.splitlines() if "makes no sense" in line]
+    assert len(lines) == 1 and "GETATTR" in lines[0] and "10099" in lines[0], text
+
+
 class MarkerProxy(threading.Thread):
     """A peer between client and responder that asks for MPA markers, checks them, and removes them (no CRC)."""
 

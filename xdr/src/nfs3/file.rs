@@ -74,8 +74,9 @@ impl<'a> Decode<'a> for ReadOk<'a> {
 pub type ReadRes<'a> = Reply<ReadOk<'a>, Option<Attributes>>;
 
 xdr_enum! {
-    /// stable_how: whether written data must be on stable storage when the reply is sent.
-    Stable {
+    /// stable_how: whether written data must be on stable storage when the reply is sent. On the
+    /// wire, a value that RFC 1813 does not define promises nothing.
+    Stable or Unstable {
         Unstable = 0,
         DataSync = 1,
         FileSync = 2,

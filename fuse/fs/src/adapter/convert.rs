@@ -39,10 +39,10 @@ fn device(of: SpecData) -> u32 {
     of.minor & 0xff | (of.major & 0xfff) << 8 | (of.minor & 0xf_ff00) << 12
 }
 
+/// A time as programs see it. Nothing but "nanoseconds" (RFC 1813 section 2.5, nfstime3) says that
+/// there are less than 10^9: more are shown as the last of the second.
 fn time(of: Time) -> SystemTime {
-    UNIX_EPOCH
-        + Duration::from_secs(of.seconds.into())
-        + Duration::from_nanos(of.nanoseconds.into())
+    UNIX_EPOCH + Duration::new(of.seconds.into(), of.nanoseconds.min(999_999_999))
 }
 
 /// Attributes in FUSE's form. `fileid` is the inode number that stat(2) shows.
@@ -172,6 +172,21 @@ mod tests {
         let of = |major, minor| device(SpecData { major, minor });
         assert_eq!(of(8, 1), 0x801);
         assert_eq!(of(0x103, 0x12345), 0x1231_0345);
+    }
+
+    #[test]
+    fn a_time_has_less_than_a_second_of_nanoseconds() {
+        for (nanoseconds, shown) in [
+            (999_999_999, 999_999_999),
+            (1_000_000_000, 999_999_999),
+            (u32::MAX, 999_999_999),
+        ] {
+            let at = Time {
+                seconds: 5,
+                nanoseconds,
+            };
+            assert_eq!(time(at), UNIX_EPOCH + Duration::new(5, shown));
+        }
     }
 
     #[test]

@@ -35,6 +35,9 @@ const MOST_VAIN_RESTARTS: u32 = 16;
 const PAGES_BYTES: usize = 4 << 20;
 /// The least size of a page that is requested: many entries of the longest name.
 const LEAST_PAGE: usize = 4096;
+/// The position after an entry to which the server gives cookie 0, towards the kernel.
+const NOWHERE: u64 = u64::from_be_bytes(*b"nowhere!");
+
 /// How long a page that was requested ahead may wait for the kernel.
 const AHEAD_AGE: Nanos = 1_000_000_000;
 
@@ -351,21 +354,22 @@ impl<N: Nfs3> Fs<N> {
         &self,
         dir: &DirHandle,
         cookie: u64,
-        page: DirPage,
+        mut page: DirPage,
         stamp: Stamp,
         epoch: u64,
     ) -> FsResult<Part> {
         let inode = &dir.inode;
         self.apply_post_op_attr(inode, stamp, page.dir.as_ref());
         let last = page.entries.last().map(|entry| entry.cookie);
-        if !page.eof && last.is_none_or(|last| last == cookie) {
-            let error = NfsError::PeerMisbehaved("a directory page without progress".into());
-            return Err(error.into());
+        if !page.eof && last.is_none_or(|last| last == cookie || last == 0) {
+            return Err(NfsError::misbehaved("a directory page without progress").into());
         }
-        // Cookie 0 means the beginning of the directory.
-        if page.entries.iter().any(|entry| entry.cookie == 0) {
-            return Err(going_round());
+        // Cookie 0 means the beginning of the directory, so nothing can be read after such an
+        // entry. As long as the page is at hand, the kernel can go on from there.
+        for entry in page.entries.iter_mut().filter(|entry| entry.cookie == 0) {
+            entry.cookie = NOWHERE;
         }
+        let last = page.entries.last().map(|entry| entry.cookie);
         let next = last.unwrap_or(cookie);
         let unchanged = {
             let mut state = inode.state.lock();

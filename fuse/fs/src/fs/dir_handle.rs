@@ -188,7 +188,7 @@ impl Listing {
 
 /// The error for cookies that lead back to an earlier position: the listing would never end.
 pub(super) fn going_round() -> FsError {
-    NfsError::PeerMisbehaved("a directory whose positions repeat".into()).into()
+    NfsError::misbehaved("a directory whose positions repeat").into()
 }
 
 impl Part {

@@ -110,7 +110,7 @@ impl<N: Nfs3> Fs<N> {
             match call.await {
                 Ok(done) => {
                     if done.count == 0 {
-                        return Err(NfsError::PeerMisbehaved("WRITE took nothing".into()).into());
+                        return Err(NfsError::misbehaved("WRITE took nothing").into());
                     }
                     if done.committed != Stable::FileSync {
                         // RFC 1813 section 3.3.7 forbids this answer; a COMMIT makes the data

@@ -509,7 +509,7 @@ impl<N: Nfs3> Fs<N> {
 
 /// The error for a reply to READ that has no data, and does not say that the file ends.
 fn nothing_before_the_end() -> FsError {
-    NfsError::PeerMisbehaved("READ returned nothing before the end".into()).into()
+    NfsError::misbehaved("READ returned nothing before the end").into()
 }
 
 fn span(pieces: &[Piece]) -> Range<u64> {

@@ -167,6 +167,35 @@ fn a_directory_that_goes_round_in_a_loop_is_an_error() {
     }
 }
 
+/// The position after one entry is said to be the beginning of the directory.
+#[test]
+fn a_cookie_of_zero_spoils_no_listing() {
+    // The cookies of `.` and `..` are 1 and 2, so those of the names are 3 to 52.
+    for zero in [3, 20, 52] {
+        for step in [1, 7, 1000] {
+            let m = Mount::of(&MemoryServer::new(), small());
+            let names = plant(&m.server, 50);
+            m.server.zero_cookie(zero);
+            assert_eq!(m.list(ROOT, step, |_| {}), names, "{zero} {step}");
+        }
+    }
+    // But nothing can be read after a page that ends with it.
+    let limits = Limits {
+        rtmax: 4096,
+        wtmax: 4096,
+        dtpref: 1000,
+        max_file_size: 1 << 30,
+    };
+    let m = Mount::of(&MemoryServer::with(limits, 0), small());
+    plant(&m.server, 500);
+    let opened = block_on(m.fs.opendir(&m.cred, ROOT)).unwrap();
+    let first = block_on(m.fs.readdir(opened.handle, 0)).unwrap();
+    let last = first.entries().last().unwrap().cookie;
+    m.fs.releasedir(opened.handle).unwrap();
+    m.server.zero_cookie(last);
+    assert_eq!(errno(m.try_list(ROOT, 7, |_| {})), libc::EIO);
+}
+
 /// The kernel takes a page of the server in small steps, between which programs may rename. It puts
 /// what it is given in the place of what it knows of the name.
 #[test]

@@ -6,8 +6,8 @@ use std::str::FromStr;
 /// What happens to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// It is answered with this error, and not executed.
-    Status(Status),
+    /// It is answered with this nfsstat3, and not executed.
+    Status(u32),
     /// It is executed, but not answered.
     Lost,
     /// It is executed, and its connection ends without a reply.
@@ -64,14 +64,17 @@ impl FromStr for Failing {
         let failure = match failure {
             "LOST" => Failure::Lost,
             "HANGUP" => Failure::Hangup,
-            name => Failure::Status(
-                *Status::ALL
+            name => Failure::Status(match name.parse() {
+                // A number may be one that NFS does not define.
+                Ok(number) if number != Status::Ok as u32 => number,
+                _ => *Status::ALL
                     .iter()
                     .find(|status| {
                         status.name().eq_ignore_ascii_case(name) && **status != Status::Ok
                     })
-                    .ok_or_else(|| format!("{name} is no error of NFS version 3"))?,
-            ),
+                    .ok_or_else(|| format!("{name} is no error of NFS version 3"))?
+                    as u32,
+            }),
         };
         Ok(Failing {
             procedure: procedure(name)?,
@@ -141,6 +144,7 @@ mod tests {
             "WRITE=LOST/x",
             "NULL=LOST",
             "WRITE=OK",
+            "WRITE=0",
         ] {
             assert!(wrong.parse::<Failing>().is_err(), "{wrong}");
         }
@@ -149,7 +153,7 @@ mod tests {
     #[test]
     fn so_many_calls_of_one_procedure_fail() {
         let mut failures = failures(&["WRITE=DQUOT:2", "WRITE=HANGUP:1", "mkdir=LOST"]);
-        let quota = Failure::Status(Status::DQuot);
+        let quota = Failure::Status(Status::DQuot as u32);
         let write = ProcedureNumber::Write;
         let seen: Vec<_> = (0..4).map(|_| failures.next(write)).collect();
         assert_eq!(
@@ -165,7 +169,7 @@ mod tests {
     #[test]
     fn each_third_call_of_any_procedure_fails() {
         let mut failures = failures(&["ANY=JUKEBOX:2/3"]);
-        let jukebox = Some(Failure::Status(Status::JukeBox));
+        let jukebox = Some(Failure::Status(Status::JukeBox as u32));
         let seen: Vec<_> = ProcedureNumber::ALL[1..10]
             .iter()
             .map(|p| failures.next(*p))

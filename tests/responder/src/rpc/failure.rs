@@ -1,12 +1,12 @@
 //! The results of an NFS call that fails before the file system is asked.
 
-use nfsrdma_xdr::codec::{Encode, Encoder};
-use nfsrdma_xdr::nfs3::{ProcedureNumber, Status};
+use nfsrdma_xdr::codec::Encoder;
+use nfsrdma_xdr::nfs3::ProcedureNumber;
 
-/// A failure without any attributes.
+/// A failure with this nfsstat3, without any attributes.
 pub(super) fn fail(
     procedure: ProcedureNumber,
-    status: Status,
+    status: u32,
     out: &mut Encoder,
 ) -> Option<nfsrdma_rdma::Buf> {
     let words = match procedure {
@@ -24,7 +24,7 @@ pub(super) fn fail(
         ProcedureNumber::Link => 3,
         _ => 1,
     };
-    status.encode(out);
+    out.u32(status);
     for _ in 0..words {
         out.bool(false);
     }

@@ -51,7 +51,7 @@ impl Service {
                     Err(error) => match refusal(error) {
                         // Every failed result begins with absent attributes: one word for each that
                         // the procedure has.
-                        Some(status) => return Ok(fail(procedure, status, out)),
+                        Some(status) => return Ok(fail(procedure, status as u32, out)),
                         None => return Err(error.into()),
                     },
                 }
