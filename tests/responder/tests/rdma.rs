@@ -165,6 +165,20 @@ fn read_without_a_chunk_is_inline_and_a_failure_leaves_the_chunk_unused() {
         let answer = requester.call(6, body, &call::<Read>(6, &args));
         assert_eq!(answer.lists().writes[..], [WriteChunk::default()]);
         assert_eq!(answer.results(), &results[..]);
+        // A second chunk would be for a second result, which READ does not have.
+        let spare = requester.sink(1000);
+        let second = write_chunk(&[&spare]);
+        let body = Body::Msg(ChunkLists {
+            writes: [WriteChunk::default(), second].into_iter().collect(),
+            ..Default::default()
+        });
+        let answer = requester.call(8, body, &call::<Read>(8, &args));
+        let returned = &answer.lists().writes;
+        assert_eq!((returned.len(), returned[0].segments.len()), (2, 0));
+        assert_eq!(returned[1].segments.len(), 1);
+        assert!(returned[1].is_empty(), "unused");
+        assert_eq!(answer.results(), &results[..]);
+        assert!(requester.take(spare).iter().all(|&byte| byte == 0xee));
         // READ of a directory fails: the chunk is returned with empty segments.
         let sinks = [requester.sink(10), requester.sink(20)];
         let chunk = write_chunk(&sinks.each_ref());

@@ -206,8 +206,11 @@ pub fn reply(
     let mut writes = Vec::with_capacity(targets.writes.len());
     let mut pushes = Vec::new();
     let mut left = payload;
+    // The result that belongs to the next chunk: each chunk in the list's order is for one
+    // DDP-eligible result (section 4.3.2.1), and no result of NFSv3 has more than one.
+    let mut next = payload;
     for chunk in &targets.writes {
-        match left {
+        match next.take() {
             //= RFC 8166, Section 4.3.2.3
             //# The Responder MUST return the corresponding result data item inline and MUST return
             //# an empty Write chunk in that Write list position in the RPC Reply message.
