@@ -232,6 +232,7 @@ impl<P: Provider> Provider for Faulty<P> {
                 ended: None,
             }),
             peer_private_data: connection.peer_private_data,
+            greeting: connection.greeting,
         })
     }
 

@@ -294,6 +294,9 @@ pub struct Connection {
     pub completions: Box<dyn CompletionQueue>,
     /// The private data of the peer's request or acceptance. Some transports pad them with zeros.
     pub peer_private_data: Vec<u8>,
+    /// The messages that set the connection up, of the initiator and of the responder, as they were
+    /// on the wire; only for the initiator, and only where the provider makes them itself.
+    pub greeting: Option<[Vec<u8>; 2]>,
 }
 
 impl fmt::Debug for Connection {

@@ -253,6 +253,7 @@ impl Draft {
             queue_pair: Arc::new(Poster(core.clone())),
             completions: Box::new(Poller::new(core)),
             peer_private_data,
+            greeting: None,
         }
     }
 }

@@ -293,6 +293,7 @@ impl Provider for Wires {
             queue_pair: Arc::new(Pair(wire.clone())),
             completions: Box::new(Completions(wire)),
             peer_private_data: Vec::new(),
+            greeting: None,
         })
     }
 

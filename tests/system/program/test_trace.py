@@ -177,7 +177,14 @@ def test_capture_is_dissected(server):
         assert seen == calls, (kind, seen, calls)
     opcodes = Counter(tshark(whole.out, "-Y", "iwarp_rdma", "-T", "fields", "-e", "iwarp_rdma.opcode"))
     assert len(opcodes) >= 5, f"no Sends, Reads and Writes in {opcodes}"
-    assert len(tshark(whole.out, "-Y", "iwarp_mpa.req || iwarp_mpa.rep")) == 2
+    # The set-up of the connection as it was on the wire: a request and a reply of revision 2 with IRD and ORD (RFC
+    # 6581), both with the private data of RFC 8797, that ask for CRCs, which the packets have.
+    shown = ("-T", "fields", "-e", "iwarp_mpa.rev", "-e", "iwarp_mpa.crc_flag", "-e", "iwarp_mpa.privatedata")
+    setup = [line.split("\t") for line in tshark(whole.out, "-Y", "iwarp_mpa.req || iwarp_mpa.rep", *shown)]
+    assert [(rev, crc) for rev, crc, _ in setup] == [("2", "1")] * 2, setup
+    assert all(data.replace(":", "")[8:].startswith("f6ab0e18") for _, _, data in setup), setup
+    checks = [line for line in tshark(whole.out, "-O", "iwarp_mpa", "-Y", "iwarp_mpa.fpdu") if "CRC check" in line]
+    assert checks and all("Good CRC32" in line for line in checks), checks[:3]
     assert len(tshark(few.out)) == 20
     # The data of READ replies is cut off, and tshark misses it.
     malformed = [line for line in tshark(cut.out, "-Y", "_ws.malformed") if "READ Reply" not in line]

@@ -80,8 +80,10 @@ pub(crate) fn connect(
             return Err(unacceptable.error);
         }
     };
+    let request = handshake::request(&terms, &params.private_data);
+    let greeting = [request.to_bytes(), reply.to_bytes()];
     let role = Role::Initiator;
-    establish(
+    let connection = establish(
         options,
         params,
         stream,
@@ -89,7 +91,11 @@ pub(crate) fn connect(
         agreed,
         receives,
         reply.private_data,
-    )
+    )?;
+    Ok(Connection {
+        greeting: Some(greeting),
+        ..connection
+    })
 }
 
 /// Opens the TCP connection.
@@ -370,5 +376,6 @@ pub(crate) fn establish(
         queue_pair: Arc::new(IwarpQueuePair(shared.clone())),
         completions: Box::new(IwarpCompletionQueue::new(shared, rx, options.spin)),
         peer_private_data,
+        greeting: None,
     })
 }

@@ -284,6 +284,7 @@ impl Incoming for LoopbackIncoming {
             queue_pair: theirs.0,
             completions: theirs.1,
             peer_private_data: self.provider.on_the_wire(&params.private_data),
+            greeting: None,
         }));
         drop(state);
         self.request.answer.something.notify_all();
@@ -291,6 +292,7 @@ impl Incoming for LoopbackIncoming {
             queue_pair: ours.0,
             completions: ours.1,
             peer_private_data: self.provider.on_the_wire(&self.request.params.private_data),
+            greeting: None,
         })
     }
 

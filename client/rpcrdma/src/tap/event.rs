@@ -39,11 +39,14 @@ pub struct Connected {
     /// Private data sent and received when connecting.
     pub own_private_data: Vec<u8>,
     pub peer_private_data: Vec<u8>,
+    /// The messages that set the connection up, if the provider knows them.
+    pub greeting: Option<[Vec<u8>; 2]>,
 }
 
 impl Connected {
     pub(super) fn cost(&self) -> usize {
-        self.own_private_data.len() + self.peer_private_data.len()
+        let greeting = self.greeting.iter().flatten().map(Vec::len);
+        self.own_private_data.len() + self.peer_private_data.len() + greeting.sum::<usize>()
     }
 }
 

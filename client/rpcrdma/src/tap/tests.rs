@@ -165,6 +165,7 @@ async fn connections_and_the_end() {
             peer: ([127, 0, 0, 1], 2).into(),
             own_private_data: vec![],
             peer_private_data: vec![],
+            greeting: None,
         })
     };
     tap.connected(connected(1));

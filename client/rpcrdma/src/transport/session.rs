@@ -115,6 +115,7 @@ pub(super) fn establish(
         peer: queue_pair.peer_addr(),
         own_private_data: own.encode().to_vec(),
         peer_private_data: connection.peer_private_data,
+        greeting: connection.greeting,
     };
     Ok(Established {
         session: Arc::new(Session {

@@ -37,6 +37,7 @@ pub(super) struct Connected {
     pub(super) peer: SocketAddr,
     pub(super) own_private_data: Vec<u8>,
     pub(super) peer_private_data: Vec<u8>,
+    pub(super) greeting: Option<[Vec<u8>; 2]>,
 }
 
 /// Bytes that are not a frame.
@@ -81,6 +82,10 @@ fn put(event: &Event, to: &mut Encoder) -> bool {
             to.opaque(connected.peer.to_string().as_bytes());
             to.opaque(&connected.own_private_data);
             to.opaque(&connected.peer_private_data);
+            to.bool(connected.greeting.is_some());
+            for message in connected.greeting.iter().flatten() {
+                to.opaque(message);
+            }
         }
         Event::Disconnected(gone) => {
             to.u32(DISCONNECTED);
@@ -196,6 +201,12 @@ fn offer(from: &mut Decoder<'_>) -> Result<ChunkLists> {
     }
 }
 
+/// A message that sets up a connection: 20 bytes, and up to 512 of private data (RFC 5044 section
+/// 7.1.1).
+fn greeting(from: &mut Decoder<'_>) -> Result<Vec<u8>> {
+    Ok(from.opaque("MPA frame", 532)?.to_vec())
+}
+
 /// Decodes a frame that [`split`] returned.
 pub(super) fn decode(bytes: &[u8]) -> Result<Frame> {
     let mut from = Decoder::new(bytes);
@@ -209,6 +220,10 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Frame> {
             peer: address(from)?,
             own_private_data: from.opaque("private data", 512)?.to_vec(),
             peer_private_data: from.opaque("private data", 512)?.to_vec(),
+            greeting: match from.bool()? {
+                true => Some([greeting(from)?, greeting(from)?]),
+                false => None,
+            },
         }),
         DISCONNECTED => Frame::Disconnected {
             connection: from.u64()?,
@@ -316,6 +331,7 @@ mod tests {
             peer: "10.0.0.1:20049".parse().unwrap(),
             own_private_data: vec![1],
             peer_private_data: vec![],
+            greeting: Some([vec![5; 28], vec![6; 532]]),
         });
         let (_, frame) = one(&Event::Connected(connected.clone()));
         let Frame::Connected(got) = frame else {
@@ -326,6 +342,7 @@ mod tests {
             (got.transport.as_str(), &got.own_private_data[..]),
             ("verbs", &[1][..])
         );
+        assert_eq!(got.greeting, connected.greeting);
         assert_eq!(one(&Event::Lost(9)).1, Frame::Lost(9));
         assert_eq!(end(), [0, 0, 0, 4, 0, 0, 0, 6]);
         assert_eq!(decode(&end()[4..]), Ok(Frame::End));

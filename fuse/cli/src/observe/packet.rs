@@ -2,15 +2,15 @@
 //! and TCP, with MPA, DDP and RDMAP (RFC 5044, 5041, 5040) in it, for every provider.
 //!
 //! It is iWARP and not InfiniBand for this reason: Wireshark recognises MPA by the first two frames
-//! of the connection, which can be reconstructed from what both sides announced, and then finds
-//! RPC-over-RDMA without any setting. For an InfiniBand connection it needs the messages of the
-//! communication manager, which this program does not have. The MPA frames announce no CRC and no
-//! markers, so that nothing has to be computed over data that a snapshot length may have cut.
+//! of the connection, and then finds RPC-over-RDMA without any setting. For an InfiniBand connection
+//! it needs the messages of the communication manager, which this program does not have. The MPA
+//! frames are those that were on the wire; for a connection that had none they are made from the
+//! private data, of revision 1. Only the flag for markers is left out, as the packets have none.
 
 use super::frame::Connected;
 use etherparse::{Ethernet2Header, IpNumber, Ipv4Header, Ipv6Header, TcpHeader, ether_type};
 use nfsrdma_iwarp::wire::ddp::{QN_READ_REQUEST, QN_SEND, Tagged, Untagged};
-use nfsrdma_iwarp::wire::mpa::{Frame, FrameKind, fpdu_len, padding};
+use nfsrdma_iwarp::wire::mpa::{Crc, Frame, FrameHeader, FrameKind, fpdu_len, padding};
 use nfsrdma_iwarp::wire::rdmap::{Opcode, ReadRequest};
 use nfsrdma_rpcrdma::tap::{Data, Incoming};
 use nfsrdma_xdr::rpcrdma::Segment;
@@ -29,6 +29,8 @@ const SERVER: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const RECONSTRUCTED: &str = "put together from the chunk lists of the call and its reply";
 /// The comment of packets of the connection itself.
 const MADE_UP: &str = "made from what both sides said while connecting";
+/// The comment of MPA frames that were on the wire.
+const AS_IT_WAS: &str = "as it was on the wire, but for the flag for markers";
 
 /// One packet, which may be cut.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,6 +74,8 @@ pub(super) struct Conversation {
     server: Direction,
     /// The last STag made up for a destination of RDMA Reads, since no message has the real ones.
     sinks: u32,
+    /// Whether one side asked for CRCs.
+    crc: bool,
     packets: Vec<Packet>,
 }
 
@@ -102,6 +106,7 @@ impl Conversation {
             client: Direction::default(),
             server: Direction::default(),
             sinks: 0,
+            crc: false,
             packets: Vec::new(),
         };
         conversation.begin(connected);
@@ -130,20 +135,15 @@ impl Conversation {
         self.packet(From::Client, time, syn, &[], 0, made_up);
         self.packet(From::Server, time, both, &[], 0, made_up);
         self.packet(From::Client, time, ack, &[], 0, made_up);
-        let frame = |kind, private_data: &[u8]| Frame {
-            kind,
-            markers: false,
-            crc: false,
-            reject: false,
-            revision: 1,
-            enhanced: None,
-            private_data: private_data.to_vec(),
+        let (frames, comment) = match greeting(connected) {
+            Some(frames) => (frames, AS_IT_WAS),
+            None => (made_up_frames(connected), MADE_UP),
         };
-        let request = frame(FrameKind::Request, &connected.own_private_data).to_bytes();
-        let reply = frame(FrameKind::Reply, &connected.peer_private_data).to_bytes();
-        for (from, bytes) in [(From::Client, request), (From::Server, reply)] {
+        self.crc = frames.iter().any(|frame| frame.crc);
+        for (from, frame) in [From::Client, From::Server].into_iter().zip(frames) {
             let push = Flags { psh: true, ..ack };
-            self.packet(from, time, push, &bytes, bytes.len(), made_up);
+            let bytes = frame.to_bytes();
+            self.packet(from, time, push, &bytes, bytes.len(), Some(comment));
         }
     }
 
@@ -258,7 +258,7 @@ impl Conversation {
     }
 
     /// Adds a ULPDU in an FPDU in a TCP segment (RFC 5044 section 4): length, ULPDU, padding, and
-    /// the CRC field, which is zero because neither side asked for CRCs.
+    /// the CRC field, which is zero if neither side asked for CRCs.
     fn fpdu(
         &mut self,
         from: From,
@@ -273,7 +273,9 @@ impl Conversation {
         bytes.extend_from_slice(header);
         bytes.extend_from_slice(&payload.bytes);
         if payload.bytes.len() == payload.length {
-            bytes.resize(bytes.len() + padding(ulpdu) + 4, 0);
+            bytes.resize(bytes.len() + padding(ulpdu), 0);
+            let crc = if self.crc { Crc::of(&bytes) } else { [0; 4] };
+            bytes.extend_from_slice(&crc);
         }
         let flags = Flags {
             ack: true,
@@ -381,6 +383,41 @@ impl Conversation {
         let direction = self.direction(from);
         direction.next = direction.next.wrapping_add(counted);
     }
+}
+
+/// The MPA frames that set the connection up, without the flag for markers.
+fn greeting(connected: &Connected) -> Option<[Frame; 2]> {
+    let frame = |kind, bytes: &[u8]| {
+        let (header, body) = bytes.split_first_chunk()?;
+        let header = FrameHeader::parse(kind, header).ok()?;
+        let frame = Frame::from_parts(kind, header, body)?;
+        Some(Frame {
+            markers: false,
+            ..frame
+        })
+    };
+    let [request, reply] = connected.greeting.as_ref()?;
+    Some([
+        frame(FrameKind::Request, request)?,
+        frame(FrameKind::Reply, reply)?,
+    ])
+}
+
+/// Frames for a connection that had none.
+fn made_up_frames(connected: &Connected) -> [Frame; 2] {
+    let frame = |kind, private_data: &[u8]| Frame {
+        kind,
+        markers: false,
+        crc: false,
+        reject: false,
+        revision: 1,
+        enhanced: None,
+        private_data: private_data.to_vec(),
+    };
+    [
+        frame(FrameKind::Request, &connected.own_private_data),
+        frame(FrameKind::Reply, &connected.peer_private_data),
+    ]
 }
 
 /// The bytes `at..at + length`, as far as they are known.

@@ -11,6 +11,7 @@ fn connected(local: &str, peer: &str) -> Connected {
         peer: peer.parse().unwrap(),
         own_private_data: vec![0xf6, 0xab, 0x0e, 0x18, 1, 1, 3, 3],
         peer_private_data: vec![],
+        greeting: None,
     }
 }
 
@@ -49,6 +50,35 @@ fn the_beginning_in_bytes() {
     let (reply, sequence, acknowledged) = tcp(&packets[4]);
     assert_eq!(reply, b"MPA ID Rep Frame\x00\x01\x00\x00");
     assert_eq!((sequence, acknowledged), (1, 29));
+}
+
+#[test]
+fn a_greeting_is_shown_as_it_was() {
+    // Revision 2, markers and CRC; the enhanced set-up fields before the private data.
+    let request = b"MPA ID Req Frame\x50\x02\x00\x06\x00\x08\x00\x00hi";
+    let reply = b"MPA ID Rep Frame\x90\x02\x00\x05\x00\x00\x00\x08!";
+    let greeting = Some([request.to_vec(), reply.to_vec()]);
+    let mut conversation = Conversation::new(&Connected {
+        greeting,
+        ..connected("10.0.0.1:1000", "10.0.0.2:20049")
+    });
+    conversation.outgoing(SystemTime::UNIX_EPOCH, &data(b"hello"));
+    let packets = conversation.take();
+    assert_eq!(tcp(&packets[3]).0, request);
+    let mut unmarked = *reply;
+    unmarked[16] = 0x10;
+    assert_eq!(tcp(&packets[4]).0, unmarked);
+    assert_eq!(packets[4].comment, Some(AS_IT_WAS));
+    let fpdu = tcp(&packets[5]).0;
+    let (before, crc) = fpdu.split_at(fpdu.len() - 4);
+    assert_eq!(crc, Crc::of(before));
+    // What makes no sense is not shown.
+    let mut conversation = Conversation::new(&Connected {
+        greeting: Some([vec![0; 28], reply.to_vec()]),
+        ..connected("10.0.0.1:1000", "10.0.0.2:20049")
+    });
+    let packets = conversation.take();
+    assert_eq!(packets[4].comment, Some(MADE_UP));
 }
 
 #[test]
