@@ -37,9 +37,9 @@ impl Denied {
     /// The code for a tagged segment (RFC 5041 section 7.2).
     pub fn tagged(self) -> TerminateCode {
         match self {
-            Denied::Invalid => TerminateCode::DDP_INVALID_STAG,
-            // DDP has no access rights; RDMAP has a code for the error.
-            Denied::Rights => TerminateCode::RDMAP_ACCESS_RIGHTS,
+            // DDP has no code for access rights, and RDMAP's is for RDMA Read Requests and for Sends
+            // that invalidate (RFC 5040 Figure 10): for this operation there is no such STag.
+            Denied::Invalid | Denied::Rights => TerminateCode::DDP_INVALID_STAG,
             Denied::Bounds => TerminateCode::DDP_BASE_OR_BOUNDS,
             Denied::Wrap => TerminateCode::DDP_TO_WRAP,
         }

@@ -171,14 +171,12 @@ fn tagged_buffer_errors() {
     refuses(write(|s, b| (s, b + 1), w), Code::DDP_BASE_OR_BOUNDS);
     refuses(write(|s, b| (s, b - 1), w), Code::DDP_BASE_OR_BOUNDS);
     refuses(write(|s, _| (s, u64::MAX - 10), w), Code::DDP_TO_WRAP);
-    refuses(
-        write(|s, b| (s, b), Access::Read),
-        Code::RDMAP_ACCESS_RIGHTS,
-    );
-    refuses(
-        write(|s, b| (s, b), Access::ReadSink),
-        Code::RDMAP_ACCESS_RIGHTS,
-    );
+    // Only an RDMA Read Request, or a Send that invalidates, causes a remote protection error of
+    // RDMAP (RFC 5040 Figure 10).
+    for other in [Access::Read, Access::ReadSink] {
+        let t = refuses(write(|s, b| (s, b), other), Code::DDP_INVALID_STAG);
+        assert!(t.segment.is_some() && t.read_request.is_none());
+    }
 }
 
 //= RFC 5040, Section 5.1
