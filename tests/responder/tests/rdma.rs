@@ -11,12 +11,14 @@ use common::Dirs;
 use nfsrdma_iwarp::{IwarpOptions, IwarpProvider};
 use nfsrdma_rdma::Provider;
 use nfsrdma_rdma_testing::loopback::Loopback;
+use nfsrdma_responder::rpc::Stage;
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Payload};
 use nfsrdma_xdr::nfs3::*;
 use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, ErrorBody, Header, WriteChunk};
 use proptest::prelude::ProptestConfig;
 use requester::*;
 use std::sync::Arc;
+use std::time::Duration;
 
 fn providers() -> Vec<Arc<dyn Provider>> {
     let crc = IwarpOptions {
@@ -313,10 +315,19 @@ fn write_comes_by_a_reduced_chunk() {
         let answer = requester.call(20, with(position), encoder.as_slice());
         assert_eq!(written(answer.results()), 524_287);
         assert!(std::fs::read(&path).unwrap()[10..] == data);
-        // The same chunk for a procedure that cannot have one.
-        let getattr = call::<Getattr>(21, &GetattrArgs { object: file });
-        let answer = requester.call(21, with(position), &getattr);
-        assert!(is_err_chunk(&answer));
+        // The same chunk for a procedure that cannot have one: it has no effect.
+        let create = |name: &'static [u8]| CreateArgs {
+            at: DirOp {
+                dir: root,
+                name: Name(name),
+            },
+            how: CreateHow::Guarded(SetAttributes::default()),
+        };
+        let refused = call::<Create>(21, &create(b"refused"));
+        assert!(is_err_chunk(&requester.call(21, with(position), &refused)));
+        assert!(!dirs.export().join("refused").exists());
+        requester.inline::<Create>(22, &create(b"created"));
+        assert!(dirs.export().join("created").exists());
     });
 }
 
@@ -570,6 +581,39 @@ fn odd_settings_work() {
 //= RFC 8166, Section 3.3.1
 //= type=test
 //# The Responder MUST ensure that an increase in receive [...]
+/// The first reply grants more than the one call that every requester may send. At once as many
+/// calls find a Receive, while none of them is answered.
+#[test]
+fn as_many_calls_as_the_first_reply_grants_find_a_receive() {
+    for provider in providers() {
+        let dirs = Dirs::new();
+        let (server, address) = serve(&dirs.export(), provider.clone(), |_| {});
+        let mut requester = Requester::connect(&*provider, address, true);
+        let root = requester.mount();
+        let held = ProcedureNumber::Getattr;
+        let remote = server.remote();
+        let script = remote.script();
+        script.hold(Some(held), Stage::Call, u64::MAX);
+        let body = || Body::Msg(ChunkLists::default());
+        requester.post(&Header::new(300, 8, body()), &call::<Null>(300, &Void {}));
+        let granted = requester.answer().unwrap().header.credits;
+        assert!(granted > 1);
+        for xid in 400..400 + granted {
+            let getattr = call::<Getattr>(xid, &GetattrArgs { object: root });
+            requester.post(&Header::new(xid, 8, body()), &getattr);
+        }
+        // The others wait for a worker.
+        assert!(script.wait_held(2, Duration::from_secs(20)));
+        script.release(Some(held));
+        let answers = (0..granted).map(|_| requester.answer().unwrap().header.xid);
+        let mut answers: Vec<u32> = answers.collect();
+        answers.sort_unstable();
+        assert!(answers.into_iter().eq(400..400 + granted));
+        drop(requester);
+        server.stop();
+    }
+}
+
 #[test]
 fn a_peer_that_does_not_read_delays_nobody() {
     let provider: Arc<dyn Provider> = Arc::new(IwarpProvider::new(IwarpOptions::default()));
