@@ -9,7 +9,7 @@ import pytest
 from program.support import *  # noqa: F403
 from program.support import BIN, root
 from program.test_heavy import resident
-from program.users import A, ROOT_USER, by
+from program.users import A, ROOT_USER, User, by, each, opened, refused, write
 
 
 def test_inode_numbers_are_those_of_the_server(server):
@@ -132,6 +132,29 @@ def test_a_directory_made_again_is_another(server):
         path.rmdir() if turn % 2 else path.unlink()
     if same == 0:
         pytest.skip("the exported file system gives no inode number twice")
+
+
+@each("allow_other,noac", "allow_other,noac,permissions=server")
+def test_access_by_a_supplementary_group_alone(server):
+    """The server decides by the groups in the call (AUTH_SYS): one, and the last of the sixteen that it has room for."""
+    group = 61999
+    folder, here = server.export / "shared", server.mnt / "shared"
+    folder.mkdir()
+    write(folder / "file", mode=0o640)
+    for path, mode in ((folder / "file", 0o640), (folder, 0o770)):
+        os.chown(path, 0, group)
+        path.chmod(mode)
+    others = tuple(range(61900, 61915))
+    for number, groups in enumerate([(group,), (*others, group)]):
+        member, made = User(A.uid, A.gid, groups), f"made-{number}"
+        assert by(member, opened, here / "file")[1] == b"secret"
+        by(member, opened, here / made, os.O_CREAT | os.O_WRONLY, data=b"by a member")
+        assert (folder / made).read_bytes() == b"by a member"
+        assert made in by(member, os.listdir, here)
+    for groups in ((), others):
+        stranger = User(A.uid, A.gid, groups)
+        refused(stranger, opened, here / "file")
+        refused(stranger, opened, here / "other", os.O_CREAT | os.O_WRONLY)
 
 
 def test_a_user_in_very_many_groups_takes_little_memory(server):

@@ -129,6 +129,31 @@ mod tests {
     }
 
     #[test]
+    fn the_body_has_user_group_and_the_first_sixteen_groups() {
+        let of = |groups: Vec<u32>| {
+            let cred = Arc::new(Credential {
+                uid: 1,
+                gid: 2,
+                groups,
+            });
+            let bytes = header(&Credentials::new(b"host", PROGRAM), &cred);
+            // XID, CALL, RPC version, program, version, procedure: six words before the credential.
+            let words = bytes.chunks(4).skip(6);
+            words
+                .map(|word| u32::from_be_bytes(word.try_into().unwrap()))
+                .collect::<Vec<_>>()
+        };
+        let machine = u32::from_be_bytes(*b"host");
+        // AUTH_SYS: length, stamp, machine, uid, gid, number of groups; AUTH_NONE at the end.
+        let few = [1, 36, 0, 4, machine, 1, 2, 3, 7, 8, 9, 0, 0];
+        assert_eq!(of(vec![7, 8, 9]), few);
+        let many = of((100..140).collect());
+        assert_eq!(many[7], 16);
+        assert!(many[8..24].iter().copied().eq(100..116));
+        assert_eq!(many[24..], [0, 0]);
+    }
+
+    #[test]
     fn many_users_and_clients_do_not_mix() {
         let (a, b) = (
             Credentials::new(b"a", PROGRAM),
