@@ -304,8 +304,8 @@ impl Header {
         // empty chunk lists, and of ERR_VERS. But according to the RFC's own XDR (section 4.1)
         // ERR_CHUNK has 20 bytes. Linux sends it so (svc_rdma_send_error_msg) and accepts it so
         // (rpcrdma_reply_handler asks for 16). And since it "indicates a permanent error",
-        // discarding it would have the call sent again for ever. So these 20 bytes are the only
-        // shorter message that is accepted.
+        // discarding it would have the call sent again for ever. So an RDMA_ERROR with its code is
+        // the only shorter message that is accepted.
         let is_error = fixed.procedure == procedure::ERROR;
         if message.len() < MIN_HEADER_LEN && !(is_error && message.len() >= Fixed::LEN + 4) {
             return Err(too_short);
