@@ -168,6 +168,9 @@ if command -v systemd-analyze >/dev/null; then
     # If the program is not installed on this host, use another one in its place.
     sed 's#/usr/bin/nfsrdma#/bin/true#' "$examples"/../prometheus/nfsrdma-metrics.service >"$work/nfsrdma-metrics.service"
     check "and that of the metrics" systemd-analyze verify --man=no "$work/nfsrdma-metrics.service"
+    sed 's#/usr/bin/nfsrdma#/bin/true#' "$examples"/nfsrdma-dead.service >"$work/nfsrdma-dead.service"
+    cp "$examples"/nfsrdma-dead.timer "$work/"
+    check "and those for dead mounts" systemd-analyze verify --man=no "$work/nfsrdma-dead.service" "$work/nfsrdma-dead.timer"
 else
     skip "the example units are right" "no systemd-analyze"
 fi

@@ -19,6 +19,8 @@ use wrong::number;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
     Mount(MountArgs),
+    /// `mount --dead`.
+    MountDead,
     Unmount(UnmountArgs),
     Exports(ServerArgs),
     Ping(ServerArgs),
@@ -251,13 +253,16 @@ enum CliCommand {
 #[derive(Debug, Args)]
 struct CliMount {
     /// SERVER:/EXPORT, [IPV6]:/EXPORT or nfs://SERVER[:PORT]/EXPORT
-    #[arg(value_name = "SERVER:/EXPORT")]
-    spec: OsString,
+    #[arg(value_name = "SERVER:/EXPORT", required = true)]
+    spec: Option<OsString>,
     /// Where to mount it
-    #[arg(value_name = "DIR")]
-    dir: PathBuf,
+    #[arg(value_name = "DIR", required = true)]
+    dir: Option<PathBuf>,
     #[command(flatten)]
     common: CliOptions,
+    /// Mount again all mounts of /etc/fstab whose process has ended; no other argument is allowed
+    #[arg(long, exclusive = true)]
+    dead: bool,
     /// Stay in the foreground and log to standard error
     #[arg(short, long)]
     foreground: bool,
@@ -427,6 +432,7 @@ fn parse_as_clap(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
     }
     let cli = Cli::try_parse_from(with_command(arguments))?;
     Ok(match cli.command {
+        CliCommand::Mount(CliMount { dead: true, .. }) => Command::MountDead,
         CliCommand::Mount(args) => {
             let flags = [
                 (args.read_only, "ro"),
@@ -435,8 +441,9 @@ fn parse_as_clap(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
             ];
             Command::Mount(MountArgs {
                 options: join(&args.common, &flags),
-                spec: args.spec,
-                dir: args.dir,
+                // clap refuses a command without them.
+                spec: args.spec.unwrap_or_default(),
+                dir: args.dir.unwrap_or_default(),
                 foreground: args.foreground,
                 verbose: args.common.verbose,
                 fake: false,

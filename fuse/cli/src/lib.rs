@@ -120,6 +120,7 @@ fn run(name: &str, command: &Command) -> Result<(), Failure> {
             }
             Ok(())
         }
+        Command::MountDead => commands::dead::run(),
         Command::Unmount(args) => {
             enter(args.namespace.as_deref())?;
             commands::unmount::run(args)

@@ -25,6 +25,45 @@ pub struct Mount {
     pub owner: Option<u32>,
 }
 
+impl Mount {
+    /// The line that says that this mount, whose process has ended, was replaced. It names the other
+    /// mounts of `table` that go with it, and those of the same file system.
+    pub(crate) fn replaced(&self, table: &[Mount]) -> String {
+        let dir = self.dir.display();
+        let source = self.source.to_string_lossy();
+        let mut line = format!(
+            "the program of the mount of {source} on {dir} had ended (its log says why): took that dead mount away"
+        );
+        // A mount comes after those that it is in.
+        let later = table.iter().skip_while(|mount| mount.id != self.id).skip(1);
+        let below: Vec<&Mount> = later
+            .filter(|mount| mount.dir.starts_with(&self.dir) && mount.dir != self.dir)
+            .collect();
+        let others: Vec<&Mount> = table
+            .iter()
+            .filter(|mount| mount.device == self.device && mount.id != self.id)
+            .filter(|mount| !below.contains(mount))
+            .collect();
+        let names = |mounts: &[&Mount]| {
+            let names = mounts.iter().map(|mount| mount.dir.display().to_string());
+            names.collect::<Vec<_>>().join(", ")
+        };
+        if !below.is_empty() {
+            line += &format!(
+                "; with it went what was mounted on {}: mount that again",
+                names(&below)
+            );
+        }
+        if !others.is_empty() {
+            line += &format!(
+                "; its file system is dead on {}, too: unmount that",
+                names(&others)
+            );
+        }
+        line
+    }
+}
+
 /// Encodes a field for getmntent(3): blanks and backslashes become octal escapes, and so does what a
 /// terminal would obey.
 pub fn escape(field: &[u8]) -> Vec<u8> {

@@ -119,7 +119,9 @@ fn said(command: &Command, error: &Error) -> Option<String> {
         ErrorKind::ArgumentConflict => {
             let (one, others) = (argument(), words(error, ContextKind::PriorArg));
             match &others[..] {
-                [] => return None,
+                [] => format!(
+                    "'{one}' is used without any other argument: leave out either it or the others"
+                ),
                 [other] if *other == one => format!("'{one}' was given twice: give it once"),
                 [other] => format!("'{one}' cannot be used with '{other}': leave one of them out"),
                 others => format!(

@@ -2,6 +2,7 @@
 //! [`cli`](crate::cli) and returns when it is done; `mount` returns in the parent, while its child
 //! becomes the serving process.
 
+pub(crate) mod dead;
 pub(crate) mod fstab;
 pub(crate) mod log;
 pub(crate) mod mount;

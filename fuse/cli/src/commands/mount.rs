@@ -1,15 +1,16 @@
 //! The command `mount`: checks, connects, and mounts; [`service`](crate::mount::service) goes on.
 
 use crate::cli::MountArgs;
-use crate::commands::remount;
+use crate::commands::{remount, unmount};
 use crate::failure::{Exit, Failure};
 use crate::ipc::{control, exit_watch, flush_request};
 use crate::mount::connect::{Plan, connect};
 use crate::mount::daemon::{self, Reporter, Side};
 use crate::mount::locking::{self, Chosen};
 use crate::mount::log::Log;
+use crate::mount::mount_point::{self, MountPoint};
 use crate::mount::service::{Service, Signals};
-use crate::mount::{fuse_mount, mount_point, nfsmount_conf, privileges, settings, summary, utab};
+use crate::mount::{fuse_mount, nfsmount_conf, privileges, settings, summary, utab};
 use crate::options::Options;
 use crate::options::mount_source::MountSource;
 use crate::{mounts, output, stats};
@@ -20,6 +21,7 @@ use nfsrdma_nfs3::mount::Mounted;
 use nfsrdma_rdma::Pool;
 use rustix::process::geteuid;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -212,7 +214,8 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
     };
     config.name_max = mounted.name_max();
     let fs = Fs::new(Arc::new(mounted.client.clone()), mounted.root, pool, config);
-    let device = fuse_mount::attach(&plan.point, &plan.spec.source(), &plan.options)?;
+    let point = cleared(plan, reporter)?;
+    let device = fuse_mount::attach(&point, &plan.spec.source(), &plan.options)?;
     let probe = Arc::new(device.try_clone().map_err(system)?);
     let fuse = settings::fuse(&plan.spec, &plan.options, locks.local);
     let options = Options {
@@ -225,7 +228,7 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
     let session = match adapter::serve(fs.clone(), device, &plan.point.path, &fuse) {
         Ok(session) => Arc::new(session),
         Err(error) => {
-            let _ = crate::commands::unmount::detach(&plan.point.path);
+            let _ = unmount::detach(&plan.point.path);
             return Err(Failure::new(
                 Exit::System,
                 format!("the kernel does not accept the FUSE mount: {error}"),
@@ -275,6 +278,21 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
         given_up: None,
     };
     Ok((runtime, service))
+}
+
+/// The mount point without dead mounts. They are taken away only now that the server has answered:
+/// in the bare directory, programs would write to another file system.
+fn cleared(plan: &Plan, reporter: &mut Reporter) -> Result<MountPoint, Failure> {
+    let mut point = plan.point.clone();
+    while let Some(dead) = point.dead.take() {
+        let line = dead.replaced(&mounts::all().unwrap_or_default());
+        unmount::detach_exactly(&point.path, dead.id)?;
+        let _ = utab::remove(dead.source.as_bytes(), &point.path);
+        reporter.notice(&line);
+        info!("{line}");
+        point = mount_point::check(&point.path, &plan.spec.source())?;
+    }
+    Ok(point)
 }
 
 /// Makes umount(8) find our helper: see [`utab`].

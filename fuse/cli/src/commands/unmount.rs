@@ -377,7 +377,22 @@ fn by_helper(dir: &Path, lazy: bool) -> Result<(), Failure> {
 
 /// Unmounts a mount that nobody serves.
 pub(crate) fn detach(dir: &Path) -> Result<(), Failure> {
-    match rustix::mount::unmount(dir, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+    detached(
+        dir,
+        rustix::mount::unmount(dir, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW),
+    )
+}
+
+/// The same, unless another mount is on `dir` by now.
+pub(crate) fn detach_exactly(dir: &Path, id: u64) -> Result<(), Failure> {
+    detached(
+        dir,
+        unmount_exactly(dir, id, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW),
+    )
+}
+
+fn detached(dir: &Path, result: Result<(), Errno>) -> Result<(), Failure> {
+    match result {
         Err(Errno::PERM) => by_helper(dir, true),
         other => other.map_err(|errno| explain(dir, errno)),
     }

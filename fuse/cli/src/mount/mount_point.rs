@@ -2,9 +2,10 @@
 
 use crate::failure::Failure;
 use crate::ipc::exit_watch::ExitWatch;
-use crate::mounts::{FSTYPE, on_top_of, resolve};
+use crate::mounts::{FSTYPE, Mount, on_top_of, resolve};
 use crate::output::without_number;
 use rustix::fs::statvfs;
+use rustix::io::Errno;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -18,6 +19,8 @@ pub(crate) struct MountPoint {
     pub path: PathBuf,
     device: u64,
     inode: u64,
+    /// The dead mount that covers the directory, and is to be taken away first.
+    pub dead: Option<Mount>,
 }
 
 impl MountPoint {
@@ -26,6 +29,7 @@ impl MountPoint {
             path,
             device: found.dev(),
             inode: found.ino(),
+            dead: None,
         }
     }
 
@@ -91,6 +95,14 @@ fn place_of(file: &Path) -> Option<PathBuf> {
 /// Directories that programs, including this one, need.
 const INDISPENSABLE: [&str; 4] = ["/", "/proc", "/sys", "/dev"];
 
+/// Whether the process of this mount, which is on top of its directory, has ended. Where the process
+/// answers, the mount is not touched: its server may be away.
+pub(crate) fn is_dead(mount: &Mount) -> bool {
+    // The kernel may have cached attributes, but never the numbers of statvfs(3).
+    ExitWatch::connect(&mount.device, mount.owner).is_err()
+        && statvfs(&mount.dir).is_err_and(|errno| errno == Errno::NOTCONN)
+}
+
 /// Checks whether `source` may be mounted on `dir`.
 pub(crate) fn check(dir: &Path, source: &[u8]) -> Result<MountPoint, Failure> {
     let shown = dir.display();
@@ -109,7 +121,7 @@ pub(crate) fn check(dir: &Path, source: &[u8]) -> Result<MountPoint, Failure> {
                 format!("mount point {shown} is not a directory: choose a directory")
             }
             _ if error.raw_os_error() == Some(libc::ENOTCONN) => format!(
-                "{shown} is a mount whose program has ended: remove it with 'nfsrdma umount {shown}' first"
+                "{shown} is inside a mount whose program has ended: mount that one again first"
             ),
             _ => format!(
                 "mount point {shown} cannot be used: {}; choose another directory",
@@ -124,14 +136,17 @@ pub(crate) fn check(dir: &Path, source: &[u8]) -> Result<MountPoint, Failure> {
              choose a directory below /mnt or /srv"
         )));
     }
-    if let Some(mount) = on_top_of(&path).map_err(refused)?
-        && mount.fstype == FSTYPE
-        && mount.source.as_bytes() == source
-    {
-        // The kernel may have cached attributes, but never the numbers of statvfs(3).
-        if ExitWatch::connect(&mount.device, mount.owner).is_err() {
-            statvfs(&path).map_err(|errno| refused(errno.into()))?;
-        }
+    let ours = on_top_of(&path).map_err(refused)?;
+    let ours = ours.filter(|mount| mount.fstype == FSTYPE);
+    if let Some(mount) = ours.clone().filter(is_dead) {
+        return Ok(MountPoint {
+            path,
+            device: 0,
+            inode: 0,
+            dead: Some(mount),
+        });
+    }
+    if ours.is_some_and(|mount| mount.source.as_bytes() == source) {
         return Err(Failure::failed(format!(
             "{} is already mounted on {shown}: nothing is to be done; \
              'nfsrdma umount {shown}' comes before mounting it with other options",
@@ -183,6 +198,7 @@ mod tests {
             path: top.join("mnt"),
             device: 0,
             inode: 0,
+            dead: None,
         };
         let absolute = link("absolute", &point.path.join("log"));
         let relative = link("relative", Path::new("mnt/log"));
