@@ -12,6 +12,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 /// A directory to mount on: its path without symbolic links, and its identity when checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,6 +106,36 @@ pub(crate) fn is_dead(mount: &Mount) -> bool {
         && statvfs(&mount.dir).is_err_and(|errno| errno == Errno::NOTCONN)
 }
 
+/// How long a mount may take to answer.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// The error for a mount of the same source that is on `dir` already.
+fn already_mounted(dir: &Path, mount: &Mount) -> Failure {
+    let (shown, source) = (dir.display(), mount.source.to_string_lossy());
+    let (tell, told) = mpsc::channel();
+    let path = mount.dir.clone();
+    // The server may be away. A thread is permitted here: nothing is mounted after this failure.
+    let asked = thread::Builder::new().spawn(move || tell.send(statvfs(&path)));
+    let answer = asked.ok().and_then(|_| told.recv_timeout(ANSWER).ok());
+    Failure::failed(match answer {
+        Some(Err(Errno::STALE)) => format!(
+            "{source} is mounted on {shown}, but its server does not know that export any longer (stale): \
+             'nfsrdma umount {shown}', then mount again"
+        ),
+        // Not even root may look at a mount that another user has for himself.
+        Some(Err(Errno::ACCESS)) if ExitWatch::connect(&mount.device, mount.owner).is_err() => {
+            format!(
+                "{source} was mounted on {shown} by another user, and its program does not answer: \
+                 'nfsrdma umount {shown}', then mount again"
+            )
+        }
+        _ => format!(
+            "{source} is already mounted on {shown}: nothing is to be done; \
+             'nfsrdma umount {shown}' comes before mounting it with other options"
+        ),
+    })
+}
+
 /// Checks whether `source` may be mounted on `dir`.
 pub(crate) fn check(dir: &Path, source: &[u8]) -> Result<MountPoint, Failure> {
     let shown = dir.display();
@@ -122,6 +155,10 @@ pub(crate) fn check(dir: &Path, source: &[u8]) -> Result<MountPoint, Failure> {
             }
             _ if error.raw_os_error() == Some(libc::ENOTCONN) => format!(
                 "{shown} is inside a mount whose program has ended: mount that one again first"
+            ),
+            io::ErrorKind::StaleNetworkFileHandle => format!(
+                "{shown} is on a file system that its server does not know any longer (stale): unmount that, and \
+                 mount it again"
             ),
             _ => format!(
                 "mount point {shown} cannot be used: {}; choose another directory",
@@ -146,12 +183,8 @@ pub(crate) fn check(dir: &Path, source: &[u8]) -> Result<MountPoint, Failure> {
             dead: Some(mount),
         });
     }
-    if ours.is_some_and(|mount| mount.source.as_bytes() == source) {
-        return Err(Failure::failed(format!(
-            "{} is already mounted on {shown}: nothing is to be done; \
-             'nfsrdma umount {shown}' comes before mounting it with other options",
-            String::from_utf8_lossy(source)
-        )));
+    if let Some(mount) = ours.filter(|mount| mount.source.as_bytes() == source) {
+        return Err(already_mounted(dir, &mount));
     }
     let found = std::fs::metadata(&path).map_err(refused)?;
     if !found.is_dir() {

@@ -34,6 +34,9 @@ pub struct Document {
     pub connections: Vec<Connection>,
     #[serde(default)]
     pub waits: Waits,
+    /// The server does not know the exported directory any longer: every call fails.
+    #[serde(default)]
+    pub stale: bool,
 }
 
 /// The calls that have not ended for ten seconds or longer.

@@ -2,7 +2,7 @@
 
 use super::document::Document;
 use super::mount_list::{ListedMount, MountState};
-use super::text::{age, waits};
+use super::text::{age, stale, waits};
 use crate::output::plain;
 use serde::Serialize;
 
@@ -11,7 +11,8 @@ use serde::Serialize;
 pub(super) struct Entry<'a> {
     source: &'a str,
     directory: &'a str,
-    /// `up`, `down` (no connection to the server), `waiting` (calls have waited long), `silent` (its process does not answer) or
+    /// `up`, `down` (no connection to the server), `waiting` (calls have waited long),
+    /// `stale` (the server does not know the export any longer), `silent` (its process does not answer) or
     /// `pending` (attempts to mount are going on).
     state: &'static str,
     /// Why the mount is silent, or why the last attempt failed.
@@ -34,7 +35,7 @@ pub(crate) fn is_connected(document: &Document) -> bool {
 /// What is wrong with a mount whose process answers.
 pub(crate) fn trouble(document: &Document) -> Option<String> {
     match (is_connected(document), waits(document)) {
-        (true, waits) => waits,
+        (true, waits) => stale(document).map(str::to_owned).or(waits),
         (false, None) => Some("not connected".to_owned()),
         (false, Some(waits)) => Some(format!("not connected, {waits}")),
     }
@@ -53,6 +54,7 @@ pub(super) fn entry(found: &ListedMount) -> Entry<'_> {
         MountState::Answers(document) => Entry {
             state: match (is_connected(document), document.waits.calls) {
                 (false, _) => "down",
+                (true, _) if document.stale => "stale",
                 (true, 0) => "up",
                 (true, _) => "waiting",
             },

@@ -81,6 +81,7 @@ impl Source {
             procedures: stats.procedures.iter().map(Into::into).collect(),
             connections: stats.connections.iter().map(Into::into).collect(),
             waits: stats.waits.into(),
+            stale: self.fs.is_stale(),
             limits: self.limits(),
             process: process::usage(),
             cache: self.fs.statistics().into_iter().map(named).collect(),

@@ -165,6 +165,12 @@ fn mount(document: &Document, to: &mut Families) {
         &[mount],
         document.waits.oldest_ns as f64 / 1e9,
     );
+    to.gauge(
+        "stale",
+        "Whether the server does not know the exported directory any longer.",
+        &[mount],
+        f64::from(document.stale),
+    );
     for procedure in &document.procedures {
         calls(procedure, mount, to);
     }

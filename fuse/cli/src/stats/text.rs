@@ -53,6 +53,13 @@ pub(crate) fn waits(document: &Document) -> Option<String> {
     }
 }
 
+/// Says that every call fails, if that is so.
+pub(crate) fn stale(document: &Document) -> Option<&'static str> {
+    document.stale.then_some(
+        "stale: the server does not know this export any longer; unmount, and mount again",
+    )
+}
+
 fn mean(total_ns: u64, calls: u64) -> Option<f64> {
     (calls > 0).then(|| total_ns as f64 / calls as f64 / 1e3)
 }
@@ -86,6 +93,9 @@ fn write(document: &Document, change: bool, out: &mut String) -> fmt::Result {
             document.pid
         )?;
         writeln!(out, "options: {}", plain(&document.options))?;
+    }
+    if let Some(stale) = stale(document) {
+        writeln!(out, "{stale}")?;
     }
     if let Some(waits) = waits(document) {
         writeln!(out, "{waits}")?;

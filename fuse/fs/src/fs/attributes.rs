@@ -13,12 +13,13 @@ use super::changing::not_abandoned;
 use super::clock::Nanos;
 use super::error::{FsError, FsResult};
 use super::file::{FileData, FileState};
-use super::inode::{Inode, Kind, Stamp};
+use super::inode::{Inode, Kind, ROOT, Stamp};
 use super::inode_flags::Flag;
-use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
+use nfsrdma_nfs3::{Cred, Credential, Nfs3, NfsError};
 use nfsrdma_xdr::nfs3::{
     Attributes, FileType, FsstatOk, SetAttributes, SetTime, Status, Time, access,
 };
+use rustix::process::{getegid, geteuid};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -407,5 +408,33 @@ impl<N: Nfs3> Fs<N> {
             }
             Err(error) => Err(self.note_error(&inode, error)),
         }
+    }
+
+    /// Whether the server does not know the exported directory, so that every call fails.
+    pub fn is_stale(&self) -> bool {
+        self.export.is_stale()
+    }
+
+    /// Asks for the attributes of the root, if a reply gave reason to: see
+    /// [`Export`](super::export::Export).
+    pub(super) fn check_export(self: &Arc<Self>) {
+        if !self.export.is_asked_for() {
+            return;
+        }
+        let Ok(root) = self.inode(ROOT) else { return };
+        let fs = self.clone();
+        nfsrdma_rpcrdma::exec::spawn(async move {
+            // No permission is needed for this.
+            let cred = Arc::new(Credential {
+                uid: geteuid().as_raw(),
+                gid: getegid().as_raw(),
+                groups: Vec::new(),
+            });
+            match fs.nfs.getattr(&cred, &root.handle).await {
+                Ok(_) => fs.export.note(false),
+                Err(NfsError::Status(Status::Stale | Status::BadHandle)) => fs.export.note(true),
+                Err(_) => {}
+            }
+        });
     }
 }

@@ -21,6 +21,7 @@ mod dir_handle;
 mod direct_append;
 mod direct_write;
 mod error;
+mod export;
 mod failures;
 mod file;
 mod flushes;
@@ -153,6 +154,7 @@ pub struct Fs<N> {
     releases: Releases,
     removed: Notify,
     fsid_known: AtomicBool,
+    export: export::Export,
     /// Replies about objects of another type.
     other_types: Mutex<Throttle<Duration>>,
     /// Hidden names that could not be removed.
@@ -234,6 +236,7 @@ impl<N: Nfs3> Fs<N> {
             releases: Releases::default(),
             removed: Notify::new(),
             fsid_known: AtomicBool::new(false),
+            export: export::Export::default(),
             other_types: Mutex::default(),
             hidden_stay: Mutex::default(),
             closing: AtomicBool::new(false),
@@ -339,6 +342,7 @@ impl<N: Nfs3> Fs<N> {
             return false;
         }
         inode.mark_valid();
+        self.export.answered();
         if inode.nodeid == ROOT && !self.fsid_known.load(Ordering::Relaxed) {
             self.table.set_fsid(attributes.fsid);
             self.fsid_known.store(true, Ordering::Relaxed);
@@ -354,7 +358,10 @@ impl<N: Nfs3> Fs<N> {
     /// Notes what an error of a call on `inode` shows (a stale handle, a refusal), and converts it.
     fn note_error(&self, inode: &Inode, error: NfsError) -> FsError {
         match error {
-            NfsError::Status(Status::Stale | Status::BadHandle) => inode.mark_stale(),
+            NfsError::Status(Status::Stale | Status::BadHandle) => {
+                inode.mark_stale();
+                self.export.refused();
+            }
             NfsError::Status(Status::Access | Status::Perm) => self.superuser.refused(),
             _ => {}
         }

@@ -302,6 +302,7 @@ impl<N: Nfs3> Fs<N> {
         self.release_expired(false);
         self.change_context.retry.tick();
         self.check_open_files();
+        self.check_export();
         let now = self.now();
         let calls = self.nfs.calls_at_a_time();
         self.shared.calls.store(calls, Ordering::Relaxed);
