@@ -9,7 +9,9 @@ use crate::ipc::flush_request::{self, Outcome};
 use crate::ipc::{client, pending};
 use crate::mount::utab;
 use crate::mounts::{self, Mount};
+use crate::options::mount_source::MountSource;
 use crate::output;
+use crate::stats::text::bytes;
 use indicatif::{ProgressBar, ProgressStyle};
 use nfsrdma_fs::adapter::{self, mount_id};
 use rustix::fs::{Mode, OFlags, open, openat};
@@ -27,6 +29,8 @@ use std::time::{Duration, Instant};
 const LAST_FLUSH: Duration = Duration::from_secs(600);
 /// The same after a forced unmount, which is meant for servers that do not answer.
 const FORCED_FLUSH: Duration = Duration::from_secs(5);
+/// A wait that is longer is explained.
+const LONG: Duration = Duration::from_secs(5);
 /// How long a process whose connection was aborted, or that was killed, may take to release its mount.
 const RELEASED: Duration = Duration::from_secs(2);
 
@@ -116,7 +120,7 @@ pub(crate) fn run(args: &UnmountArgs) -> Result<(), Failure> {
         Outcome::TimedOut => return Err(still_writing(&args.dir)),
         Outcome::Answered(_) | Outcome::NoAnswer => {}
     }
-    match wait(watch, limit) {
+    match wait(&mount, watch, limit) {
         ExitOutcome::Exited(said) if said.is_empty() => {
             verbose("unmounted; all data are at the server");
             Ok(())
@@ -280,13 +284,19 @@ fn unmount_exactly(dir: &Path, id: u64, flags: UnmountFlags) -> Result<(), Errno
     rustix::mount::unmount(path.join(name), flags)
 }
 
-/// Shows a progress bar while `work` reports bytes left to write.
-fn with_bar<T>(work: impl FnOnce(&mut dyn FnMut(u64)) -> T) -> T {
+/// Shows a progress bar while `work`, which lasts `limit` at most, reports bytes left to write. If
+/// it lasts, a line says what is waited for.
+fn with_bar<T>(mount: &Mount, limit: Duration, work: impl FnOnce(&mut dyn FnMut(u64)) -> T) -> T {
     let mut bar: Option<ProgressBar> = None;
+    let begin = Instant::now();
+    let mut told = limit <= LONG;
     let result = work(&mut |left| {
         let bar = bar.get_or_insert_with(|| progress_bar(left));
         bar.set_length(bar.length().unwrap_or(0).max(left));
         bar.set_position(bar.length().unwrap_or(0) - left);
+        if begin.elapsed() >= LONG && !std::mem::replace(&mut told, true) {
+            bar.suspend(|| output::message(what_waits(mount, left, limit)));
+        }
     });
     if let Some(bar) = bar {
         bar.finish_and_clear();
@@ -294,14 +304,33 @@ fn with_bar<T>(work: impl FnOnce(&mut dyn FnMut(u64)) -> T) -> T {
     result
 }
 
+/// The line for an unmount that takes long.
+fn what_waits(mount: &Mount, left: u64, limit: Duration) -> String {
+    let source = MountSource::parse(&mount.source);
+    let server = source.map_or_else(|_| "the server".to_owned(), |source| source.host);
+    format!(
+        "{}: {} are not safe at {server} after {} s, and are waited for, {} minutes at most; with -l the mount goes at \
+         once, and its process goes on writing; with -f programs that wait for {server} get errors, too",
+        mount.dir.display(),
+        match left {
+            0 => "the last data".to_owned(),
+            left => bytes(left),
+        },
+        LONG.as_secs(),
+        limit.as_secs() / 60
+    )
+}
+
 /// Waits for the end of the serving process.
-fn wait(watch: ExitWatch, limit: Duration) -> ExitOutcome {
-    with_bar(|progress| watch.wait(limit, progress))
+fn wait(mount: &Mount, watch: ExitWatch, limit: Duration) -> ExitOutcome {
+    with_bar(mount, limit, |progress| watch.wait(limit, progress))
 }
 
 /// Waits until the serving process has written everything.
 fn ask_for_sync(mount: &Mount, pid: Option<i32>, limit: Duration) -> Outcome {
-    with_bar(|progress| flush_request::ask(mount, pid, limit, progress))
+    with_bar(mount, limit, |progress| {
+        flush_request::ask(mount, pid, limit, progress)
+    })
 }
 
 /// A progress bar for `bytes`. It draws nothing if standard error is not a terminal.

@@ -65,7 +65,8 @@ pub(crate) fn is_connected(device: &OwnedFd) -> bool {
     polled.is_ok() && !events.intersects(PollFlags::ERR | PollFlags::NVAL)
 }
 
-fn dirty_bytes<N: Nfs3>(fs: &Fs<N>) -> u64 {
+/// The bytes that the server does not have yet.
+pub(crate) fn dirty_bytes<N: Nfs3>(fs: &Fs<N>) -> u64 {
     let statistics = fs.statistics();
     let dirty = statistics.iter().find(|(name, _)| *name == "dirty_bytes");
     dirty.map_or(0, |&(_, bytes)| bytes)

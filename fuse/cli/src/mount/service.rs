@@ -6,11 +6,13 @@ use crate::ipc::{control, exit_watch, flush_request};
 use crate::mount::log::Log;
 use crate::mount::utab;
 use crate::mounts;
+use crate::stats::text::bytes;
 use nfsrdma_fs::adapter::Session;
 use nfsrdma_fs::fs::{Fs, Unwritten};
 use nfsrdma_nfs3::Nfs3Client;
 use nfsrdma_nfs3::mount::Mounted;
 use parking_lot::Mutex;
+use std::convert::Infallible;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -22,6 +24,8 @@ use tracing::{debug, error, info, warn};
 
 /// How long to wait for the server's answers to UNLOCK and UMNT at the end, which do not matter.
 const FAREWELL: Duration = Duration::from_secs(5);
+/// A flush at the end that takes longer is logged: nobody may wait for it who could be told.
+const LONG: Duration = Duration::from_secs(5);
 /// The interval between attempts to unmount while another mount covers this one.
 const COVERED: Duration = Duration::from_secs(1);
 
@@ -96,6 +100,22 @@ fn leave_utab(source: &[u8], dir: &Path) {
 /// The data that is lost because the signal `name` ended the wait for the server.
 fn unsaved(fs: &Fs<Nfs3Client>, name: &str) -> Vec<Unwritten> {
     fs.unsaved(&format!("{name} came before the server's answer"))
+}
+
+/// Logs what is waited for, if that takes long. Does not return.
+async fn tell_what_waits(fs: &Fs<Nfs3Client>) -> Infallible {
+    tokio::time::sleep(LONG).await;
+    let left = match flush_request::dirty_bytes(fs) {
+        0 => "the last data".to_owned(),
+        left => bytes(left),
+    };
+    warn!(
+        "unmounting, and {left} are not safe at the server after {} s: this process, {}, waits for the server; \
+         SIGTERM ends that, and the data are lost",
+        LONG.as_secs(),
+        std::process::id()
+    );
+    std::future::pending().await
 }
 
 /// Waits for the end of the session in a thread of its own, and gives the names up that commands know.
@@ -233,9 +253,8 @@ impl Service {
             tokio::select! {
                 () = &mut flush => return,
                 () = tokio::time::sleep(flush_request::PROGRESS) => {
-                    let dirty = fs.statistics().into_iter().find(|(name, _)| *name == "dirty_bytes");
-                    if let (Some(notifier), Some((_, bytes))) = (notifier.lock().as_mut(), dirty) {
-                        notifier.report_unwritten(bytes);
+                    if let Some(notifier) = notifier.lock().as_mut() {
+                        notifier.report_unwritten(flush_request::dirty_bytes(&fs));
                     }
                 }
             }
@@ -270,6 +289,7 @@ impl Service {
         let fs = self.fs.clone();
         tokio::select! {
             () = fs.write_back_all() => {}
+            never = tell_what_waits(&fs) => match never {},
             name = self.signals.next() => {
                 self.given_up = Some(name);
                 self.note_lost(unsaved(&fs, name));
@@ -290,6 +310,7 @@ impl Service {
             biased;
             lost = fs.shutdown() => lost,
             name = signal => unsaved(&fs, name),
+            never = tell_what_waits(&fs) => match never {},
         };
         self.note_lost(lost);
     }
