@@ -245,8 +245,8 @@ enum CliCommand {
     ///
     /// It prints the line to use in /etc/fstab instead of LINE, which is a line of fstab(5) or of
     /// /proc/mounts with the type nfs, or a command of mount(8), and reports on standard error what
-    /// it leaves out. Of the lines from standard input only those that ask for RDMA are translated;
-    /// all others, and those that cannot be translated, are printed as they are.
+    /// it leaves out. Lines that do not ask for RDMA are printed as they are, and so are those from
+    /// standard input that cannot be translated.
     Fstab(FstabArgs),
 }
 
@@ -288,7 +288,7 @@ struct CliMount {
 
 #[derive(Debug, Args)]
 struct CliUnmount {
-    /// The mount
+    /// The mount, or its SERVER:/EXPORT
     #[arg(value_name = "DIR")]
     dir: PathBuf,
     /// Give up calls that wait for the server
@@ -399,6 +399,20 @@ fn check_blanks(arguments: &[OsString]) -> Result<(), NoCommand> {
     Ok(())
 }
 
+/// Reports `mount DIR`, which is a call of mount(8).
+fn check_source(arguments: &[OsString]) -> Result<(), NoCommand> {
+    match arguments {
+        [_, command, dir] if command == "mount" && Path::new(dir).is_absolute() => {
+            let dir = dir.to_string_lossy();
+            Err(NoCommand::Wrong(format!(
+                "SERVER:/EXPORT is missing: write 'mount {dir}' for the line of {dir} in /etc/fstab, or nfsrdma mount \
+                 SERVER:/EXPORT {dir}"
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The name by which the program was called, for messages.
 pub fn program_name(arguments: &[OsString]) -> String {
     arguments
@@ -416,6 +430,7 @@ pub fn command() -> clap::Command {
 /// Parses a whole command line, including `argv[0]`.
 pub fn parse(arguments: Vec<OsString>) -> Result<Command, NoCommand> {
     check_blanks(&arguments)?;
+    check_source(&arguments)?;
     parse_as_clap(arguments).map_err(|error| NoCommand::of(&command(), error))
 }
 

@@ -1,10 +1,11 @@
 //! The table of mounts of this mount namespace, /proc/self/mountinfo (proc(5)).
 
 use crate::failure::Failure;
+use crate::options::mount_source::MountSource;
 use crate::output::{is_obeyed, without_number};
 use std::ffi::OsString;
 use std::io;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
 /// The file system type of this program's mounts.
@@ -186,7 +187,10 @@ pub fn find(dir: &Path) -> Result<(PathBuf, Mount), Failure> {
     let path = match resolve(dir) {
         Ok(path) => path,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(not_ours(format!("{shown} does not exist")));
+            return match MountSource::parse(dir.as_os_str()) {
+                Ok(source) => of_source(&source),
+                Err(_) => Err(not_ours(format!("{shown} does not exist"))),
+            };
         }
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
             return Err(Failure::failed(format!(
@@ -224,6 +228,27 @@ pub fn find(dir: &Path) -> Result<(PathBuf, Mount), Failure> {
             ))),
             None => Err(not_ours(format!("{shown} is not an nfsrdma mount"))),
         },
+    }
+}
+
+/// The mount of this source, which umount(8) takes in place of a directory, too.
+fn of_source(source: &MountSource) -> Result<(PathBuf, Mount), Failure> {
+    let wanted = source.source();
+    let mut found = all().unwrap_or_default();
+    found.retain(|mount| mount.fstype == FSTYPE && mount.source.as_bytes() == wanted);
+    match &found[..] {
+        [] => Err(not_ours(format!("{source} is not mounted"))),
+        [mount] => Ok((mount.dir.clone(), mount.clone())),
+        several => {
+            let dirs: Vec<_> = several
+                .iter()
+                .map(|mount| mount.dir.display().to_string())
+                .collect();
+            Err(Failure::usage(format!(
+                "{source} is mounted on {}: give the directory",
+                dirs.join(", ")
+            )))
+        }
     }
 }
 

@@ -45,9 +45,9 @@ transport=verbs,nocrc|transport=verbs,fpdu=512|user_id=0|allow_other,noallow_oth
 """.replace("\n", "|").strip("|").split("|")  # fmt: skip
 
 FSTAB = """
-srv:/x|srv:/x /mnt|srv:/x /mnt ext4 ro 0 0|/dev/sda1 / ext4 defaults 0 1|# srv:/x /mnt nfs|srv:x /mnt nfs|http://srv/x /mnt nfs
-srv:/x /mnt nfs sec=krb5p 0 0|srv:/x /mnt nfs xprtsec=mtls 0 0|srv:/x /mnt nfs timeo=x 0 0|srv:/x /mnt nfs hard,soft 0 0
-srv:2049:/x /mnt nfs|mount srv:/x|mount -t ext4 srv:/x /mnt
+srv:/x|srv:/x /mnt|srv:/x /mnt ext4 ro 0 0|/dev/sda1 / ext4 defaults 0 1|# srv:/x /mnt nfs|srv:x /mnt nfs rdma|http://srv/x /mnt nfs rdma
+srv:/x /mnt nfs rdma,sec=krb5p 0 0|srv:/x /mnt nfs rdma,xprtsec=mtls 0 0|srv:/x /mnt nfs rdma,timeo=x 0 0|srv:/x /mnt nfs rdma,hard,soft 0 0
+srv:2049:/x /mnt nfs rdma|mount srv:/x|mount -t ext4 srv:/x /mnt
 """.replace("\n", "|").strip("|").split("|")  # fmt: skip
 
 COMMANDS = [

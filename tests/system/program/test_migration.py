@@ -103,17 +103,21 @@ def test_a_line_of_proc_mounts_is_taken():
 
 
 def test_fstab_says_what_it_leaves_out():
-    result = nfsrdma("fstab", "srv:/x /mnt nfs4 vers=4.2,proto=tcp,port=2049,fsc,bg 0 0")
+    result = nfsrdma("fstab", "srv:/x /mnt nfs4 vers=4.2,proto=rdma,fsc,bg 0 0")
     expect(result, 0)
-    assert result.stdout == "srv:/x  /mnt  nfsrdma  bg,_netdev  0  0\n", result.stdout
-    for word in ("nfs4", "vers=4.2", "proto=tcp", "port=2049", "fsc"):
+    assert result.stdout == "srv:/x  /mnt  nfsrdma  proto=rdma,bg,_netdev  0  0\n", result.stdout
+    for word in ("nfs4", "vers=4.2", "fsc"):
         assert f"{word}" in result.stderr, (word, result.stderr)
     assert all(line.startswith("# ") for line in result.stderr.splitlines()), result.stderr
     table = "# comment\n/dev/sda1 / ext4 defaults 0 1\n\nsrv:/x\t/mnt nfs rdma\n"
     result = nfsrdma("fstab", "-", input=table)
     expect(result, 0)
     assert result.stdout == "# comment\n/dev/sda1 / ext4 defaults 0 1\n\nsrv:/x  /mnt  nfsrdma  rdma,_netdev  0  0\n"
-    expect(nfsrdma("fstab", "srv:/x", "/mnt", "nfs", "sec=krb5p"), 1, "only AUTH_SYS")
+    expect(nfsrdma("fstab", "srv:/x", "/mnt", "nfs", "rdma,sec=krb5p"), 1, "only AUTH_SYS")
+    # All that stands in the way.
+    several = ("'sec=krb5p' cannot be honoured", "'timeo=x' is not allowed", "'xprtsec=mtls' cannot be honoured")
+    expect(nfsrdma("fstab", "srv:/x /mnt nfs rdma,sec=krb5p,timeo=x,xprtsec=mtls"), 1, *several)
+    expect(nfsrdma("fstab", "-", input="srv:/x /mnt nfs rdma,sec=krb5p,timeo=x,xprtsec=mtls"), 1, *several)
     command = nfsrdma("fstab", "mount", "-t", "nfs", "-o", "rdma", "srv:/x", "/mnt")
     expect(command, 0, "srv:/x  /mnt  nfsrdma  rdma,_netdev  0  0")
 
@@ -158,11 +162,14 @@ def test_fstab_goes_on_behind_what_it_cannot_translate():
         assert said in result.stderr, result.stderr
     assert result.stderr.count("\n") == 5, result.stderr
     expect(nfsrdma("fstab", "-", input="srv:/b /b nfs\n"), 0)
-    # A port of TCP is not a port for RDMA.
-    result = nfsrdma("fstab", "srv:/b /b nfs port=2049,ro")
-    expect(result, 0)
-    assert result.stdout == "srv:/b  /b  nfsrdma  ro,_netdev  0  0\n", result.stdout
-    assert "'port=2049' is left out" in result.stderr, result.stderr
+
+
+def test_fstab_leaves_a_line_alone_that_does_not_ask_for_rdma():
+    """Nothing in it is wrong for the kernel's client, which is meant to have it."""
+    for line in ("srv:/b /b nfs port=2049,ro", "srv:/b /b nfs4 tcp,sec=krb5p,timeo=x 0 0", "mount -t nfs srv:/b /b"):
+        result = nfsrdma("fstab", line)
+        expect(result, 0, "# kept as it is, since it does not ask for RDMA: to translate it, add the option rdma")
+        assert result.stdout == f"{line}\n" and result.stderr.count("\n") == 1, result
 
 
 def test_fstab_takes_names_of_any_bytes():

@@ -348,7 +348,8 @@ impl PlainMount<'_> {
         located: &mut impl FnMut(&Mountd),
     ) -> Result<(Mountd, FileHandle), MountError> {
         let mut mountd = Mountd::new(self.machine);
-        mountd.locate(at, host, self.options).await?;
+        let without = "; mountproto=rdma needs neither";
+        mountd.locate(at, host, self.options, without).await?;
         located(&mountd);
         let timeout = self.options.transport.connect_timeout;
         let root = mountd.mnt_plain(self.cred, self.export, host, timeout);

@@ -127,12 +127,14 @@ impl Mountd {
         }
     }
 
-    /// Finds mountd's port, by option or by asking rpcbind.
+    /// Finds mountd's port, by option or by asking rpcbind. `without` is added to the error: how to do
+    /// without either.
     pub(super) async fn locate(
         &mut self,
         at: IpAddr,
         host: &str,
         options: &ClientOptions,
+        without: &str,
     ) -> Result<(), MountError> {
         let timeout = options.transport.connect_timeout;
         let protocols: &[Protocol] = match options.mountproto {
@@ -149,8 +151,9 @@ impl Mountd {
                 .await
                 .map_err(|error| {
                     let message = format!(
-                        "cannot ask rpcbind of {host} for mountd: {error}; {} \
-                         (the options mountport= or mountproto=rdma do without it)",
+                        "cannot ask rpcbind of {host} ({} port 111) for mountd's port: {error}; {}, or give mountd's \
+                         port by the option mountport= (20048 on Linux, as a rule){without}",
+                        protocol.name(),
                         error.remedy()
                     );
                     MountError::new(Step::Rpcbind, error.is_transient(), message)
@@ -160,7 +163,7 @@ impl Mountd {
         let Some((protocol, port)) = found else {
             let message = format!(
                 "rpcbind of {host} does not know mountd version 3: start it there, \
-                 or give mountport= or mountproto=rdma"
+                 or give its port by mountport={without}"
             );
             return Err(MountError::new(Step::Rpcbind, true, message));
         };

@@ -58,7 +58,7 @@ async fn exports_at(
     options: &ClientOptions,
 ) -> Result<Vec<Exported>, MountError> {
     let mut mountd = Mountd::new(&identity::machine_name());
-    mountd.locate(at, host, options).await?;
+    mountd.locate(at, host, options, "").await?;
     mountd
         .exports(
             &identity::own_credential(),

@@ -3,10 +3,10 @@
 
 use crate::cli::FstabArgs;
 use crate::failure::{Exit, Failure};
-use crate::mount::fstab_line::{Line, arguments, unescaped};
+use crate::mount::fstab_line::{self, Line, arguments, unescaped};
 use crate::mounts::escape_obeyed;
 use crate::options::mount_source::MountSource;
-use crate::options::{OptionError, Options, protects, split};
+use crate::options::{Options, protects, split};
 use crate::output::{self, Reader, without_number};
 use std::io::BufRead;
 use std::os::unix::ffi::OsStrExt;
@@ -34,15 +34,15 @@ fn name_of(option: &str) -> &str {
     option.split_once('=').map_or(option, |(name, _)| name)
 }
 
-/// Whether the line asks for RDMA; `None` if it does not say. The last such option counts.
-fn is_over_rdma(words: &[String]) -> Option<bool> {
+/// Whether the line asks for RDMA. The last option about that counts.
+fn is_over_rdma(words: &[String]) -> bool {
     let says = |word: &String| match (name_of(word), word.split_once('=')) {
         ("rdma", _) => Some(true),
         ("tcp" | "udp", _) => Some(false),
         ("proto", Some((_, proto))) => Some(proto.starts_with("rdma")),
         _ => None,
     };
-    words.iter().rev().find_map(says)
+    words.iter().rev().find_map(says) == Some(true)
 }
 
 /// The options of a line.
@@ -56,14 +56,9 @@ fn options_of(line: &Line<'_>) -> Result<Vec<String>, Failure> {
     }
 }
 
-fn translate(text: &[u8]) -> Result<Translated, Failure> {
-    let line = Line::parse(text).ok_or_else(|| no_line(text))?;
-    translate_line(&line)
-}
-
 fn no_line(text: &[u8]) -> Failure {
     let shown = String::from_utf8_lossy(text);
-    Failure::usage(match arguments(&crate::mount::fstab_line::words(text)) {
+    Failure::usage(match arguments(&fstab_line::words(text)) {
         Some(_) => format!(
             "'{shown}' cannot be translated: write mount -t nfs -o OPTIONS SERVER:/EXPORT DIR"
         ),
@@ -73,19 +68,29 @@ fn no_line(text: &[u8]) -> Failure {
     })
 }
 
-fn translate_line(line: &Line<'_>) -> Result<Translated, Failure> {
+/// Translates the line, or keeps it as the `text` that it is.
+fn translate_line(line: &Line<'_>, text: &[u8]) -> Result<Translated, Failure> {
     if !matches!(line.kind, b"nfs" | b"nfs4" | b"nfsrdma" | b"fuse.nfsrdma") {
         return Err(Failure::usage(format!(
             "the type {} is not one of NFS: give a line of the type nfs",
             String::from_utf8_lossy(line.kind)
         )));
     }
+    let words = options_of(line)?;
+    // It works over TCP, and is no business of this program.
+    if matches!(line.kind, b"nfs" | b"nfs4") && !is_over_rdma(&words) {
+        return Ok(Translated {
+            line: text.to_owned(),
+            notes: vec![
+                "kept as it is, since it does not ask for RDMA: to translate it, add the option rdma".to_owned(),
+            ],
+        });
+    }
     MountSource::parse(&unescaped(&line.source))?;
     let mut notes = Vec::new();
     if line.kind == b"nfs4" {
         notes.push("nfs4 is left out: NFS version 3 is spoken".to_owned());
     }
-    let words = options_of(line)?;
     let value = |name: &str| {
         words
             .iter()
@@ -93,17 +98,12 @@ fn translate_line(line: &Line<'_>) -> Result<Translated, Failure> {
     };
     // With the kernel's `addr` of /proc/mounts, `mountport` is a value that it found, too.
     let of_kernel = value("addr").is_some();
-    // The default transport is TCP, except for lines of this program's own types.
-    let over_tcp = !is_over_rdma(&words).unwrap_or(!matches!(line.kind, b"nfs" | b"nfs4"));
     let mut kept: Vec<String> = Vec::new();
+    let mut wrong: Vec<String> = Vec::new();
     for word in &words {
         let name = name_of(word);
         let shown = SHOWN.contains(&name) || (of_kernel && name == "mountport");
         if name == "defaults" || (shown && value("mountaddr") == value("addr")) {
-            continue;
-        }
-        if name == "port" && over_tcp {
-            notes.push(format!("'{word}' is left out: it is a port for TCP"));
             continue;
         }
         match Options::parse(word) {
@@ -113,14 +113,14 @@ fn translate_line(line: &Line<'_>) -> Result<Translated, Failure> {
                 None => word.clone(),
             }),
             Ok(_) => kept.push(word.clone()),
-            Err(error @ OptionError::CannotHonour { .. }) if protects(name) => {
-                return Err(error.into());
-            }
-            Err(error @ (OptionError::CannotHonour { .. } | OptionError::Unknown { .. })) => {
+            Err(error) if error.is_of_others() && !protects(name) => {
                 notes.push(format!("'{word}' is left out: {error}"));
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => wrong.push(error.to_string()),
         }
+    }
+    if !wrong.is_empty() {
+        return Err(Failure::usage(wrong.join("; and ")));
     }
     // systemd recognises network file systems by a list of types, which does not have this one.
     if !kept.iter().any(|word| word == "_netdev") {
@@ -136,22 +136,13 @@ fn translate_line(line: &Line<'_>) -> Result<Translated, Failure> {
 
 /// Translates a line of a table. It is an error if a line that asks for RDMA cannot be translated.
 fn translate_in_table(text: &[u8]) -> Result<Translated, Failure> {
-    let kept = |notes| Translated {
-        line: text.to_owned(),
-        notes,
-    };
     let Some(line) = Line::parse(text).filter(|line| matches!(line.kind, b"nfs" | b"nfs4")) else {
-        return Ok(kept(Vec::new()));
+        return Ok(Translated {
+            line: text.to_owned(),
+            notes: Vec::new(),
+        });
     };
-    // A table also has lines that the user does not want translated.
-    if is_over_rdma(&options_of(&line)?) != Some(true) {
-        return Ok(kept(vec![
-            "kept as it is, since it does not ask for RDMA: to translate it, add the option rdma, \
-             or give it as an argument"
-                .to_owned(),
-        ]));
-    }
-    translate_line(&line)
+    translate_line(&line, text)
 }
 
 pub(crate) fn run(args: &FstabArgs) -> Result<(), Failure> {
@@ -160,14 +151,18 @@ pub(crate) fn run(args: &FstabArgs) -> Result<(), Failure> {
         return table(&mut std::io::stdin().lock());
     }
     let text = words.join(&b" "[..]);
-    let translated = match arguments(&words) {
+    let line = match arguments(&words) {
         // These are the words into which the shell has split the command.
-        Some(words) => {
-            translate_line(&Line::of_command(words, true).ok_or_else(|| no_line(&text))?)?
-        }
-        None => translate(&text)?,
+        Some(words) => Line::of_command(words, true),
+        None => Line::parse(&text),
     };
-    show(&translated, "").map(|_| ())
+    let line = line.ok_or_else(|| no_line(&text))?;
+    // A line that is kept has the fields of the argument, without what a terminal would obey.
+    let fields: Vec<_> = fstab_line::words(&text)
+        .into_iter()
+        .map(escape_obeyed)
+        .collect();
+    show(&translate_line(&line, &fields.join(&b' '))?, "").map(|_| ())
 }
 
 /// Translates the lines of a table that ask for RDMA, and prints all others unchanged.
@@ -226,6 +221,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn translate(text: &[u8]) -> Result<Translated, Failure> {
+        let line = Line::parse(text).ok_or_else(|| no_line(text))?;
+        translate_line(&line, text)
+    }
+
     fn line(text: &str) -> String {
         let translated = translate(text.as_bytes());
         let line = translated.unwrap_or_else(|error| panic!("{text}: {error}"));
@@ -239,12 +239,12 @@ mod tests {
             "srv:/x  /mnt  nfsrdma  rdma,port=20049,hard,vers=3,_netdev  0  0"
         );
         assert_eq!(
-            line("srv:/x /mnt nfs"),
+            line("srv:/x /mnt nfsrdma"),
             "srv:/x  /mnt  nfsrdma  _netdev  0  0"
         );
         assert_eq!(
-            line("srv:/a\\040b /mnt\\040c nfs defaults,ro 0 0"),
-            "srv:/a\\040b  /mnt\\040c  nfsrdma  ro,_netdev  0  0"
+            line("srv:/a\\040b /mnt\\040c nfs defaults,rdma,ro 0 0"),
+            "srv:/a\\040b  /mnt\\040c  nfsrdma  rdma,ro,_netdev  0  0"
         );
         assert_eq!(
             line("mount -t nfs -o vers=3,proto=rdma srv:/x /mnt"),
@@ -269,29 +269,31 @@ mod tests {
     #[test]
     fn what_is_left_out_is_said() {
         let translated =
-            translate(b"srv:/x /mnt nfs4 vers=4.2,proto=tcp,port=2049,fsc,bg 0 0").unwrap();
-        assert_eq!(translated.line, b"srv:/x  /mnt  nfsrdma  bg,_netdev  0  0");
-        for word in ["nfs4", "'vers=4.2'", "'proto=tcp'", "'port=2049'", "'fsc'"] {
+            translate(b"srv:/x /mnt nfs4 vers=4.2,proto=rdma,fsc,reconnect,bg 0 0").unwrap();
+        assert_eq!(
+            translated.line,
+            b"srv:/x  /mnt  nfsrdma  proto=rdma,bg,_netdev  0  0"
+        );
+        for word in ["nfs4", "'vers=4.2'", "'fsc'", "'reconnect'"] {
             let said = translated.notes.iter().any(|note| note.starts_with(word));
             assert!(said, "{word}: {:?}", translated.notes);
         }
     }
 
     #[test]
-    fn a_port_of_tcp_is_left_out() {
-        for (options, wanted) in [
-            ("port=2049", "_netdev"),
-            ("tcp,port=2049", "_netdev"),
-            ("rdma,port=2050", "rdma,port=2050,_netdev"),
-            ("proto=rdma6,port=2050", "proto=rdma6,port=2050,_netdev"),
+    fn a_line_that_does_not_ask_for_rdma_is_left_alone() {
+        for text in [
+            "srv:/x /mnt nfs",
+            "srv:/x\t/mnt nfs4 sec=krb5p,timeo=x 0 0",
+            "srv:/x /mnt nfs rdma,tcp",
+            "mount -t nfs -o ro srv:/x /mnt",
         ] {
-            let got = line(&format!("srv:/x /mnt nfs {options}"));
-            assert_eq!(got, format!("srv:/x  /mnt  nfsrdma  {wanted}  0  0"));
+            let translated = translate(text.as_bytes()).unwrap();
+            assert_eq!(translated.line, text.as_bytes());
+            assert!(translated.notes[0].contains("does not ask for RDMA"));
         }
-        assert_eq!(
-            line("srv:/x /mnt nfsrdma port=2050"),
-            "srv:/x  /mnt  nfsrdma  port=2050,_netdev  0  0"
-        );
+        let last = "srv:/x /mnt nfs tcp,proto=rdma6,port=2050";
+        assert!(line(last).starts_with("srv:/x  /mnt  nfsrdma"), "{last}");
     }
 
     #[test]
@@ -308,13 +310,17 @@ mod tests {
     #[test]
     fn what_cannot_be_translated() {
         let said = |text: &str| translate(text.as_bytes()).unwrap_err().message;
-        assert!(said("srv:/x /mnt nfs sec=krb5p").contains("sec=krb5p"));
-        assert!(said("srv:/x /mnt nfs xprtsec=mtls").contains("TLS"));
+        assert!(said("srv:/x /mnt nfs rdma,sec=krb5p").contains("sec=krb5p"));
+        assert!(said("srv:/x /mnt nfs rdma,xprtsec=mtls").contains("TLS"));
         assert!(said("/dev/sda1 / ext4 defaults 0 1").contains("the type ext4"));
         assert!(said("srv:/x").contains("write its fields"));
         assert!(said("# srv:/x /mnt nfs").contains("write its fields"));
-        assert!(said("srv:x /mnt nfs").contains("begin with a slash"));
-        assert!(said("srv:/x /mnt nfs timeo=x").contains("timeo=x"));
+        assert!(said("srv:x /mnt nfs rdma").contains("begin with a slash"));
+        assert!(said("srv:/x /mnt nfs rdma,timeo=x").contains("timeo=x"));
+        let all = said("srv:/x /mnt nfs rdma,sec=krb5,timeo=x,xprtsec=tls");
+        for word in ["sec=krb5'", "timeo=x", "xprtsec=tls"] {
+            assert!(all.contains(word), "{all}");
+        }
     }
 
     proptest! {

@@ -360,6 +360,23 @@ pub enum OptionError {
     },
     #[error("option '{given}' cannot be honoured: {reason}")]
     CannotHonour { given: String, reason: &'static str },
+    #[error("option '{given}' is not needed: {reason}")]
+    NotNeeded { given: String, reason: &'static str },
+    /// At least two of the others.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; and "))]
+    Several(Vec<OptionError>),
+}
+
+impl OptionError {
+    /// Whether the option is one that does not exist here, rather than one that was written wrongly.
+    pub(crate) fn is_of_others(&self) -> bool {
+        matches!(
+            self,
+            OptionError::Unknown { .. }
+                | OptionError::CannotHonour { .. }
+                | OptionError::NotNeeded { .. }
+        )
+    }
 }
 
 impl Options {

@@ -35,14 +35,20 @@ pub enum MountSourceError {
     Scope(String),
     #[error("'{0}' is not a host name: write SERVER:/PATH, [IPV6]:/PATH or nfs://SERVER/PATH")]
     Host(String),
-    #[error(
-        "the port does not stand there: write {host}:{path} with the option port={port}, or nfs://{host}:{port}{path}"
-    )]
+    #[error("{}", match port.as_str() {
+        // It would be asked for RDMA, in vain.
+        "2049" => format!(
+            "the port does not stand there, and 2049 is that of NFS over TCP: write {host}:{path}, for RDMA at port 20049, or name another by the option port="
+        ),
+        _ => format!("the port does not stand there: write {host}:{path} with the option port={port}, or nfs://{host}:{port}{path}"),
+    })]
     PortInSource {
         host: String,
         port: String,
         path: String,
     },
+    #[error("no user stands there, since NFS has no logins: write {0}:/PATH")]
+    User(String),
     #[error("{0} is a URL of another protocol: write SERVER:/PATH or nfs://SERVER/PATH")]
     Scheme(String),
     #[error("'{0}' is not a port: give a number from 1 to 65535")]
@@ -109,6 +115,9 @@ impl MountSource {
         };
         if host.is_empty() || host.len() > MAX_HOST || host.starts_with('-') || host.contains(bad) {
             return Err(MountSourceError::Host(host));
+        }
+        if let Some((_, host)) = host.rsplit_once('@') {
+            return Err(MountSourceError::User(host.into()));
         }
         if let Some((port, path)) = port_and_path(&export) {
             let host = match host.contains(':') {
@@ -324,10 +333,16 @@ mod tests {
              or nfs://srv:20049/x"
         );
         assert_eq!(
-            said("[::1]:2049:x"),
-            "the port does not stand there: write [::1]:/x with the option port=2049, \
-             or nfs://[::1]:2049/x"
+            said("[::1]:2050:x"),
+            "the port does not stand there: write [::1]:/x with the option port=2050, \
+             or nfs://[::1]:2050/x"
         );
+        assert_eq!(
+            said("srv:2049/x"),
+            "the port does not stand there, and 2049 is that of NFS over TCP: write srv:/x, for RDMA at port 20049, or \
+             name another by the option port="
+        );
+        assert!(said("joe@srv:/x").ends_with("write srv:/PATH"));
         assert!(said("[fe80::1]:/x").contains("write [fe80::1%eth0]:/PATH"));
         assert!(said("[fe80::1%]:/x").contains("write [fe80::1%eth0]:/PATH"));
         assert!(said("nfs://[fe80::1]/x").contains("needs its interface"));

@@ -30,17 +30,30 @@ fn meant(name: &str) -> Option<&'static str> {
 /// Options that FUSE shows in /proc/mounts, and that mount(8) repeats with `remount`.
 const OF_FUSE: [&str; 4] = ["user_id=", "group_id=", "max_read=", "blksize="];
 
-/// Options of other file systems, which no option here resembles, and what there is instead.
-const OF_OTHERS: [(&[&str], &str); 2] = [
-    (
-        &["uid", "gid", "umask", "fmask", "dmask", "idmap"],
-        "owners and modes of files are the server's; leave it out, and change them there",
-    ),
-    (
-        &["reconnect", "ServerAliveInterval"],
-        "a lost connection is always made again; leave it out",
-    ),
-];
+/// Options of other file systems, which no option here resembles.
+const OWNERS: [&str; 6] = ["uid", "gid", "umask", "fmask", "dmask", "idmap"];
+const CONNECTION: [&str; 2] = ["reconnect", "ServerAliveInterval"];
+
+/// The error for an option that is in no table.
+fn unknown(draft: &Draft, name: &str) -> OptionError {
+    let given = draft.given.clone();
+    if OWNERS.contains(&name) {
+        return OptionError::CannotHonour {
+            given,
+            reason: "owners and modes of files are the server's; leave it out, and change them there",
+        };
+    }
+    if CONNECTION.contains(&name) {
+        return OptionError::NotNeeded {
+            given,
+            reason: "a lost connection is always made again; leave it out",
+        };
+    }
+    OptionError::Unknown {
+        name: name.into(),
+        nearest: meant(name),
+    }
+}
 
 fn parse(text: &str, url_port: Option<u16>) -> Result<Options, OptionError> {
     let mut draft = Draft::new();
@@ -54,21 +67,22 @@ fn parse(text: &str, url_port: Option<u16>) -> Result<Options, OptionError> {
         words.retain(|word| !OF_FUSE.iter().any(|name| word.starts_with(name)));
     }
     draft.options.sloppy = words.iter().any(|word| word == "sloppy");
+    let mut wrong = Vec::new();
     for word in words {
         draft.given.clone_from(&word);
         if let Err(error) = one(&mut draft, &word) {
             // sloppy ignores unknown options, but not wrong values (nfs(5)).
-            match error {
-                OptionError::Unknown { .. } | OptionError::CannotHonour { .. }
-                    if draft.options.sloppy && !protects(&word) =>
-                {
-                    draft.options.ignored.push(word);
-                }
-                error => return Err(error),
+            match error.is_of_others() && draft.options.sloppy && !protects(&word) {
+                true => draft.options.ignored.push(word),
+                false => wrong.push(error),
             }
         }
     }
-    draft.finish()
+    match wrong.len() {
+        0 => draft.finish(),
+        1 => Err(wrong.remove(0)),
+        _ => Err(OptionError::Several(wrong)),
+    }
 }
 
 /// Whether an option asks for a security flavor, or for encryption. Such a one is never left out
@@ -91,13 +105,7 @@ fn one(draft: &mut Draft, word: &str) -> Outcome {
         return Err(OptionError::Blank(word.into()));
     }
     let Some(entry) = entries().find(|entry| entry.name == name) else {
-        if let Some((_, reason)) = OF_OTHERS.iter().find(|(names, _)| names.contains(&name)) {
-            return draft.cannot(reason);
-        }
-        return Err(OptionError::Unknown {
-            name: name.into(),
-            nearest: meant(name),
-        });
+        return Err(unknown(draft, name));
     };
     match (&entry.action, value) {
         (Action::Flag(set), None) => set(draft, entry.name),
