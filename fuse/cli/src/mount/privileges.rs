@@ -1,6 +1,6 @@
-//! Drops the privileges that the serving process does not need: all capabilities but five, also in
-//! the bounding set; core dumps and tracing by the same user; and, where it can unmount without
-//! fusermount3, the gain of privileges by programs that it starts.
+//! Drops the privileges that a process does not need: all capabilities but those of a list, also in
+//! the bounding set; core dumps and tracing by the same user; and the gain of privileges by programs
+//! that it starts, unless it may need fusermount3.
 
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use rustix::thread::{
@@ -8,28 +8,55 @@ use rustix::thread::{
     set_capabilities, set_no_new_privs,
 };
 
-/// The capabilities that a process of root keeps:
+/// The capabilities that the serving process of root keeps:
 const NEEDED: CapabilitySet = CapabilitySet::SYS_ADMIN // to mount and unmount,
     .union(CapabilitySet::DAC_READ_SEARCH) // also below directories closed to root,
     .union(CapabilitySet::NET_BIND_SERVICE) // for reserved ports, also of UMNT at the end,
     .union(CapabilitySet::IPC_LOCK) // for an RDMA device's memory, also after reconnecting,
     .union(CapabilitySet::SYS_PTRACE); // to see which waiting callers are being killed.
 
-/// Drops the privileges. It affects the calling thread and the threads that it starts later, so
-/// call it before there are others. What a sandbox has already taken away is no error.
+/// Those that `nfsrdma metrics` keeps, to connect to the processes of other users: their sockets are
+/// for them alone (mode 0600).
+const NEEDED_TO_ASK: CapabilitySet = CapabilitySet::DAC_OVERRIDE;
+
+/// Drops the privileges that a serving process does not need. As [`give_up_for_metrics`], it affects
+/// the calling thread and the threads that it starts later, so call it before there are others. What
+/// a sandbox has already taken away is no error.
 pub(crate) fn give_up() {
+    // A process that cannot unmount by itself needs fusermount3, which is set-user-id.
+    if keep(NEEDED).contains(CapabilitySet::SYS_ADMIN) {
+        gain_none();
+    }
+}
+
+/// Drops the privileges that `nfsrdma metrics` does not need.
+pub(crate) fn give_up_for_metrics() {
+    keep(NEEDED_TO_ASK);
+    gain_none();
+}
+
+fn gain_none() {
+    if let Err(error) = set_no_new_privs(true) {
+        tracing::warn!("programs it starts may gain privileges: {error}");
+    }
+}
+
+/// Drops all capabilities but `needed`. Returns what is left.
+fn keep(needed: CapabilitySet) -> CapabilitySet {
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
         tracing::warn!("core dumps may hold file data: {error}");
     }
-    let Ok(held) = capabilities(None) else { return };
+    let Ok(held) = capabilities(None) else {
+        return CapabilitySet::empty();
+    };
     if held.permitted.is_empty() {
-        return;
+        return CapabilitySet::empty();
     }
-    for capability in CapabilitySet::all().difference(NEEDED) {
+    for capability in CapabilitySet::all().difference(needed) {
         // This fails without CAP_SETPCAP, and for capabilities that this kernel does not have.
         let _ = remove_capability_from_bounding_set(capability);
     }
-    let kept = held.permitted & NEEDED;
+    let kept = held.permitted & needed;
     let sets = CapabilitySets {
         effective: kept,
         permitted: kept,
@@ -38,12 +65,7 @@ pub(crate) fn give_up() {
     if let Err(error) = set_capabilities(None, sets) {
         tracing::warn!("capabilities are kept: {error}");
     }
-    // A process that cannot unmount by itself needs fusermount3, which is set-user-id.
-    if kept.contains(CapabilitySet::SYS_ADMIN)
-        && let Err(error) = set_no_new_privs(true)
-    {
-        tracing::warn!("programs it starts may gain privileges: {error}");
-    }
+    kept
 }
 
 #[cfg(test)]

@@ -3,18 +3,22 @@
 //! metrics` serves those of all mounts.
 //!
 //! Anybody may connect. So a request has at most [`REQUEST_MAX`] bytes and must arrive within
-//! [`ANSWER_LIMIT`], its headers are ignored, and at most [`CLIENTS`] are served at a time. Each
-//! connection carries one request. Rendering has a limit of its own, [`RENDERING`].
+//! [`ANSWER_LIMIT`], and its headers are ignored. Each connection carries one request. Of the
+//! connections that send none the youngest [`CLIENTS`] stay, and so do as many of those that wait for
+//! their answer: whoever does not send, or does not read, keeps nobody else from being answered.
+//! Rendering has a limit of its own, [`RENDERING`].
 
 use super::prometheus::{self, CONTENT_TYPE};
 use crate::cli::MetricsArgs;
 use crate::failure::{Exit, Failure};
+use crate::mount::privileges;
 use crate::options::MetricsAt;
 use crate::output::without_number;
 use crate::stats::mount_list;
 use parking_lot::Mutex;
 use rustix::fs::Mode;
 use rustix::process::umask;
+use std::collections::VecDeque;
 use std::fs::{Metadata, symlink_metadata};
 use std::io;
 use std::net::TcpListener;
@@ -26,9 +30,13 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
 
-/// Most requests at a time. Others wait in the listener's backlog.
-const CLIENTS: usize = 4;
+/// Most connections that have not sent a request, and most that have.
+const CLIENTS: usize = 16;
+/// Most texts that are rendered at a time.
+const RENDERED: usize = 4;
 /// How long receiving a request may take, and sending an answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// How long rendering the text may take.
@@ -141,19 +149,24 @@ pub(crate) async fn serve(listener: Listener, render: Render) -> io::Result<()> 
             (Ready::Unix(listener), Some(file))
         }
     };
-    let slots = Arc::new(Semaphore::new(CLIENTS));
+    let slots = Arc::new(Semaphore::new(RENDERED));
+    let answering = Arc::new(Mutex::new(Youngest::default()));
+    let mut receiving = Youngest::default();
     loop {
-        let Ok(slot) = slots.clone().acquire_owned().await else {
-            return Ok(());
-        };
         match listener.accept().await {
             Ok(stream) => {
-                let render = render.clone();
-                tokio::spawn(async move {
+                let (render, slots, answering) = (render.clone(), slots.clone(), answering.clone());
+                let task = tokio::spawn(async move {
                     // A client that hangs up or is too slow gets no answer.
-                    let _ = converse(stream, render).await;
-                    drop(slot);
+                    if let Ok(Ok((stream, request))) = timeout(ANSWER_LIMIT, receive(stream)).await
+                    {
+                        let task = tokio::spawn(answer(stream, request, render, slots));
+                        answering.lock().push(task.abort_handle());
+                    }
                 });
+                receiving.push(task.abort_handle());
+                // A request that has come is read before further connections are accepted.
+                tokio::task::yield_now().await;
             }
             Err(error) => {
                 tracing::debug!("metrics: {error}");
@@ -163,29 +176,66 @@ pub(crate) async fn serve(listener: Listener, render: Render) -> io::Result<()> 
     }
 }
 
-/// Reads a request. Returns false if it is incomplete or too long.
-async fn receive(stream: &mut Box<dyn Connection>, request: &mut Vec<u8>) -> io::Result<bool> {
-    loop {
-        if request.windows(4).any(|end| end == b"\r\n\r\n") {
-            return Ok(true);
+/// The tasks of the youngest connections. An older one is ended, which closes its connection.
+#[derive(Debug, Default)]
+struct Youngest(VecDeque<AbortHandle>);
+
+impl Youngest {
+    fn push(&mut self, task: AbortHandle) {
+        self.0.retain(|task| !task.is_finished());
+        if self.0.len() >= CLIENTS
+            && let Some(oldest) = self.0.pop_front()
+        {
+            oldest.abort();
         }
-        let room = REQUEST_MAX - request.len();
-        if room == 0 || stream.take(room as u64).read_buf(request).await? == 0 {
-            return Ok(false);
-        }
+        self.0.push_back(task);
     }
 }
 
-async fn converse(mut stream: Box<dyn Connection>, render: Render) -> io::Result<()> {
-    use tokio::time::timeout;
+/// A request, and whether it is complete and not too long.
+type Request = (Vec<u8>, bool);
+
+/// Reads a request.
+async fn receive(mut stream: Box<dyn Connection>) -> io::Result<(Box<dyn Connection>, Request)> {
     let mut request = Vec::with_capacity(1024);
-    let whole = timeout(ANSWER_LIMIT, receive(&mut stream, &mut request)).await??;
+    let whole = loop {
+        if request.windows(4).any(|end| end == b"\r\n\r\n") {
+            break true;
+        }
+        let room = REQUEST_MAX - request.len();
+        if room == 0
+            || (&mut stream)
+                .take(room as u64)
+                .read_buf(&mut request)
+                .await?
+                == 0
+        {
+            break false;
+        }
+    };
+    Ok((stream, (request, whole)))
+}
+
+async fn answer(
+    mut stream: Box<dyn Connection>,
+    (request, whole): Request,
+    render: Render,
+    slots: Arc<Semaphore>,
+) -> io::Result<()> {
     let (status, body) = match status(&request, whole) {
-        // Rendering may wait for other processes.
+        // Rendering may wait for other processes, and goes on when its client is gone: the slot is
+        // free when it has ended.
         "200 OK" => {
-            let text = tokio::task::spawn_blocking(move || render());
-            let text = timeout(RENDERING, text).await?;
-            ("200 OK", text.map_err(io::Error::other)?)
+            let text = async {
+                let slot = slots.acquire_owned().await.map_err(io::Error::other)?;
+                let text = tokio::task::spawn_blocking(move || {
+                    let text = render();
+                    drop(slot);
+                    text
+                });
+                text.await.map_err(io::Error::other)
+            };
+            ("200 OK", timeout(RENDERING, text).await??)
         }
         other => (other, format!("{other}\n")),
     };
@@ -244,6 +294,8 @@ fn all_mounts() -> Render {
 /// Runs `metrics` until a signal ends it.
 pub(crate) fn run(args: &MetricsArgs) -> Result<(), Failure> {
     let listener = listen(&args.listen, "--listen")?;
+    // Not before: the port may be a reserved one. And before there are other threads.
+    privileges::give_up_for_metrics();
     let system = |error: io::Error| Failure::new(Exit::System, format!("cannot serve: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
