@@ -184,6 +184,36 @@ def test_memory_of_many_names_comes_back(server):
     )
 
 
+def test_names_that_were_only_listed_take_memory_while_their_directory_is_open(server):
+    folders, each = 3, 40_000
+    for folder in range(folders):
+        (server.export / f"d{folder}").mkdir(0o755)
+        there = os.open(server.export / f"d{folder}", os.O_RDONLY)
+        for number in range(each):
+            os.mknod(f"name-{number:06}", 0o100644, dir_fd=there)
+        os.close(there)
+    server.mount_well("cache=16M")
+    (pid,) = servers_of(server.mnt)
+    assert len(os.listdir(server.mnt)) == folders
+    before = resident(pid)
+    for folder in range(folders):
+        assert len(os.listdir(server.mnt / f"d{folder}")) == each
+    # A listed name is an object with its attributes, some 600 bytes: those of one directory at a time.
+    peak = resident(pid, "VmHWM") - before
+    assert peak <= 40 * MIB, f"{peak >> 20} MiB for the names of {folders} directories, one after the other"
+    until(
+        lambda: resident(pid) <= before + 12 * MIB,
+        f"memory given back ({resident(pid) >> 20} MiB, {before >> 20} MiB before)",
+        60,
+    )
+    # The kernel has the names, but is to list them with their objects rather than look each up.
+    looked_up = lambda: procedures(server).get("LOOKUP", {"calls": 0})["calls"]
+    calls = looked_up()
+    with os.scandir(server.mnt / "d0") as entries:
+        assert sum(1 for entry in entries if entry.stat(follow_symlinks=False).st_size == 0) == each
+    assert looked_up() - calls <= 10, f"{looked_up() - calls} LOOKUPs"
+
+
 def test_large_writes_beside_small_ones_leave_what_a_local_file_has(server):
     """Data of 256 KiB or more, at a multiple of its length, stays in the buffer into which the kernel's request was
     read: over, below and next to data that is cached, being sent, or mapped."""

@@ -91,7 +91,7 @@ impl<N: Nfs3> Fs<N> {
                 Err(error) => return Err(error),
             }
             // Somebody else created the file since the kernel looked the name up.
-            self.names.remove(dir.nodeid, name);
+            self.forget_name(&dir, name);
             let (inode, found) = match Box::pin(self.find(cred, &dir, name)).await {
                 Ok(found) => found,
                 Err(error) if error.status() == Some(Status::NoEnt) => continue,

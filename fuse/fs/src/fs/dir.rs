@@ -67,8 +67,14 @@ impl<N: Nfs3> Fs<N> {
             let mut state = inode.state.lock();
             let epoch = state.epoch;
             let cached = std::mem::replace(&mut state.kernel_epoch, epoch);
-            cached == epoch && !self.children_need_attributes(&state, now)
+            let anew = self.children_need_attributes(&state, now)
+                || state.listed().is_some_and(|listed| listed.forgotten);
+            if anew {
+                state.listed_mut().forgotten = false;
+            }
+            cached == epoch && !anew
         };
+        self.listings.lock().opened(nodeid);
         let dir = Arc::new(DirHandle::new(inode, cred.clone()));
         let handle = self.dirs.write().insert(dir) as u64;
         Ok(Opened { handle, keep_cache })
@@ -114,7 +120,15 @@ impl<N: Nfs3> Fs<N> {
 
     pub fn releasedir(&self, handle: u64) -> FsResult<()> {
         let dir = self.dirs.write().try_remove(handle as usize);
-        dir.map(|_| ()).ok_or(FsError::UnknownHandle)
+        let dir = dir.ok_or(FsError::UnknownHandle)?;
+        let dropped = self.listings.lock().closed(dir.inode.nodeid);
+        for (dir, names) in dropped {
+            if let Some(dir) = self.table.get(dir) {
+                dir.state.lock().listed_mut().forgotten = true;
+            }
+            names.into_values().for_each(|of| self.table.let_go(of));
+        }
+        Ok(())
     }
 
     /// Entries from position `offset` on, if they are in the part at hand; no entries at the end.
@@ -371,11 +385,7 @@ impl<N: Nfs3> Fs<N> {
         }
         let last = page.entries.last().map(|entry| entry.cookie);
         let next = last.unwrap_or(cookie);
-        let unchanged = {
-            let mut state = inode.state.lock();
-            state.listed_mut().cookies = page.verifier;
-            state.undisturbed(stamp) && state.epoch == epoch
-        };
+        inode.state.lock().listed_mut().cookies = page.verifier;
         let mut entries = Vec::with_capacity(page.entries.len());
         {
             let mut place = dir.place.lock();
@@ -404,13 +414,7 @@ impl<N: Nfs3> Fs<N> {
                 }
             }
             match self
-                .listed(
-                    dir,
-                    &entry,
-                    stamp,
-                    unchanged.then_some(epoch),
-                    &mut searched,
-                )
+                .listed(dir, &entry, (stamp, epoch), &mut searched)
                 .await
             {
                 Ok(listed) => entries.push(listed),
@@ -436,8 +440,7 @@ impl<N: Nfs3> Fs<N> {
         &self,
         dir: &DirHandle,
         entry: &DirEntry,
-        stamp: Stamp,
-        remember: Option<u64>,
+        (stamp, epoch): (Stamp, u64),
         searched: &mut bool,
     ) -> FsResult<Listed> {
         let dot = matches!(&*entry.name, b"." | b"..");
@@ -451,14 +454,7 @@ impl<N: Nfs3> Fs<N> {
                     odd_entry("is of a type that NFSv3 does not define", &entry.name);
                     None
                 }
-                (Some(handle), Some(attributes)) => {
-                    let inode = self.intern(stamp, handle, attributes);
-                    if let Some(epoch) = remember {
-                        let child = Child::Is(inode.clone());
-                        self.cache_name(&dir.inode, epoch, &entry.name, child);
-                    }
-                    Some(inode)
-                }
+                (Some(handle), Some(attributes)) => Some(self.intern(stamp, handle, attributes)),
                 _ if !*searched => None,
                 _ => match self.child(&dir.cred, &dir.inode, &entry.name).await {
                     Ok(inode) => Some(inode),
@@ -472,6 +468,9 @@ impl<N: Nfs3> Fs<N> {
                 },
             }
         };
+        if let Some(inode) = &inode {
+            self.list_name(&dir.inode, stamp, epoch, &entry.name, inode);
+        }
         Ok(Listed {
             name: entry.name.clone(),
             fileid: match &entry.attributes {
@@ -494,33 +493,37 @@ impl<N: Nfs3> Fs<N> {
     /// knows better.
     pub fn listed_entry(&self, listing: &Listing, entry: &Listed) -> Option<Entry> {
         let inode = entry.inode.as_ref()?;
-        if !self.still_leads_to(listing, &entry.name, inode) {
-            return None;
-        }
         if inode.has_old_pages() {
             return None;
         }
+        let epoch = self.still_leads_to(listing, &entry.name, inode)?;
         let attributes = *inode.state.lock().attributes()?;
         let inode = self.table.adopt(inode);
+        let child = Child::Is(inode.clone());
+        self.cache_name(&listing.dir, epoch, &entry.name, child);
         Some(self.entry(&listing.dir, &inode, attributes))
     }
 
-    /// Whether nothing has happened to a listed name since its page was requested. After a change of
-    /// the directory by this mount, the cache of names knows which names were not affected.
-    fn still_leads_to(&self, listing: &Listing, name: &[u8], inode: &Arc<Inode>) -> bool {
+    /// The directory's epoch, if nothing has happened to a listed name since its page was requested.
+    /// After a change of the directory by this mount, it is known which names were not affected.
+    fn still_leads_to(&self, listing: &Listing, name: &[u8], inode: &Arc<Inode>) -> Option<u64> {
         let (dir, part) = (&listing.dir, &listing.part);
         let epoch = {
             let state = dir.state.lock();
             if state.undisturbed(part.stamp) && state.epoch == part.epoch {
-                return true;
+                return Some(part.epoch);
             }
             if state.is_changing() {
-                return false;
+                return None;
             }
             state.epoch
         };
-        let known = self.names.get(dir.nodeid, epoch, name);
-        matches!(known, Some(Child::Is(known)) if Arc::ptr_eq(&known, inode))
+        let listed = self.listings.lock().get(dir.nodeid, epoch, name);
+        let known = match listed {
+            Some(listed) => Some(Child::Is(listed)),
+            None => self.names.get(dir.nodeid, epoch, name),
+        };
+        matches!(known, Some(Child::Is(known)) if Arc::ptr_eq(&known, inode)).then_some(epoch)
     }
 
     /// NFS servers put directory changes on stable storage before they answer.

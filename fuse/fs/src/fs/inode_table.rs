@@ -49,6 +49,30 @@ impl PartialEq for ByHandle {
 
 impl Eq for ByHandle {}
 
+/// An inode whose hash and equality are those of its node id.
+#[derive(Debug)]
+struct ByNode(Arc<Inode>);
+
+impl Borrow<u64> for ByNode {
+    fn borrow(&self) -> &u64 {
+        &self.0.nodeid
+    }
+}
+
+impl Hash for ByNode {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.nodeid.hash(state);
+    }
+}
+
+impl PartialEq for ByNode {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.nodeid == other.0.nodeid
+    }
+}
+
+impl Eq for ByNode {}
+
 /// The inodes by handle; each handle has one.
 #[derive(Debug, Default)]
 struct Handles {
@@ -89,7 +113,7 @@ impl Handles {
 #[derive(Debug)]
 pub(super) struct Table {
     /// The inodes that the kernel knows, by node id.
-    nodes: [Mutex<HashMap<u64, Arc<Inode>>>; SHARDS],
+    nodes: [Mutex<HashSet<ByNode>>; SHARDS],
     /// Locked before `nodes` where both are.
     handles: [Mutex<Handles>; SHARDS],
     /// The next node id.
@@ -129,7 +153,7 @@ impl Table {
         OF_OTHER_FSID | mixed(both) >> 1
     }
 
-    fn node_shard(&self, nodeid: u64) -> &Mutex<HashMap<u64, Arc<Inode>>> {
+    fn node_shard(&self, nodeid: u64) -> &Mutex<HashSet<ByNode>> {
         &self.nodes[(mixed(nodeid) >> 60) as usize]
     }
 
@@ -142,7 +166,8 @@ impl Table {
     }
 
     pub(super) fn get(&self, nodeid: u64) -> Option<Arc<Inode>> {
-        self.node_shard(nodeid).lock().get(&nodeid).cloned()
+        let nodes = self.node_shard(nodeid).lock();
+        nodes.get(&nodeid).map(|known| known.0.clone())
     }
 
     /// The inode of `handle`, if the kernel knows it.
@@ -156,7 +181,7 @@ impl Table {
         root.lookups.store(1, Ordering::Relaxed);
         let mut handles = self.handle_shard(&root.handle).lock();
         handles.known.insert(ByHandle(root.clone()));
-        self.node_shard(ROOT).lock().insert(ROOT, root);
+        self.node_shard(ROOT).lock().insert(ByNode(root));
     }
 
     /// The inode of `handle`, new if there is none. The kernel gets no reference
@@ -196,7 +221,7 @@ impl Table {
             handles.others.remove(&inode.handle);
             handles.known.replace(ByHandle(inode.clone()));
             let mut nodes = self.node_shard(inode.nodeid).lock();
-            nodes.insert(inode.nodeid, inode.clone());
+            nodes.insert(ByNode(inode.clone()));
         }
         inode
     }
@@ -222,6 +247,18 @@ impl Table {
             if Arc::strong_count(&inode) > 1 {
                 handles.keep(&inode);
             }
+        }
+    }
+
+    /// Drops an inode. If nothing else refers to it, its entry is freed as well.
+    pub(super) fn let_go(&self, inode: Arc<Inode>) {
+        let mut handles = self.handle_shard(&inode.handle).lock();
+        // Who finds it by its handle needs the lock, and the kernel's tables would refer to it.
+        if Arc::strong_count(&inode) == 1
+            && let Some(entry) = handles.others.get(&inode.handle)
+            && std::ptr::eq(entry.as_ptr(), &*inode)
+        {
+            handles.others.remove(&inode.handle);
         }
     }
 

@@ -3,7 +3,7 @@
 //! The kernel keeps the names that it was given, and sends a LOOKUP of one if their time has run out,
 //! or because it wants the name checked: before it refuses to make a name that exists, before a
 //! rename, and where a walk has ended with ESTALE. The request does not say which. So a name that
-//! exists is asked of the server (RFC 1813 section 3.3.3), but for those of `is_known_from`. That a
+//! exists is asked of the server (RFC 1813 section 3.3.3), but for two kinds (`lookup_cached`). That a
 //! name does not exist is answered from the cache of names (`lookup_cached`): the call that then
 //! makes the name finds out. Both only if the directory's attributes are valid, its contents have the
 //! same epoch as when the name was cached, and the caller may search the directory (`search.rs`). The
@@ -44,10 +44,22 @@ impl<N: Nfs3> Fs<N> {
             state.fresh(now)?;
             state.epoch
         };
-        let child = self.names.get(dir.nodeid, epoch, name)?;
+        // A program goes through the names of its listing, of which the kernel got only the names.
+        let listed = self.listings.lock().get(dir.nodeid, epoch, name);
+        let listed = listed.filter(|inode| inode.lookups.load(Ordering::Relaxed) == 0);
+        let was_listed = listed.is_some();
+        let child = match listed {
+            Some(inode) => Child::Is(inode),
+            None => self.names.get(dir.nodeid, epoch, name)?,
+        };
         match child {
             Child::Absent if self.config.lookup_cache != LookupCache::All => None,
-            Child::Is(ref inode) if inode.has_old_pages() || !self.is_known_from(&dir, inode) => {
+            // The kernel may want it checked, unless this is a walk through a directory whose names it
+            // may not keep: that cannot be told from a wish to check.
+            Child::Is(ref inode)
+                if inode.has_old_pages()
+                    || !was_listed && (!inode.is_dir() || self.kernel_may_keep_names(&dir)) =>
+            {
                 None
             }
             _ if !self.may_search_cached(&dir, now, uid, cred) => None,
@@ -60,22 +72,13 @@ impl<N: Nfs3> Fs<N> {
                 // given with a validity of zero: the kernel sends GETATTR when it needs them.
                 let attributes = inode.last_known()?;
                 let inode = self.table.adopt(&inode);
+                if was_listed {
+                    self.cache_name(&dir, epoch, name, Child::Is(inode.clone()));
+                }
                 self.shared.stats.name_hits.add(1);
                 Some(Found::Is(self.entry(&dir, &inode, attributes)))
             }
         }
-    }
-
-    /// Whether a LOOKUP that finds `inode` may be answered from memory: where the kernel cannot want it
-    /// checked, or that cannot be told.
-    fn is_known_from(&self, dir: &Arc<Inode>, inode: &Inode) -> bool {
-        // Each walk through a directory whose names the kernel may not keep.
-        if inode.is_dir() && !self.kernel_may_keep_names(dir) {
-            return true;
-        }
-        // A program goes through the names of its listing, of which the kernel got only the names.
-        inode.lookups.load(Ordering::Relaxed) == 0
-            && (self.dirs.read().iter()).any(|(_, open)| Arc::ptr_eq(&open.inode, dir))
     }
 
     /// What `name` leads to, by a LOOKUP.
@@ -176,6 +179,7 @@ impl<N: Nfs3> Fs<N> {
     /// Caches what a reply shows of a name. The kernel may have cached it before a change by somebody
     /// else, and need not be given this: it is notified.
     pub(super) fn cache_name(&self, dir: &Inode, epoch: u64, name: &[u8], child: Child) {
+        self.unlist(dir, name);
         if self.names.renew(dir.nodeid, epoch, name, child) {
             self.expire_names_in(dir);
         }
@@ -207,9 +211,13 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// Frees the memory of names that are no longer valid: those of directories that have changed
-    /// since, or that the kernel has forgotten. To be called while the mount is idle.
+    /// since, or of what the kernel has forgotten. To be called while the mount is idle.
     pub fn forget_stale_names(&self) {
-        self.names.retain(|dir, epoch| {
+        self.names.retain(|dir, epoch, child| {
+            // Of an object that only this refers to, the kernel has no name.
+            if matches!(child, Child::Is(inode) if Arc::strong_count(inode) == 1) {
+                return false;
+            }
             let dir = self.table.get(dir);
             dir.is_some_and(|dir| dir.state.lock().epoch == epoch)
         });
@@ -271,6 +279,7 @@ impl<N: Nfs3> Fs<N> {
     pub(super) fn name_unknown(&self, dir: &Inode, name: &[u8]) {
         // It is notified of names that are cached with an old epoch.
         let outdated = dir.state.lock().epoch.wrapping_sub(1);
+        self.unlist(dir, name);
         self.names.put(dir.nodeid, outdated, name, Child::Absent);
         self.expire_names_in(dir);
     }
@@ -285,10 +294,46 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
+    /// Nothing is known of `name`.
+    pub(super) fn forget_name(&self, dir: &Inode, name: &[u8]) {
+        self.unlist(dir, name);
+        self.names.remove(dir.nodeid, name);
+    }
+
+    /// A listing, requested at `stamp`, has shown that `name` leads to `inode`.
+    pub(super) fn list_name(
+        &self,
+        dir: &Inode,
+        stamp: Stamp,
+        epoch: u64,
+        name: &[u8],
+        inode: &Arc<Inode>,
+    ) {
+        let (outdated, old) = {
+            // Locked, so that a change by this mount comes before, or finds the name here.
+            let state = dir.state.lock();
+            if !state.undisturbed(stamp) || state.epoch != epoch {
+                return;
+            }
+            let mut listings = self.listings.lock();
+            listings.put(dir.nodeid, epoch, name, inode)
+        };
+        let dropped = outdated.into_values().chain(old);
+        dropped.for_each(|inode| self.table.let_go(inode));
+    }
+
+    /// What a listing has shown of `name` is not the newest that is known of it.
+    fn unlist(&self, dir: &Inode, name: &[u8]) {
+        if let Some(old) = self.listings.lock().take(dir.nodeid, name) {
+            self.table.let_go(old);
+        }
+    }
+
     /// Caches that a change by this mount made `name` lead to `child`, or to nothing.
     pub(super) fn own_name(&self, dir: &Inode, name: &[u8], child: Option<&Arc<Inode>>) {
         let epoch = dir.state.lock().epoch;
         let child = child.map_or(Child::Absent, |inode| Child::Is(inode.clone()));
+        self.unlist(dir, name);
         self.names.put(dir.nodeid, epoch, name, child);
     }
 }

@@ -31,6 +31,7 @@ mod inode_table;
 mod kernel_pages;
 mod kernel_read;
 mod link;
+mod listings;
 mod locking;
 mod lookup;
 mod losing;
@@ -88,6 +89,7 @@ use failures::FailureLog;
 use file::{FileData, Shared};
 use inode::{Asked, Stamp, Times};
 use inode_table::Table;
+use listings::Listings;
 use names::Names;
 use nfsrdma_nfs3::{Driver, Limits, Nfs3, NfsError};
 use nfsrdma_rdma::Pool;
@@ -126,6 +128,7 @@ pub struct Fs<N> {
     clock: Clock,
     table: Table,
     names: Names,
+    listings: Mutex<Listings>,
     shared: Arc<Shared>,
     files: RwLock<Slab<Arc<OpenFile>>>,
     /// The numbers of the files that are open for writing, by node.
@@ -207,6 +210,7 @@ impl<N: Nfs3> Fs<N> {
         Arc::new(Fs {
             table,
             names: Names::new(config.name_entries),
+            listings: Mutex::new(Listings::new(config.name_entries)),
             shared: Arc::new(Shared {
                 budget: Budget::new(config.cache_bytes),
                 lent: Lent::new(config.cache_bytes / 4),

@@ -109,9 +109,9 @@ impl Names {
         misleads
     }
 
-    /// Drops the names for which `holds`, called with directory and epoch, is false. It visits
-    /// every entry, so call it while the mount is idle.
-    pub(super) fn retain(&self, holds: impl Fn(u64, u64) -> bool) {
+    /// Drops the names for which `holds`, called with directory, epoch and what the name leads to, is
+    /// false. It visits every entry, so call it while the mount is idle.
+    pub(super) fn retain(&self, holds: impl Fn(u64, u64, &Child) -> bool) {
         let directory = |key: &[u8]| {
             let (dir, _) = key.split_at(size_of::<u64>());
             u64::from_ne_bytes(dir.try_into().expect("a key begins with its directory"))
@@ -120,7 +120,7 @@ impl Names {
             let stale: Vec<Box<[u8]>> = {
                 let shard = shard.lock();
                 let all = shard.iter();
-                all.filter(|(key, (epoch, _))| !holds(directory(key), *epoch))
+                all.filter(|(key, (epoch, child))| !holds(directory(key), *epoch, child))
                     .map(|(key, _)| key.clone())
                     .collect()
             };

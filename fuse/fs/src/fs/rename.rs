@@ -101,7 +101,7 @@ impl<N: Nfs3> Fs<N> {
             .as_ref()
             .is_some_and(|source| target.is_some_and(|of| Arc::ptr_eq(of, source)));
         match one || after != before {
-            true => self.names.remove(from_dir.nodeid, from.1),
+            true => self.forget_name(&from_dir, from.1),
             false => self.own_name(&from_dir, from.1, None),
         }
         self.name_renamed(&to_dir, to.1, source.as_ref());

@@ -227,7 +227,8 @@ fn the_rest_of_a_page_binds_no_name_to_what_it_led_to_before() {
     // What happened to these names says nothing against the others.
     for name in ["entry-000009", "entry-000014", "entry-000029"] {
         let calls = m.server.all_calls();
-        assert_eq!(told(name), Some(m.node(name)));
+        let node = m.node(name);
+        assert_eq!(told(name), Some(node));
         assert_eq!(m.server.all_calls(), calls, "{name} was looked up");
     }
     // Another client's change may concern any of them.
