@@ -9,7 +9,7 @@
 
 use crate::codec::{self, Decode, DecodeError, Decoder, Encode, Encoder, xdr_struct};
 use crate::nfs3::{Attributes, FileHandle, Reply, Void};
-use crate::procedure::idempotent_procedures;
+use crate::procedure::{Ddp, Procedure, idempotent_procedures};
 
 /// RPC program number of NFS_ACL.
 pub const PROGRAM: u32 = 100227;
@@ -147,20 +147,41 @@ pub type SetaclRes = Reply<Option<Attributes>, Option<Attributes>>;
 
 /// post_op_attr: a boolean, and fattr3 (RFC 1813 section 2.5).
 const POST_OP_ATTR: usize = 4 + 84;
-/// The longest encoding of a list.
-const MAX_LIST: usize = 4 + 4 + 12 * MAX_ENTRIES;
+/// Count and length of a list, and the longest encoding of its entries.
+const LIST_HEAD: usize = 4 + 4;
+const MAX_LIST: usize = 12 * MAX_ENTRIES;
 
 idempotent_procedures! {
     Null = 0, "NULL", Void => Void, 0;
-    Getacl = 1, "GETACL", GetaclArgs => GetaclRes, 4 + POST_OP_ATTR + 4 + 2 * MAX_LIST;
     Setacl = 2, "SETACL", SetaclArgs => SetaclRes, 4 + POST_OP_ATTR;
+}
+
+/// GETACL, procedure 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Getacl;
+
+impl Procedure for Getacl {
+    const PROGRAM: u32 = PROGRAM;
+    const VERSION: u32 = VERSION;
+    const NUMBER: u32 = 1;
+    const NAME: &'static str = "GETACL";
+    const DDP: Ddp = Ddp::None;
+    const IDEMPOTENT: bool = true;
+    type Args<'a> = GetaclArgs;
+    type Res<'a> = GetaclRes;
+
+    /// A list that is not requested has no entries.
+    fn max_results(args: &GetaclArgs) -> usize {
+        let asked = [mask::ACL, mask::DEFAULT_ACL].map(|bit| usize::from(args.mask & bit != 0));
+        let lists = asked[0] + asked[1];
+        4 + POST_OP_ATTR + 4 + 2 * LIST_HEAD + lists * MAX_LIST
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::nfs3::Status;
-    use crate::procedure::Procedure;
 
     fn entry(tag: u32, id: u32, permissions: u32) -> AclEntry {
         AclEntry {
@@ -238,23 +259,26 @@ mod tests {
             mtime: time,
             ctime: time,
         };
-        let args = GetaclArgs {
-            object: FileHandle::new(b"").unwrap(),
-            mask: mask::ALL,
-        };
-        let longest = vec![AclEntry::default(); MAX_ENTRIES];
-        let res: GetaclRes = Reply::Ok(GetaclOk {
-            attributes: Some(attributes),
-            lists: AclLists {
-                acl: longest.clone(),
-                default_acl: longest,
-                ..AclLists::default()
-            },
-        });
-        assert_eq!(res.to_xdr().len(), Getacl::max_results(&args));
+        let object = FileHandle::new(b"").unwrap();
+        for mask in 0..=mask::ALL {
+            let longest = |bit| match mask & bit {
+                0 => Vec::new(),
+                _ => vec![AclEntry::default(); MAX_ENTRIES],
+            };
+            let res: GetaclRes = Reply::Ok(GetaclOk {
+                attributes: Some(attributes),
+                lists: AclLists {
+                    acl: longest(mask::ACL),
+                    default_acl: longest(mask::DEFAULT_ACL),
+                    ..AclLists::default()
+                },
+            });
+            let args = GetaclArgs { object, mask };
+            assert_eq!(res.to_xdr().len(), Getacl::max_results(&args), "{mask}");
+        }
         let res: SetaclRes = Reply::Ok(Some(attributes));
         let args = SetaclArgs {
-            object: args.object,
+            object,
             lists: AclLists::default(),
         };
         assert_eq!(res.to_xdr().len(), Setacl::max_results(&args));
@@ -270,7 +294,7 @@ mod tests {
             default_acl: vec![AclEntry::default(); MAX_ENTRIES],
         };
         let bytes = lists.to_xdr();
-        assert_eq!(bytes.len(), 4 + 2 * MAX_LIST);
+        assert_eq!(bytes.len(), 4 + 2 * (LIST_HEAD + MAX_LIST));
         assert_eq!(AclLists::from_xdr(&bytes), Ok(lists.clone()));
         let more = AclLists {
             acl: vec![AclEntry::default(); MAX_ENTRIES + 1],

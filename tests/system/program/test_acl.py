@@ -285,6 +285,21 @@ def test_a_list_is_asked_for_once(server):
 
 
 @each("")
+def test_a_file_is_asked_for_one_list_only(server):
+    """A file has no default ACL. So the largest reply, for which memory is registered, has one list of 1,024 entries (of
+    12 bytes each), and not two."""
+    write(server.mnt / "file")
+
+    def exposed():
+        links = json.loads(stats(server, "--json"))["connections"]
+        return sum(link["counters"]["registered_bytes"] for link in links)
+
+    before = exposed()
+    assert outcome(ROOT_USER, os.getxattr, server.mnt / "file", ACCESS) == "ENODATA"
+    assert 0 < exposed() - before < 13_000
+
+
+@each("")
 def test_new_files_in_one_directory_ask_for_its_list_once(server):
     tools()
     folder = server.mnt / "folder"
