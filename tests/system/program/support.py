@@ -86,19 +86,20 @@ def expect(result, status, *parts):
         assert result.stderr.count("\n") == 1, f"not one sentence: {said!r}"
 
 
+def mounts():
+    """The fields of each mount. The kernel escapes blanks and newlines only: other characters do not end a field."""
+    return [line.split(" ") for line in Path("/proc/self/mounts").read_text().rstrip("\n").split("\n")]
+
+
 def mounted(path):
     """The fields of the mount on `path` in /proc/self/mounts, or None."""
-    found = None
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        fields = line.split()
-        if fields[1] == str(path):
-            found = fields
-    return found
+    found = [fields for fields in mounts() if fields[1] == str(path)]
+    return found[-1] if found else None
 
 
 def mounts_below(base):
     """Mount points below `base`, the newest first."""
-    points = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    points = [fields[1] for fields in mounts()]
     return [point for point in reversed(points) if point.startswith(f"{base}/")]
 
 
