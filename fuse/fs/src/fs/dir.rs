@@ -121,12 +121,9 @@ impl<N: Nfs3> Fs<N> {
     pub fn releasedir(&self, handle: u64) -> FsResult<()> {
         let dir = self.dirs.write().try_remove(handle as usize);
         let dir = dir.ok_or(FsError::UnknownHandle)?;
-        let dropped = self.listings.lock().closed(dir.inode.nodeid);
-        for (dir, names) in dropped {
-            if let Some(dir) = self.table.get(dir) {
-                dir.state.lock().listed_mut().forgotten = true;
-            }
-            names.into_values().for_each(|of| self.table.let_go(of));
+        let forgotten = self.listings.lock().closed(dir.inode.nodeid);
+        for dir in forgotten.into_iter().filter_map(|dir| self.table.get(dir)) {
+            dir.state.lock().listed_mut().forgotten = true;
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// How many names are kept of directories that nobody has open.
 const KEPT: usize = 1 << 13;
 
-type Nodes = HashMap<Box<[u8]>, Arc<Inode>>;
+pub(super) type Nodes = HashMap<Box<[u8]>, Arc<Inode>>;
 
 /// The names of one directory.
 #[derive(Debug, Default)]
@@ -28,9 +28,6 @@ struct Listing {
     names: Nodes,
 }
 
-/// Names that are not kept any more, by directory; to be dropped without a lock.
-pub(super) type Dropped = Vec<(u64, Nodes)>;
-
 #[derive(Debug)]
 pub(super) struct Listings {
     /// By node.
@@ -39,6 +36,8 @@ pub(super) struct Listings {
     count: usize,
     unused: usize,
     most: usize,
+    /// Names that are not kept any more. To free very many takes long, so that is done apart.
+    dropped: Vec<Nodes>,
 }
 
 impl Listings {
@@ -49,6 +48,7 @@ impl Listings {
             count: 0,
             unused: 0,
             most,
+            dropped: Vec::new(),
         }
     }
 
@@ -60,24 +60,32 @@ impl Listings {
         listing.open += 1;
     }
 
-    pub(super) fn closed(&mut self, dir: u64) -> Dropped {
+    /// Returns the directories whose names are not kept any more.
+    pub(super) fn closed(&mut self, dir: u64) -> Vec<u64> {
         let Some(listing) = self.dirs.get_mut(&dir) else {
-            return Dropped::new();
+            return Vec::new();
         };
         listing.open = listing.open.saturating_sub(1);
         if listing.open > 0 {
-            return Dropped::new();
+            return Vec::new();
         }
         self.unused += listing.names.len();
         if listing.names.is_empty() {
             self.dirs.remove(&dir);
         }
         if self.unused <= KEPT {
-            return Dropped::new();
+            return Vec::new();
         }
         self.count -= std::mem::take(&mut self.unused);
         let unused = self.dirs.extract_if(|_, listing| listing.open == 0);
-        unused.map(|(dir, listing)| (dir, listing.names)).collect()
+        let (dirs, names): (_, Vec<_>) = unused.map(|(dir, of)| (dir, of.names)).unzip();
+        self.dropped.extend(names);
+        dirs
+    }
+
+    /// The names that are to be freed.
+    pub(super) fn take_dropped(&mut self) -> Vec<Nodes> {
+        std::mem::take(&mut self.dropped)
     }
 
     /// A listing has shown a name. Returns what is not needed any more.
@@ -162,10 +170,13 @@ mod tests {
         assert!(listings.closed(8).is_empty());
         assert!(listings.take(8, &1usize.to_ne_bytes()).is_some());
         assert!(listings.take(8, &1usize.to_ne_bytes()).is_none());
-        let mut dropped: Vec<_> = listings.closed(8).into_iter().collect();
-        dropped.sort_by_key(|(dir, _)| *dir);
-        let counts: Vec<_> = dropped.iter().map(|(dir, of)| (*dir, of.len())).collect();
-        assert_eq!(counts, [(7, few), (8, many - 1)]);
+        let mut dirs = listings.closed(8);
+        dirs.sort();
+        assert_eq!(dirs, [7, 8]);
+        let dropped = listings.take_dropped();
+        let names: usize = dropped.iter().map(|names| names.len()).sum();
+        assert_eq!(names, few + many - 1);
+        assert!(listings.take_dropped().is_empty());
         assert_eq!((listings.count, listings.unused), (0, 0));
         assert!(listings.dirs.is_empty());
         // Nobody has it open any more, so the reply came too late.

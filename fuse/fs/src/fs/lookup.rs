@@ -210,6 +210,13 @@ impl<N: Nfs3> Fs<N> {
         Ok(())
     }
 
+    /// Frees the names of directories that were closed.
+    pub(super) fn free_listings(&self) {
+        let dropped = self.listings.lock().take_dropped();
+        let inodes = dropped.into_iter().flat_map(|names| names.into_values());
+        inodes.for_each(|inode| self.table.let_go(inode));
+    }
+
     /// Frees the memory of names that are no longer valid: those of directories that have changed
     /// since, or of what the kernel has forgotten. To be called while the mount is idle.
     pub fn forget_stale_names(&self) {

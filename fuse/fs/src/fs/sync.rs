@@ -303,6 +303,7 @@ impl<N: Nfs3> Fs<N> {
         self.change_context.retry.tick();
         self.check_open_files();
         self.check_export();
+        self.free_listings();
         let now = self.now();
         let calls = self.nfs.calls_at_a_time();
         self.shared.calls.store(calls, Ordering::Relaxed);
