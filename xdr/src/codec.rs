@@ -9,7 +9,7 @@ use thiserror::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum DecodeError {
     /// The stream ends inside an item.
-    #[error("truncated: {wanted} more bytes wanted at offset {at}")]
+    #[error("truncated: {wanted} B more wanted at offset {at}")]
     Truncated { at: usize, wanted: usize },
     /// A length or count exceeds the bound of its protocol.
     #[error("{what} of {length} exceeds its bound of {bound}")]
@@ -22,7 +22,7 @@ pub enum DecodeError {
     #[error("{what} has the undefined value {value}")]
     Undefined { what: &'static str, value: u32 },
     /// Bytes remain after a message that should be complete.
-    #[error("{0} bytes left over")]
+    #[error("{0} B left over")]
     Trailing(usize),
     /// The items are well formed but contradict each other.
     #[error("{0}")]

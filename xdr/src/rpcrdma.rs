@@ -194,7 +194,7 @@ pub struct Header {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum HeaderError {
     /// Both sides discard the message silently.
-    #[error("a message of {0} bytes is shorter than any header")]
+    #[error("a message of {0} B is shorter than any header")]
     TooShort(usize),
     /// A responder answers with ERR_VERS, a requester discards the message.
     #[error("version {} of RPC-over-RDMA is not spoken here", .0.version)]

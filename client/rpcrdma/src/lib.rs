@@ -6,8 +6,8 @@
 //! and retransmits calls on the new ones. [`rpc`] gives calls their XIDs and credentials and
 //! decides when they are retried. [`protocol`] is the state machine of one connection, without any
 //! I/O. [`exec`] runs the callers' futures, [`abandon`] marks operations whose caller no longer
-//! waits, [`tap`] reports calls and messages to listeners, [`throttle`] keeps the log short, and [`stats`]
-//! holds the counters.
+//! waits, [`tap`] reports calls and messages to listeners, [`throttle`] keeps the log short, [`words`] are for
+//! its sentences, and [`stats`] holds the counters.
 
 pub mod abandon;
 pub mod error;
@@ -20,6 +20,7 @@ mod sync;
 pub mod tap;
 pub mod throttle;
 pub mod transport;
+pub mod words;
 
 pub use error::{Error, Result};
 pub use options::{Program, Recovery, TransportOptions, WriteChunk};

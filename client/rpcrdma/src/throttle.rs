@@ -57,6 +57,7 @@ impl<T: Copy + PartialOrd + Add<Duration, Output = T>> Throttle<T> {
 pub fn and_more(suppressed: u64) -> String {
     match suppressed {
         0 => String::new(),
+        1 => " (1 more before it was not logged)".to_owned(),
         n => format!(" ({n} more before it were not logged)"),
     }
 }

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import mmap
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -166,6 +167,10 @@ def test_ping_and_exports(server):
         result = nfsrdma("ping", target, "-o", words)
         expect(result, 0, "resolve", "connect", "iWARP", "null", "credits")
         assert ("export" in result.stdout) == (target == server.spec), result.stdout
+        null = re.search(r"^null +([\d.]+) ms  5 calls, min/avg/max ([\d.]+)/([\d.]+)/([\d.]+) ms, credits \d+$", result.stdout, re.M)
+        assert null, result.stdout
+        shown, least, mean, most = map(float, null.groups())
+        assert least <= mean <= most and shown < 3 * mean + 0.01, "it is the latency of a call, not the sum of all"
     server.stop()
     expect(nfsrdma("ping", server.spec, "-o", server.options()), 32, "mountd: ", "refused")
     expect(nfsrdma("ping", "127.0.0.1", "-o", server.options()), 32, "connect: ", "refused")

@@ -167,3 +167,30 @@ def test_no_line_of_the_log_has_debug_output():
                     wrong.append(f"{path.relative_to(ROOT)}: {' '.join(text.split())}")
     assert found > 60, f"only {found} lines of the log: they are written differently now"
     assert not wrong, "\n".join(wrong)
+
+
+def test_one_of_a_thing_is_singular():
+    """Numbers of things are written by `counted` ("1 call", "2 calls"), or where their words are chosen by the number. Such a
+    literal is allowed where the number is never 1."""
+    things = "attempt|byte|call|connection|discard|entrie|error|event|file|inode|line|lock|message|minute|mount|name|packet"
+    things += "|process|range|registration|retransmit|round|second|segment|thread|time|time-out|user|violation|WRITE"
+    number = re.compile(rf"\{{[^{{}} ]*\}} (?:more |inline |open )?(?:{things})e?s\b")
+    # Sizes that are never 1: of messages, buffers and pools, and what a limit of many is about.
+    large = ("Receives of", "buffer pool", "messages of", "FPDUs of", "to a READ", "MOUNT allows", "in a row", "gather a message",
+             "map {len} bytes", "BufMut(", "Buf(", "at least {length}", "{MAX_FPDU}", "exceed 512", "no fragment", ":.1} calls/s",
+             "names the file)")  # fmt: skip
+    several = ("n => format!", "ranges =>", "calls =>", "length =>")
+    found, wrong = 0, []
+    for crate in ("client", "fuse", "xdr"):
+        for path in sorted((ROOT / crate).rglob("src/**/*.rs")):
+            if "test" in str(path.relative_to(ROOT)):
+                continue
+            text = path.read_text().split("#[cfg(test)]")[0]
+            found += len(re.findall(r"\bcounted\(", text))
+            lines = text.splitlines()
+            for at, line in enumerate(lines):
+                near = "\n".join(lines[max(0, at - 2) : at + 1])
+                if number.search(line) and not any(word in near for word in (*large, *several)):
+                    wrong.append(f"{path.relative_to(ROOT)}:{at + 1}: {line.strip()}")
+    assert found > 20, f"only {found} numbers of things: they are written differently now"
+    assert not wrong, "\n".join(wrong)

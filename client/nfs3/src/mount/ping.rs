@@ -3,7 +3,7 @@
 //!
 //! The steps, time limits and errors are those of mounting, but each step is reported with its
 //! duration and result as soon as it succeeds, which shows where a failure occurs. NULL is called
-//! several times, and the quickest call is reported. A server without NFS_ACL or NLM is reported as
+//! several times, and the least, mean and longest time of a call are reported. A server without NFS_ACL or NLM is reported as
 //! such, not as an error. The connection is closed at the end.
 
 use super::dial::{Probe, dial};
@@ -14,18 +14,19 @@ use crate::client::Nfs3Client;
 use crate::nlm::NlmClient;
 use crate::options::{ClientOptions, MountProtocol};
 use nfsrdma_rdma::{Pool, Provider};
+use nfsrdma_rpcrdma::words::counted;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Number of NULL calls, of which the quickest is reported.
+/// Number of NULL calls.
 const CALLS: u32 = 5;
 
 /// A step that succeeded.
 #[derive(Debug, Clone)]
 pub struct Taken {
     pub step: Step,
-    /// The duration of the step.
+    /// The duration of the step; the mean time of a call for NULL, which is called several times.
     pub time: Duration,
     /// The result of the step, as text for users.
     pub found: String,
@@ -120,7 +121,10 @@ pub async fn ping(
     for address in addresses {
         let mut begun = Instant::now();
         let taken = |step, found: String| {
-            let time = begun.elapsed();
+            let time = match step {
+                Step::Null => begun.elapsed() / CALLS,
+                _ => begun.elapsed(),
+            };
             report(PingEvent::Taken(Taken { step, time, found }));
             begun = Instant::now();
         };
@@ -145,6 +149,18 @@ pub async fn ping(
         }
     }
     Err(attempts.error())
+}
+
+/// The times of several calls, as ping(8) shows them.
+fn round_trips(times: &[Duration]) -> String {
+    let ms = times.iter().map(|time| time.as_secs_f64() * 1e3);
+    let (least, most) = (
+        ms.clone().fold(f64::MAX, f64::min),
+        ms.clone().fold(0.0, f64::max),
+    );
+    let mean = ms.sum::<f64>() / times.len() as f64;
+    let calls = counted(times.len(), "call");
+    format!("{calls}, min/avg/max {least:.3}/{mean:.3}/{most:.3} ms")
 }
 
 /// The result of looking for the lock manager, as text for users.
@@ -193,7 +209,10 @@ async fn ping_at(
         let located = |mountd: &Mountd| taken(Step::Mount, mountd.place());
         let (_, root) = ask.run(located).await?;
         let bytes = root.as_bytes().len();
-        taken(Step::Export, format!("file handle of {bytes} bytes"));
+        taken(
+            Step::Export,
+            format!("file handle of {}", counted(bytes, "byte")),
+        );
     }
     let peer = SocketAddr::new(address, options.port);
     let engine = dial(provider, peer, host, options, pool).await?;
@@ -211,7 +230,7 @@ async fn ping_at(
         machine.as_bytes(),
         options.transport.recovery,
     );
-    let mut quickest = Duration::MAX;
+    let mut times = Vec::new();
     for _ in 0..CALLS {
         let sent = Instant::now();
         let probe = Probe {
@@ -221,12 +240,12 @@ async fn ping_at(
             timeout,
         };
         probe.run(client.null(&cred)).await?;
-        quickest = quickest.min(sent.elapsed());
+        times.push(sent.elapsed());
     }
     let credits = engine.session().map_or(0, |session| session.credits);
     taken(
         Step::Null,
-        format!("{CALLS} calls, the quickest in {quickest:.0?}, credits {credits}"),
+        format!("{}, credits {credits}", round_trips(&times)),
     );
     if options.acl {
         let probe = tokio::time::timeout(timeout, client.probe_acl(&cred));
@@ -249,7 +268,24 @@ async fn ping_at(
             .mnt_rdma(&engine, &cred, export, shown, timeout)
             .await?;
         let bytes = root.as_bytes().len();
-        taken(Step::Export, format!("file handle of {bytes} bytes"));
+        taken(
+            Step::Export,
+            format!("file handle of {}", counted(bytes, "byte")),
+        );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latency_of_a_call_is_no_sum() {
+        let times = [1, 2, 9].map(Duration::from_millis);
+        assert_eq!(
+            round_trips(&times),
+            "3 calls, min/avg/max 1.000/4.000/9.000 ms"
+        );
+    }
 }

@@ -12,6 +12,7 @@ use crate::rpc::{RetryPolicy, Xids};
 use crate::sync::Mutex;
 use crate::tap::Tap;
 use crate::throttle::{Throttle, and_more};
+use crate::words::counted;
 use nfsrdma_rdma::Provider;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -83,8 +84,9 @@ impl Shared {
         } else if let Some(more) = self.log.losses.lock().event(Instant::now()) {
             let more = and_more(more);
             tracing::warn!(
-                "connection to server {} lost with {calls} calls under way, which will be sent again: {why}{more}",
-                self.server
+                "connection to server {} lost with {} under way, which will be sent again: {why}{more}",
+                self.server,
+                counted(calls, "call")
             );
         }
     }

@@ -13,6 +13,7 @@ use crate::mounts::Mount;
 use crate::output::plain;
 use nfsrdma_fs::fs::{Fs, Unwritten};
 use nfsrdma_nfs3::Nfs3;
+use nfsrdma_rpcrdma::words::counted;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read};
@@ -49,7 +50,10 @@ pub(crate) fn lost_line(unwritten: &Unwritten) -> String {
     let name = plain(unwritten.name.as_deref().unwrap_or("name not known"));
     let what = match unwritten.ranges {
         1 => "bytes".to_owned(),
-        ranges => format!("{} bytes in {ranges} ranges of bytes", unwritten.bytes),
+        ranges => {
+            let bytes = counted(unwritten.bytes, "byte");
+            format!("{bytes} in {ranges} ranges of bytes")
+        }
     };
     format!(
         "{what} {} to {} of {name} (file {}) are lost: {}",

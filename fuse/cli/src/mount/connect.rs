@@ -10,6 +10,7 @@ use crate::options::Options;
 use crate::options::mount_source::MountSource;
 use nfsrdma_nfs3::mount::{self, Mounted};
 use nfsrdma_rdma::Pool;
+use nfsrdma_rpcrdma::words::counted;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -93,8 +94,8 @@ pub(crate) async fn connect(
             log.detach();
         } else if pause == Duration::from_secs(1) && reporter.reports() {
             reporter.notice(&format!(
-                "{failure}; trying again for {} minutes (retry=0 gives up at once)",
-                limit.as_secs() / 60
+                "{failure}; trying again for {} (retry=0 gives up at once)",
+                counted(limit.as_secs() / 60, "minute")
             ));
         }
         warn!("{failure}; trying again in {} s", pause.as_secs());

@@ -9,6 +9,7 @@ use crate::ipc::client;
 use crate::mounts::Mount;
 use crate::output;
 use crate::user_file;
+use nfsrdma_rpcrdma::words::counted;
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
 use pcap_file::pcapng::blocks::interface_description::{
@@ -369,8 +370,10 @@ async fn record(args: &CaptureArgs, mut input: Input, to: Box<dyn Write>) -> Res
         output::message("the mount ended");
     }
     output::message(format_args!(
-        "{} packets of {} messages written, {} events lost",
-        recorder.packets, recorder.messages, recorder.lost
+        "{} of {} written, {} lost",
+        counted(recorder.packets, "packet"),
+        counted(recorder.messages, "message"),
+        counted(recorder.lost, "event")
     ));
     Ok(())
 }

@@ -4,6 +4,7 @@ use super::arguments::{Arguments, describe};
 use super::context::Context;
 use crate::output::is_obeyed;
 use nfsrdma_rpcrdma::tap::{Ended, Event, Outcome, Sent};
+use nfsrdma_rpcrdma::words::counted;
 use nfsrdma_xdr::codec::{Decode, Decoder};
 use nfsrdma_xdr::nfs3::Status;
 use nfsrdma_xdr::nlm4;
@@ -299,7 +300,7 @@ fn show_call(call: &Call, to: &mut String) -> std::fmt::Result {
         (None, None) => {}
     }
     if let Some(transport) = &call.transport {
-        write!(to, ", {} bytes", transport.bytes)?;
+        write!(to, ", {}", counted(transport.bytes, "byte"))?;
         for Chunk {
             kind,
             segments,
@@ -315,7 +316,8 @@ fn show_call(call: &Call, to: &mut String) -> std::fmt::Result {
         }
     }
     if let Some(reply) = &call.reply {
-        write!(to, ": {}, {} bytes", printable(&reply.status), reply.bytes)?;
+        let bytes = counted(reply.bytes, "byte");
+        write!(to, ": {}, {bytes}", printable(&reply.status))?;
         write!(to, " in {} us", reply.round_trip_ns / 1000)?;
         if reply.queue_ns >= 1_000_000 {
             write!(to, " (queued {} us)", reply.queue_ns / 1000)?;
@@ -351,13 +353,18 @@ pub(super) fn show(line: &Line) -> String {
             ..
         } => write!(
             text,
-            "{} #{connection} lost with {calls} calls: {}",
+            "{} #{connection} lost with {}: {}",
             clock(*time_ns),
+            counted(*calls, "call"),
             printable(why)
         ),
         Line::Sent(call) => show_call(call, &mut text),
         Line::Call(call) => show_call(call, &mut text),
-        Line::Lost { events } => write!(text, "-- {events} events lost: this listener is too slow"),
+        Line::Lost { events } => write!(
+            text,
+            "-- {} lost: this listener is too slow",
+            counted(*events, "event")
+        ),
         Line::End => write!(text, "-- the mount ended"),
     };
     // Writing to a String does not fail.

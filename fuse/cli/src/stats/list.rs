@@ -4,6 +4,7 @@ use super::document::Document;
 use super::mount_list::{ListedMount, MountState};
 use super::text::{age, stale, waits};
 use crate::output::plain;
+use nfsrdma_rpcrdma::words::counted;
 use serde::Serialize;
 
 /// A mount as `--json` prints it.
@@ -89,14 +90,14 @@ pub(super) fn line(found: &ListedMount) -> String {
         }
         MountState::Silent(why) => format!("{source} on {directory}: no answer: {}", plain(why)),
         MountState::Pending(pending) => format!(
-            "{source} on {directory}: being tried for {}{}, {} attempts, process {}, options {}: {}",
+            "{source} on {directory}: being tried for {}{}, {}, process {}, options {}: {}",
             age(pending.age_ns),
             if pending.background {
                 " in the background"
             } else {
                 ""
             },
-            pending.attempts,
+            counted(pending.attempts, "attempt"),
             pending.pid,
             if pending.options.is_empty() {
                 "none".into()

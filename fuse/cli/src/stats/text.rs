@@ -2,6 +2,7 @@
 
 use super::document::{CACHES, Document, Procedure, STATES};
 use crate::output::plain;
+use nfsrdma_rpcrdma::words::counted;
 use std::fmt::{self, Write};
 
 /// `3.2 MB`; powers of 1000.
@@ -58,6 +59,12 @@ pub(crate) fn stale(document: &Document) -> Option<&'static str> {
     document.stale.then_some(
         "stale: the server does not know this export any longer; unmount, and mount again",
     )
+}
+
+/// How many calls wait, whether long or not.
+pub(crate) fn waiting(calls: u64) -> String {
+    let verb = if calls == 1 { "waits" } else { "wait" };
+    format!("{} {verb}", counted(calls, "call"))
 }
 
 fn mean(total_ns: u64, calls: u64) -> Option<f64> {
@@ -203,10 +210,10 @@ fn caches(document: &Document, out: &mut String) -> fmt::Result {
     }
     writeln!(
         out,
-        "{} cached, {} of it dirty, {} inodes known",
+        "{} cached, {} of it dirty, {} known",
         bytes(document.cache_counter("cache_bytes")),
         bytes(document.cache_counter("dirty_bytes")),
-        document.cache_counter("inodes")
+        counted(document.cache_counter("inodes"), "inode")
     )?;
     let rest: Vec<_> = document
         .cache
@@ -249,18 +256,20 @@ fn connections(document: &Document, change: bool, out: &mut String) -> fmt::Resu
         }
         writeln!(
             out,
-            "  credits: {} in use of {} granted ({} wanted); {} calls wait; {} registrations open",
+            "  credits: {} in use of {} granted ({} wanted); {}; {} open",
             connection.credits_in_use,
             connection.credits_granted,
             connection.credits_wanted,
-            connection.waiting,
-            connection.open_registrations
+            waiting(connection.waiting),
+            counted(connection.open_registrations, "registration")
         )?;
         let c = &connection.counters;
         writeln!(
             out,
-            "  messages: {} sent, {} received, {} inline calls",
-            c.sends, c.receives, c.inline_calls
+            "  messages: {} sent, {} received, {}",
+            c.sends,
+            c.receives,
+            counted(c.inline_calls, "inline call")
         )?;
         writeln!(
             out,
@@ -274,22 +283,22 @@ fn connections(document: &Document, change: bool, out: &mut String) -> fmt::Resu
         )?;
         writeln!(
             out,
-            "  registrations: {} of {}; {} ended here, {} messages invalidated one remotely",
+            "  registrations: {} of {}; {} ended here, {} invalidated one remotely",
             c.registrations,
             bytes(c.registered_bytes),
             c.local_invalidations,
-            c.remote_invalidations
+            counted(c.remote_invalidations, "message")
         )?;
         writeln!(
             out,
-            "  connects: {}, {} failed; {} retransmits, {} time-outs, {} discards, {} RDMA errors, {} violations",
+            "  connects: {}, {} failed; {}, {}, {}, {}, {}",
             c.connects,
             c.connect_failures,
-            c.retransmits,
-            c.timeouts,
-            c.discards,
-            c.rdma_errors,
-            c.violations
+            counted(c.retransmits, "retransmit"),
+            counted(c.timeouts, "time-out"),
+            counted(c.discards, "discard"),
+            counted(c.rdma_errors, "RDMA error"),
+            counted(c.violations, "violation")
         )?;
     }
     Ok(())

@@ -6,7 +6,8 @@ use crate::output::plain;
 use crate::stats::document::{Connection, Document, Procedure, all_latencies, percentile};
 use crate::stats::list::{is_connected, trouble};
 use crate::stats::mount_list::{ListedMount, MountState, Target};
-use crate::stats::text::{Rates, age, per_second, waits};
+use crate::stats::text::{Rates, age, per_second, waiting, waits};
+use nfsrdma_rpcrdma::words::counted;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -324,8 +325,7 @@ impl Model {
     pub(super) fn heading(&self) -> String {
         match self.rows.len() {
             0 => "no nfsrdma mounts".into(),
-            1 => "1 mount".into(),
-            n => format!("{n} mounts"),
+            n => counted(n, "mount"),
         }
     }
 }
@@ -436,9 +436,9 @@ impl Row {
         match (&self.state, self.silence(now, delay)) {
             (Some(MountState::Silent(why)), _) => plain(why),
             (Some(MountState::Pending(pending)), None) => format!(
-                "being tried for {}, {} attempts: {}",
+                "being tried for {}, {}: {}",
                 age(pending.age_ns),
-                pending.attempts,
+                counted(pending.attempts, "attempt"),
                 plain(&pending.error)
             ),
             (_, Some(silent)) => format!("no answer of its process for {}", since(silent)),
@@ -452,9 +452,8 @@ impl Row {
                 match (is_connected(document), trouble(document)) {
                     (true, what) => what.unwrap_or_default() + &others,
                     (false, _) => {
-                        let waiting: u64 = document.connections.iter().map(|c| c.waiting).sum();
-                        let waits = waits(document);
-                        let calls = waits.unwrap_or_else(|| format!("{waiting} calls wait"));
+                        let without_credit = document.connections.iter().map(|c| c.waiting).sum();
+                        let calls = waits(document).unwrap_or_else(|| waiting(without_credit));
                         format!("no connection to the server, {calls}")
                     }
                 }

@@ -4,6 +4,7 @@
 use super::clock::Nanos;
 use super::error::FsError;
 use nfsrdma_nfs3::NfsError;
+use nfsrdma_rpcrdma::words::counted;
 use nfsrdma_xdr::nfs3::Status;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -53,8 +54,8 @@ pub(super) fn first_line(
     error: &FsError,
 ) -> String {
     format!(
-        "data could not be written: {} bytes from byte {} on of {}: {}",
-        range.end - range.start,
+        "data could not be written: {} from byte {} on of {}: {}",
+        counted(range.end - range.start, "byte"),
         range.start,
         file(path, fileid),
         reason(error)
@@ -159,9 +160,12 @@ impl FailureLog {
                 ..
             } = account;
             lines.push(format!(
-                "data could not be written, further failures: {ranges} ranges, {bytes} bytes \
+                "data could not be written, further failures: {}, {} \
                  between {} and {} of {of}: {error}",
-                span.0, span.1
+                counted(*ranges, "range"),
+                counted(*bytes, "byte"),
+                span.0,
+                span.1
             ));
             account.since = now;
             account.ranges = 0;

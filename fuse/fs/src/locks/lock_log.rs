@@ -7,6 +7,7 @@
 use super::range::ByteRange;
 use nfsrdma_nfs3::nlm::Status;
 use nfsrdma_rpcrdma::throttle::{Throttle, and_more};
+use nfsrdma_rpcrdma::words::counted;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io;
@@ -42,9 +43,22 @@ impl Losses {
     /// The lines that are left to log.
     fn lines(&self) -> Vec<String> {
         let files = self.files.iter().filter(|(_, more)| **more > 0);
-        let of_files = files.map(|(fileid, more)| format!("{more} more locks of file {fileid}"));
-        let others = (self.others > 0).then(|| format!("{} locks of other files", self.others));
+        let of_files = files.map(|(fileid, &more)| {
+            let locks = counted(more, "more lock");
+            format!("{locks} of file {fileid} {}", lost(more))
+        });
+        let others = (self.others > 0).then(|| {
+            let locks = counted(self.others, "lock");
+            format!("{locks} of other files {}", lost(self.others))
+        });
         of_files.chain(others).collect()
+    }
+}
+
+fn lost(locks: u64) -> &'static str {
+    match locks {
+        1 => "was lost; its holder gets EIO",
+        _ => "were lost; their holders get EIO",
     }
 }
 
@@ -62,7 +76,7 @@ impl LockLog {
             let (offset, length) = range.to_wire();
             let bytes = match length {
                 0 => format!("all bytes from {offset} on"),
-                length => format!("{length} bytes from {offset} on"),
+                length => format!("{} from {offset} on", counted(length, "byte")),
             };
             tracing::error!(
                 "a lock was lost ({bytes} of file {fileid}, process {pid}): the server restarted and did not \
@@ -75,7 +89,7 @@ impl LockLog {
     pub(super) fn recovered(&self) {
         let losses = std::mem::take(&mut *self.losses.lock());
         for line in losses.lines() {
-            tracing::error!("{line} were lost; their holders get EIO");
+            tracing::error!("{line}");
         }
     }
 
@@ -112,8 +126,18 @@ mod tests {
         let mut losses = Losses::default();
         let logged = (0..10_000).filter(|n| losses.note(n % 2)).count();
         assert_eq!(logged, 2);
-        let lines = ["4999 more locks of file 0", "4999 more locks of file 1"];
+        let lines = [0, 1]
+            .map(|file| format!("4999 more locks of file {file} were lost; their holders get EIO"));
         assert_eq!(losses.lines(), lines);
+    }
+
+    #[test]
+    fn one_lock_more_is_one_lock() {
+        let mut losses = Losses::default();
+        losses.note(3);
+        losses.note(3);
+        let line = "1 more lock of file 3 was lost; its holder gets EIO";
+        assert_eq!(losses.lines(), [line]);
     }
 
     #[test]
@@ -121,7 +145,8 @@ mod tests {
         let mut losses = Losses::default();
         let logged = (0..10_000).filter(|&n| losses.note(n)).count();
         assert_eq!(logged, MOST_FILES);
-        let others = format!("{} locks of other files", 10_000 - MOST_FILES);
-        assert_eq!(losses.lines(), [others]);
+        let others = 10_000 - MOST_FILES;
+        let line = format!("{others} locks of other files were lost; their holders get EIO");
+        assert_eq!(losses.lines(), [line]);
     }
 }
