@@ -49,6 +49,8 @@ pub struct StatsArgs {
     /// One mount, or all mounts if `None`.
     pub dir: Option<PathBuf>,
     pub form: StatsForm,
+    /// With the options in force in the table of all mounts.
+    pub verbose: bool,
     /// Repeat with this interval.
     pub watch: Option<Duration>,
 }
@@ -217,8 +219,8 @@ enum CliCommand {
     Ping(CliServer),
     /// Show what a mount is doing, or list all mounts
     ///
-    /// Without DIR it prints a line for each mount, and for each attempt to mount that is still
-    /// going on.
+    /// Without DIR it prints a table with a row for each mount, and for each attempt to mount that
+    /// is still going on.
     Stats(CliStats),
     /// Watch all mounts: rates, latencies, credits, caches
     ///
@@ -325,6 +327,9 @@ struct CliStats {
     /// Print Prometheus text
     #[arg(long)]
     prometheus: bool,
+    /// Show the options of all mounts, too (with DIR they always are)
+    #[arg(short, long)]
+    verbose: bool,
     /// Print again every SECONDS (2 by default); text shows the changes since, with rates
     #[arg(
         long,
@@ -341,6 +346,7 @@ impl From<CliStats> for StatsArgs {
     fn from(args: CliStats) -> Self {
         StatsArgs {
             dir: args.dir,
+            verbose: args.verbose,
             form: match (args.json, args.mountstats, args.prometheus) {
                 (true, _, _) => StatsForm::Json,
                 (_, true, _) => StatsForm::Mountstats,

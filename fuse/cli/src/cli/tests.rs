@@ -126,6 +126,7 @@ fn statistics() {
         Command::Stats(StatsArgs {
             dir: Some("/mnt".into()),
             form,
+            verbose: false,
             watch: watch.map(Duration::from_secs),
         })
     };

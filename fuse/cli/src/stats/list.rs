@@ -1,8 +1,8 @@
-//! The list of all mounts, with a line for each.
+//! The table of all mounts, with a row for each.
 
-use super::document::Document;
+use super::document::{Document, Procedure};
 use super::mount_list::{ListedMount, MountState};
-use super::text::{age, stale, waits};
+use super::text::{age, bytes, stale, waits};
 use crate::output::plain;
 use nfsrdma_rpcrdma::words::counted;
 use serde::Serialize;
@@ -75,47 +75,103 @@ pub(super) fn entry(found: &ListedMount) -> Entry<'_> {
     }
 }
 
-/// Formats a mount as a line for people.
-pub(super) fn line(found: &ListedMount) -> String {
-    let (source, directory) = (plain(&found.source), plain(&found.directory));
-    match &found.state {
-        MountState::Answers(document) => {
-            let state = trouble(document).unwrap_or_else(|| "up".to_owned());
-            format!(
-                "{source} on {directory}: {state}, mounted {} ago, process {}, options {}",
-                age(document.age_ns),
-                document.pid,
-                plain(&document.options)
-            )
+/// What is shown for a figure that is not known.
+const NONE: &str = "-";
+
+/// The titles of the table. Options and notes may be long, so they are last.
+const TITLES: [&str; 10] = [
+    "TARGET", "SOURCE", "STATE", "AGE", "CALLS", "READ", "WRITTEN", "PID", "OPTIONS", "NOTE",
+];
+const OPTIONS: usize = 8;
+const NOTE: usize = 9;
+
+/// The fields of a row, in the order of [`TITLES`].
+fn row(found: &ListedMount) -> [String; 10] {
+    let state = entry(found).state.to_owned();
+    let [age_ns, calls, read, written, pid, options, note] = match &found.state {
+        MountState::Answers(document) => figures(document),
+        MountState::Silent(why) => {
+            let note = format!("no answer: {}", plain(why));
+            [NONE, NONE, NONE, NONE, NONE, NONE, &note].map(str::to_owned)
         }
-        MountState::Silent(why) => format!("{source} on {directory}: no answer: {}", plain(why)),
-        MountState::Pending(pending) => format!(
-            "{source} on {directory}: being tried for {}{}, {}, process {}, options {}: {}",
+        MountState::Pending(pending) => [
             age(pending.age_ns),
-            if pending.background {
-                " in the background"
-            } else {
-                ""
-            },
-            counted(pending.attempts, "attempt"),
-            pending.pid,
-            if pending.options.is_empty() {
-                "none".into()
-            } else {
-                plain(&pending.options)
-            },
-            plain(&pending.error)
-        ),
-    }
+            NONE.to_owned(),
+            NONE.to_owned(),
+            NONE.to_owned(),
+            pending.pid.to_string(),
+            plain(&pending.options),
+            format!(
+                "being tried{}, {}: {}",
+                if pending.background {
+                    " in the background"
+                } else {
+                    ""
+                },
+                counted(pending.attempts, "attempt"),
+                plain(&pending.error)
+            ),
+        ],
+    };
+    let (target, source) = (plain(&found.directory), plain(&found.source));
+    [
+        target, source, state, age_ns, calls, read, written, pid, options, note,
+    ]
+}
+
+/// The fields after the state, of a mount whose process answers.
+fn figures(document: &Document) -> [String; 7] {
+    let calls: u64 = document
+        .procedures
+        .iter()
+        .map(|of| of.calls)
+        .fold(0, u64::saturating_add);
+    let of =
+        |name: &str, value: fn(&Procedure) -> u64| bytes(document.procedure(name).map_or(0, value));
+    [
+        age(document.age_ns),
+        calls.to_string(),
+        of("READ", |of| of.bytes_received),
+        of("WRITE", |of| of.bytes_sent),
+        document.pid.to_string(),
+        plain(&document.options),
+        trouble(document).unwrap_or_default(),
+    ]
+}
+
+/// Formats all mounts for people: a row for each, with the options in force if they are wanted, and
+/// with notes if there are any.
+pub(super) fn table(found: &[ListedMount], options: bool) -> String {
+    let rows: Vec<_> = found.iter().map(row).collect();
+    let notes = rows.iter().any(|row| !row[NOTE].is_empty());
+    let is_shown = |at: usize| match at {
+        OPTIONS => options,
+        NOTE => notes,
+        _ => true,
+    };
+    let titles = TITLES.map(str::to_owned);
+    let lines = || std::iter::once(&titles).chain(&rows);
+    let width = |at: usize| lines().map(|line| line[at].chars().count()).max();
+    let shown: Vec<_> = (0..TITLES.len()).filter(|at| is_shown(*at)).collect();
+    let widths: Vec<_> = shown.iter().map(|at| width(*at).unwrap_or(0)).collect();
+    let line = |fields: &[String; 10]| {
+        let padded = shown
+            .iter()
+            .zip(&widths)
+            .map(|(at, width)| format!("{:<width$}", fields[*at]));
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    lines().map(line).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::ipc::pending::Pending;
+    use crate::stats::document::Connection;
 
     #[test]
-    fn a_line_of_each_kind() {
+    fn a_row_of_each_kind() {
         let found = |state| ListedMount {
             source: "srv:/x".into(),
             directory: "/mnt/a\nb".into(),
@@ -127,22 +183,46 @@ mod tests {
             options: "rw,hard".into(),
             ..Document::default()
         };
-        let answers = found(MountState::Answers(Box::new(document)));
-        assert_eq!(
-            line(&answers),
-            "srv:/x on /mnt/a?b: not connected, mounted 1 min 1 s ago, process 7, options rw,hard"
-        );
-        let pending = found(MountState::Pending(Pending {
+        let pending = Pending {
             pid: 8,
             background: true,
-            attempts: 3,
+            attempts: 1,
             error: "nobody\nis there".into(),
             ..Pending::default()
-        }));
+        };
+        let up = Document {
+            connections: vec![Connection {
+                connected: true,
+                ..Connection::default()
+            }],
+            procedures: vec![Procedure {
+                name: "READ".into(),
+                calls: 12,
+                bytes_received: 3_400_000,
+                ..Procedure::default()
+            }],
+            ..document.clone()
+        };
+        let rows = [
+            found(MountState::Answers(Box::new(document))),
+            found(MountState::Pending(pending)),
+            found(MountState::Silent("gone".into())),
+        ];
         assert_eq!(
-            line(&pending),
-            "srv:/x on /mnt/a?b: being tried for 0 s in the background, 3 attempts, process 8, \
-             options none: nobody?is there"
+            table(&rows, false),
+            "\
+TARGET    SOURCE  STATE    AGE        CALLS  READ  WRITTEN  PID  NOTE
+/mnt/a?b  srv:/x  down     1 min 1 s  0      0 B   0 B      7    not connected
+/mnt/a?b  srv:/x  pending  0 s        -      -     -        8    being tried in the background, 1 attempt: nobody?is there
+/mnt/a?b  srv:/x  silent   -          -      -     -        -    no answer: gone
+"
+        );
+        assert_eq!(
+            table(&[found(MountState::Answers(Box::new(up)))], true),
+            "\
+TARGET    SOURCE  STATE  AGE        CALLS  READ    WRITTEN  PID  OPTIONS
+/mnt/a?b  srv:/x  up     1 min 1 s  12     3.4 MB  0 B      7    rw,hard
+"
         );
         let json = serde_json::to_value(entry(&found(MountState::Silent("gone".into())))).unwrap();
         assert_eq!(json["state"], "silent");

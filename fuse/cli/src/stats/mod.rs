@@ -172,7 +172,7 @@ fn one(
     })
 }
 
-/// Formats all mounts, a line for each; with `--watch`, later times show their rates.
+/// Formats all mounts, a row for each; with `--watch`, later times show their rates.
 fn everything(args: &StatsArgs, screen: &mut crate::top::Plain) -> Result<String, Failure> {
     let found = mount_list::all().map_err(mount_list::no_table)?;
     let documents = found.iter().filter_map(|one| match &one.state {
@@ -186,7 +186,7 @@ fn everything(args: &StatsArgs, screen: &mut crate::top::Plain) -> Result<String
             match args.watch {
                 Some(_) if !first => format!("\n{rates}"),
                 _ if found.is_empty() => "no nfsrdma mounts\n".to_owned(),
-                _ => found.iter().map(|one| list::line(one) + "\n").collect(),
+                _ => list::table(&found, args.verbose),
             }
         }
         StatsForm::Json => {
