@@ -69,6 +69,9 @@ pub struct TopArgs {
     #[arg(short = 'n', long, value_name = "COUNT", allow_negative_numbers = true,
         value_parser = |text: &str| number::<u64>(text, 1..=u64::MAX, ("intervals", "-n 10")))]
     pub count: Option<u64>,
+    /// Show which users and processes load the servers (on a terminal also by the key u)
+    #[arg(short, long)]
+    pub users: bool,
     /// Print plain text, a block for each interval, also on a terminal
     #[arg(short, long)]
     pub batch: bool,
@@ -225,7 +228,7 @@ enum CliCommand {
     /// Watch all mounts: rates, latencies, credits, caches
     ///
     /// On a terminal it draws a screen, and updates it: q ends it, p shows the procedures of a
-    /// mount, c its connections. Otherwise it prints plain text.
+    /// mount, u its users and processes, c its connections. Otherwise it prints plain text.
     Top(TopArgs),
     /// Serve the metrics of all mounts of this host for Prometheus
     Metrics(MetricsArgs),

@@ -12,6 +12,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import termios
 import threading
 import time
@@ -118,7 +119,7 @@ def test_stats_watch_has_rates():
                     break
             # Of all mounts, a line each.
             for block in blocks("stats", "--watch", "1"):
-                if block[1:] and block[1].startswith("MOUNT ") and row(block, server.mnt)[1] != "-":
+                if block[1:] and block[1].startswith("MOUNT ") and row(block, server.mnt)[2] != "-":
                     break
 
 
@@ -142,8 +143,8 @@ def test_top_is_plain_text_elsewhere():
         assert len(two) == 2, result.stdout
         for block in two:
             assert re.match(r"\d\d:\d\d:\d\d UTC, 1 mount$", block[0]), block
-            assert block[1].split() == ["MOUNT", "rdMB/s", "wrMB/s", "ops/s", "p50", "p99", "credits", "dirty", "hits"]
-        assert any(float(row(block, at)[3]) > 0 for block in two), two
+            assert block[1].split() == ["MOUNT", "SERVER", "rdMB/s", "wrMB/s", "ops/s", "p50ms", "p99ms", "credits", "dirty", "hits"]
+        assert any(float(row(block, at)[4]) > 0 for block in two), two
         expect(nfsrdma("top", server.base, "-n", "1"), 1, "is not an nfsrdma mount")
         expect(nfsrdma("umount", at), 0)
 
@@ -263,17 +264,22 @@ def test_top_draws_a_screen():
             shown = screen.until("2 mounts", "last minute", "ops/s", "q quit")
             lines = shown.splitlines()
             assert len(lines) <= 24 and max(map(len, lines)) <= 80, shown
-            assert lines[1].split()[:4] == ["MOUNT", "rdMB/s", "wrMB/s", "ops/s"], shown
+            titles = lines[1].split()
+            assert titles[:5] == ["MOUNT", "SERVER", "rdMB/s", "wrMB/s", "ops/s"], shown
             # The screen in the documentation has the same frame.
             documented = documented_screen()
             assert len(documented) == 24 and max(map(len, documented)) <= 80, documented
-            assert [lines[1], lines[-1]] == [documented[1], documented[-1]], f"docs/OBSERVING.md does not show {shown}"
+            # Longer names leave less room for columns.
+            there = [documented[1].split()[: len(titles)], documented[-1]]
+            assert [titles, lines[-1]] == there, f"docs/OBSERVING.md does not show {shown}"
             for title in ("last minute: ", "read MB/s", "write MB/s", "ops/s", "p99"):
                 at = [next(i for i, line in enumerate(each) if line.startswith(title)) for each in (lines, documented)]
                 assert at[0] == at[1], f"docs/OBSERVING.md has {title!r} elsewhere: {shown}"
             screen.until("█")
             screen.press("p")
             shown = screen.until("procedures: ", "PROCEDURE", "WRITE")
+            screen.press("u")
+            screen.until("users: ", "PROCESS", "python", str(os.getpid()))
             screen.press("c")
             shown = screen.until("connections: ", f"127.0.0.1:{server.port}")
             screen.press("j")
@@ -336,6 +342,28 @@ def test_top_is_not_frozen_by_a_hung_mount():
                 assert "hung" not in result.stdout and result.stdout.count("2 mounts") == 2, result.stdout
             finally:
                 os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="acting as another user needs root")
+def test_top_shows_which_users_and_processes_load_the_server():
+    reads = "import os, sys\nwhile True: os.stat(sys.argv[1]), os.path.exists(sys.argv[1] + os.urandom(4).hex())"
+    with Server() as server:
+        (server.export / "f").write_bytes(b"x")
+        expect(server.mount("noac"), 0)
+        words = [sys.executable, "-c", reads, server.mnt / "f"]
+        with subprocess.Popen(words, user=65534, group=65534, extra_groups=[]) as child:
+            try:
+                for block in blocks("top", "--batch", "--users", "-d", "1", server.mnt):
+                    at = next((n for n, line in enumerate(block) if line.startswith(f"users of {server.spec} on ")), None)
+                    rows = [line.split() for line in block[at + 2 :]] if at else []
+                    if rows and rows[0][1:3] == ["nobody", str(child.pid)] and float(rows[0][3]) > 0:
+                        break
+                assert block[at + 1].split() == ["PROCESS", "USER", "pid", "calls/s", "recvMB/s", "sentMB/s", "mean", "ms"], block
+                assert rows[0][0].startswith("python"), rows
+                # Nobody listens any longer, and no calls are reported.
+                assert not any(line.startswith("users of") for line in nfsrdma("top", "-n", "1", "-d", "1", server.mnt).stdout.splitlines())
+            finally:
+                child.kill()
 
 
 def clock_of(screen):

@@ -152,6 +152,7 @@ fn all_mounts() {
     let all = StatsArgs::default();
     assert_eq!(run("nfsrdma stats"), Command::Stats(all));
     let top = TopArgs {
+        users: false,
         dirs: vec!["/mnt".into()],
         delay: 5,
         count: Some(3),

@@ -8,6 +8,7 @@ pub(super) mod capture;
 mod context;
 mod frame;
 mod line;
+pub(super) mod load;
 mod packet;
 pub(super) mod trace;
 

@@ -5,9 +5,12 @@ use super::{GREETING, trace_request};
 use crate::cli::TraceArgs;
 use crate::failure::Failure;
 use crate::ipc::client;
+use crate::mounts::Mount;
 use crate::output::{self, Reader};
 use nfsrdma_rpcrdma::tap::Filter;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Longest line that is accepted, in bytes.
@@ -27,29 +30,10 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
         transmissions: args.sent,
     };
     let mount = client::mount(&args.dir)?;
-    let stream = client::connect(&args.dir, &mount, &trace_request(&filter))?;
-    let mut lines = BufReader::new(stream);
-    let mut line = Vec::new();
-    let mut first = true;
+    let mut lines = Lines::ask(&args.dir, &mount, &filter)?;
+    lines.greeted()?;
     loop {
-        line.clear();
-        let read = (&mut lines).take(LINE_MAX).read_until(b'\n', &mut line);
-        if !matches!(read, Ok(n) if n > 0) {
-            // After a refusal the process closes at once, so an error may follow the answer.
-            if first {
-                client::refusal(&args.dir, &line)?;
-            }
-            return Err(client::gone(&args.dir));
-        }
-        if std::mem::take(&mut first) {
-            client::refusal(&args.dir, &line)?;
-            if line.trim_ascii_end() != GREETING.as_bytes() {
-                return Err(client::other_version(&args.dir, "it greets otherwise"));
-            }
-            continue;
-        }
-        let parsed: Line = serde_json::from_slice(&line)
-            .map_err(|error| client::other_version(&args.dir, error))?;
+        let parsed = lines.next()?;
         if let Line::Sent(call) | Line::Call(call) = &parsed
             && !super::is_asked_for(&args.procedure, &call.procedure)
         {
@@ -57,14 +41,62 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
         }
         let reader = match args.json {
             // It is UTF-8, since it was parsed.
-            true => output::json(&String::from_utf8_lossy(&line))?,
+            true => output::json(&String::from_utf8_lossy(&lines.raw))?,
             false => output::result(&format!("{}\n", show(&parsed)))?,
         };
-        if reader == Reader::Gone {
+        if reader == Reader::Gone || parsed == Line::End {
             return Ok(());
         }
-        if parsed == Line::End {
-            return Ok(());
+    }
+}
+
+/// The lines that the serving process of a mount sends.
+#[derive(Debug)]
+pub(super) struct Lines {
+    dir: PathBuf,
+    from: BufReader<UnixStream>,
+    /// The last line.
+    raw: Vec<u8>,
+}
+
+impl Lines {
+    /// Asks for the calls that `filter` wants.
+    pub(super) fn ask(dir: &Path, mount: &Mount, filter: &Filter) -> Result<Lines, Failure> {
+        let stream = client::connect(dir, mount, &trace_request(filter))?;
+        Ok(Lines {
+            dir: dir.to_owned(),
+            from: BufReader::new(stream),
+            raw: Vec::new(),
+        })
+    }
+
+    pub(super) fn stream(&self) -> io::Result<UnixStream> {
+        self.from.get_ref().try_clone()
+    }
+
+    /// Waits for the greeting. From then on calls are reported.
+    pub(super) fn greeted(&mut self) -> Result<(), Failure> {
+        // After a refusal the process closes at once, so an error may follow the answer.
+        let read = self.read();
+        client::refusal(&self.dir, &self.raw)?;
+        read?;
+        match self.raw.trim_ascii_end() == GREETING.as_bytes() {
+            true => Ok(()),
+            false => Err(client::other_version(&self.dir, "it greets otherwise")),
         }
+    }
+
+    fn read(&mut self) -> Result<(), Failure> {
+        self.raw.clear();
+        let mut limited = (&mut self.from).take(LINE_MAX);
+        match limited.read_until(b'\n', &mut self.raw) {
+            Ok(1..) => Ok(()),
+            _ => Err(client::gone(&self.dir)),
+        }
+    }
+
+    pub(super) fn next(&mut self) -> Result<Line, Failure> {
+        self.read()?;
+        serde_json::from_slice(&self.raw).map_err(|error| client::other_version(&self.dir, error))
     }
 }

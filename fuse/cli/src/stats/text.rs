@@ -23,7 +23,8 @@ pub(crate) fn time(micros: Option<f64>) -> String {
 }
 
 fn scaled(number: f64, units: &[(f64, &str)], smallest: &str) -> String {
-    match units.iter().find(|(size, _)| number >= *size) {
+    // From where on the smaller unit would be rounded to 1000 of it.
+    match units.iter().find(|(size, _)| number >= *size * 0.99995) {
         Some((size, unit)) => format!("{:.1} {unit}", number / size),
         None => format!("{number:.0} {smallest}"),
     }
@@ -308,6 +309,16 @@ fn connections(document: &Document, change: bool, out: &mut String) -> fmt::Resu
 mod tests {
     use super::super::document::Connection;
     use super::*;
+
+    #[test]
+    fn times_have_few_digits_and_their_unit() {
+        let said =
+            [0.4, 999.4, 999.96, 219_500.0, 999_940.0, 999_950.0, 7.5e6].map(|us| time(Some(us)));
+        let wanted = [
+            "0 us", "999 us", "1.0 ms", "219.5 ms", "999.9 ms", "1.0 s", "7.5 s",
+        ];
+        assert_eq!(said, wanted);
+    }
 
     #[test]
     fn a_change_has_rates() {

@@ -11,6 +11,7 @@ mod poll;
 mod screen;
 #[cfg(test)]
 mod tests;
+mod users;
 mod view;
 
 use crate::cli::TopArgs;
@@ -24,6 +25,7 @@ use poll::{Poll, is_wanted};
 use std::io::{IsTerminal, stdin, stdout};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use users::Users;
 
 pub(super) fn run(args: &TopArgs) -> Result<(), Failure> {
     // A directory that is not a mount now is an error. Later, mounts may come and go.
@@ -44,6 +46,7 @@ pub(super) fn run(args: &TopArgs) -> Result<(), Failure> {
 fn text(args: &TopArgs, only: &[PathBuf]) -> Result<(), Failure> {
     let delay = Duration::from_secs(args.delay.into());
     let (mut poll, mut model) = (Poll::default(), Model::new(delay));
+    let mut users = Users::default();
     let mut blocks = 0;
     let mut due = Instant::now();
     loop {
@@ -51,6 +54,11 @@ fn text(args: &TopArgs, only: &[PathBuf]) -> Result<(), Failure> {
             .look(|target| is_wanted(target, only))
             .map_err(no_table)?;
         model.listed(&targets, Instant::now());
+        users.take(&mut model, Instant::now());
+        if args.users {
+            let rows = (0..model.rows.len()).filter_map(|row| model.mount(row));
+            users.watch(&rows.take(users::MOST).collect::<Vec<_>>(), Instant::now());
+        }
         // Most processes answer at once, and others are not waited for.
         poll.wait(&mut model, delay.min(Duration::from_secs(1)));
         if model.rounds() > 1 {

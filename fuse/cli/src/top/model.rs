@@ -1,7 +1,9 @@
 //! The state behind `top`: the last answer of each mount, the change since the one before, and the
 //! samples of the last minute. It takes the time as an argument and does no I/O.
 
-use super::columns::{self, Column};
+use super::columns::{self, Column, Rest};
+use crate::mounts::Mount;
+use crate::observe::load::{Load, Loads};
 use crate::output::plain;
 use crate::stats::document::{Connection, Document, Procedure, all_latencies, percentile};
 use crate::stats::list::{is_connected, trouble};
@@ -44,6 +46,8 @@ pub(super) struct Row {
     /// The change between the last two answers, if they are of the same process.
     pub(super) change: Option<Document>,
     pub(super) history: VecDeque<Sample>,
+    /// Who caused the calls of the last interval, and its length; `None` while that is not watched.
+    loads: Option<(Loads, Duration)>,
     /// When the process answered last, or when the mount was first seen.
     heard: Instant,
 }
@@ -56,137 +60,54 @@ pub(super) struct Model {
     rounds: u64,
 }
 
-const MOUNTS: [Column; 8] = [
-    Column {
-        title: "rdMB/s",
-        width: 7,
-        rank: 0,
-    },
-    Column {
-        title: "wrMB/s",
-        width: 7,
-        rank: 1,
-    },
-    Column {
-        title: "ops/s",
-        width: 7,
-        rank: 2,
-    },
-    Column {
-        title: "p50",
-        width: 6,
-        rank: 5,
-    },
-    Column {
-        title: "p99",
-        width: 6,
-        rank: 3,
-    },
-    Column {
-        title: "credits",
-        width: 7,
-        rank: 4,
-    },
-    Column {
-        title: "dirty",
-        width: 6,
-        rank: 6,
-    },
-    Column {
-        title: "hits",
-        width: 5,
-        rank: 7,
-    },
+const MOUNTS: [Column; 9] = [
+    Column::text("SERVER", 6),
+    Column::figure("rdMB/s", 7, 0),
+    Column::figure("wrMB/s", 7, 1),
+    Column::figure("ops/s", 7, 2),
+    Column::figure("p50ms", 7, 5),
+    Column::figure("p99ms", 7, 3),
+    Column::figure("credits", 7, 4),
+    Column::figure("dirty", 6, 7),
+    Column::figure("hits", 5, 8),
 ];
 
 const PROCEDURES: [Column; 8] = [
-    Column {
-        title: "calls/s",
-        width: 8,
-        rank: 0,
-    },
-    Column {
-        title: "p50",
-        width: 6,
-        rank: 2,
-    },
-    Column {
-        title: "p99",
-        width: 6,
-        rank: 1,
-    },
-    Column {
-        title: "queue",
-        width: 6,
-        rank: 5,
-    },
-    Column {
-        title: "sentMB/s",
-        width: 8,
-        rank: 6,
-    },
-    Column {
-        title: "recvMB/s",
-        width: 8,
-        rank: 7,
-    },
-    Column {
-        title: "errors",
-        width: 7,
-        rank: 3,
-    },
-    Column {
-        title: "rexmit",
-        width: 6,
-        rank: 4,
-    },
+    Column::figure("calls/s", 8, 0),
+    Column::figure("p50ms", 7, 2),
+    Column::figure("p99ms", 7, 1),
+    Column::figure("queue ms", 8, 5),
+    Column::figure("sentMB/s", 8, 6),
+    Column::figure("recvMB/s", 8, 7),
+    Column::figure("errors", 7, 3),
+    Column::figure("rexmit", 6, 4),
+];
+
+const USERS: [Column; 6] = [
+    Column::text("USER", 0),
+    Column::figure("pid", 7, 1),
+    Column::figure("calls/s", 8, 2),
+    Column::figure("recvMB/s", 8, 3),
+    Column::figure("sentMB/s", 8, 4),
+    Column::figure("mean ms", 7, 5),
 ];
 
 const CONNECTIONS: [Column; 7] = [
-    Column {
-        title: "state",
-        width: 5,
-        rank: 0,
-    },
-    Column {
-        title: "credits",
-        width: 7,
-        rank: 1,
-    },
-    Column {
-        title: "wait",
-        width: 5,
-        rank: 2,
-    },
-    Column {
-        title: "regs",
-        width: 5,
-        rank: 5,
-    },
-    Column {
-        title: "connects",
-        width: 8,
-        rank: 3,
-    },
-    Column {
-        title: "rexmit",
-        width: 7,
-        rank: 4,
-    },
-    Column {
-        title: "timeouts",
-        width: 8,
-        rank: 6,
-    },
+    Column::figure("state", 5, 0),
+    Column::figure("credits", 7, 1),
+    Column::figure("wait", 5, 2),
+    Column::figure("regs", 5, 5),
+    Column::figure("connects", 8, 3),
+    Column::figure("rexmit", 7, 4),
+    Column::figure("timeouts", 8, 6),
 ];
 
-/// `12us`, `3.4ms`, `5.6s`.
-pub(super) fn short_time(micros: Option<f64>) -> String {
-    match micros {
+/// Microseconds as a figure of a column in milliseconds.
+pub(super) fn milliseconds(micros: Option<f64>) -> String {
+    match micros.map(|us| us / 1e3) {
         None => "-".into(),
-        Some(us) if us >= 1e6 => format!("{:.1}s", us / 1e6),
-        Some(us) if us >= 1e3 => format!("{:.1}ms", us / 1e3),
-        Some(us) => format!("{us:.0}us"),
+        Some(ms) if ms < 9.9995 => format!("{ms:.3}"),
+        Some(ms) => format!("{ms:.1}"),
     }
 }
 
@@ -241,6 +162,9 @@ impl Model {
             Key::Target(target) => targets.contains(target),
             Key::Place(..) => false,
         });
+        for row in &mut self.rows {
+            row.loads = None;
+        }
         for target in targets {
             if let Target::Mounted(mount) = target {
                 let (source, directory) =
@@ -260,6 +184,7 @@ impl Model {
                 state: None,
                 change: None,
                 history: VecDeque::new(),
+                loads: None,
                 heard: now,
             });
             self.rows.len() - 1
@@ -277,6 +202,23 @@ impl Model {
                 .row(key, &found.source, &found.directory, now)
                 .apply(found, now),
             None => self.rows.retain(|row| row.key != key),
+        }
+    }
+
+    /// The mount of a row, unless it is an attempt to mount.
+    pub(super) fn mount(&self, row: usize) -> Option<&Mount> {
+        match &self.rows.get(row)?.key {
+            Key::Target(Target::Mounted(mount)) => Some(mount),
+            _ => None,
+        }
+    }
+
+    /// Applies who caused the calls of `mount` within `time`.
+    pub(super) fn loaded(&mut self, mount: &Mount, loads: Loads, time: Duration) {
+        let is_of =
+            |row: &&mut Row| matches!(&row.key, Key::Target(Target::Mounted(of)) if of == mount);
+        if let Some(row) = self.rows.iter_mut().find(is_of) {
+            row.loads = Some((loads, time));
         }
     }
 
@@ -298,14 +240,15 @@ impl Model {
 
     /// The table of all mounts in `width` columns: the titles, and a line for each.
     pub(super) fn table(&self, width: usize, now: Instant) -> (String, Vec<String>) {
-        let fit = columns::fit(&MOUNTS, width);
-        let lines = self.rows.iter().map(|row| match row.values() {
-            Some(values) if row.silence(now, self.delay).is_none() => {
-                columns::line(&fit, &MOUNTS, &row.directory, &values)
-            }
-            _ => columns::remark(&fit, &row.directory, &row.remark(now, self.delay), width),
-        });
-        (columns::titles(&fit, &MOUNTS, "MOUNT"), lines.collect())
+        let line = |row: &Row| {
+            let rest = match row.values() {
+                Some(values) if row.silence(now, self.delay).is_none() => Rest::Values(values),
+                _ => Rest::Remark(row.remark(now, self.delay)),
+            };
+            (row.directory.clone(), rest)
+        };
+        let lines: Vec<_> = self.rows.iter().map(line).collect();
+        columns::table("MOUNT", &MOUNTS, &lines, width)
     }
 
     /// Formats a block of plain text.
@@ -313,6 +256,14 @@ impl Model {
         let mut out = format!("{} UTC, {}\n", clock(SystemTime::now()), self.heading());
         if !self.rows.is_empty() {
             let (titles, lines) = self.table(PLAIN_WIDTH, now);
+            for line in std::iter::once(titles).chain(lines) {
+                out.push_str(line.trim_end());
+                out.push('\n');
+            }
+        }
+        for row in self.rows.iter().filter(|row| row.loads.is_some()) {
+            out.push_str(&format!("users of {} on {}\n", row.source, row.directory));
+            let (titles, lines) = row.users(PLAIN_WIDTH);
             for line in std::iter::once(titles).chain(lines) {
                 out.push_str(line.trim_end());
                 out.push('\n');
@@ -396,18 +347,15 @@ impl Row {
                     )
                 });
         let credits = format!("{used}/{granted}");
+        let server = self
+            .source
+            .split_once(":/")
+            .map_or(&*self.source, |(host, _)| host);
         let Some(change) = &self.change else {
-            let none = || "-".to_owned();
-            return Some(vec![
-                none(),
-                none(),
-                none(),
-                none(),
-                none(),
-                credits,
-                dirty,
-                none(),
-            ]);
+            let mut values = vec!["-".to_owned(); MOUNTS.len()];
+            values[0] = server.to_owned();
+            (values[6], values[7]) = (credits, dirty);
+            return Some(values);
         };
         let rates = Rates::of(change);
         let latencies = all_latencies(&change.procedures);
@@ -419,11 +367,12 @@ impl Row {
             "-".into()
         };
         Some(vec![
+            server.to_owned(),
             megabytes(rates.read),
             megabytes(rates.write),
             count(rates.calls),
-            short_time(percentile(&latencies, 0.5)),
-            short_time(percentile(&latencies, 0.99)),
+            milliseconds(percentile(&latencies, 0.5)),
+            milliseconds(percentile(&latencies, 0.99)),
             credits,
             dirty,
             hits,
@@ -463,10 +412,8 @@ impl Row {
 
     /// The table of procedures with its titles, the busiest procedures first.
     pub(super) fn procedures(&self, width: usize) -> (String, Vec<String>) {
-        let fit = columns::fit(&PROCEDURES, width);
-        let titles = columns::titles(&fit, &PROCEDURES, "PROCEDURE");
         let Some(change) = &self.change else {
-            return (titles, Vec::new());
+            return columns::table("PROCEDURE", &PROCEDURES, &[], width);
         };
         let mut busy: Vec<&Procedure> = change
             .procedures
@@ -476,26 +423,55 @@ impl Row {
         busy.sort_by_key(|p| std::cmp::Reverse(p.calls));
         let line = |p: &&Procedure| {
             let queue = (p.calls > 0).then(|| p.queue_ns as f64 / p.calls as f64 / 1e3);
-            let values = [
+            let values = vec![
                 count(per_second(change, p.calls as f64)),
-                short_time(p.p50_us),
-                short_time(p.p99_us),
-                short_time(queue),
+                milliseconds(p.p50_us),
+                milliseconds(p.p99_us),
+                milliseconds(queue),
                 megabytes(per_second(change, p.bytes_sent as f64)),
                 megabytes(per_second(change, p.bytes_received as f64)),
                 p.errors.to_string(),
                 p.retransmits.to_string(),
             ];
-            columns::line(&fit, &PROCEDURES, &plain(&p.name), &values)
+            (plain(&p.name), Rest::Values(values))
         };
-        (titles, busy.iter().map(line).collect())
+        let lines: Vec<_> = busy.iter().map(line).collect();
+        columns::table("PROCEDURE", &PROCEDURES, &lines, width)
+    }
+
+    /// The table of users and processes with its titles, the one with the most calls first.
+    pub(super) fn users(&self, width: usize) -> (String, Vec<String>) {
+        let Some((loads, time)) = &self.loads else {
+            let (titles, _) = columns::table("PROCESS", &USERS, &[], width);
+            return (titles, vec!["...".to_owned()]);
+        };
+        let seconds = time.as_secs_f64().max(f64::MIN_POSITIVE);
+        let line = |load: &Load| {
+            let mean = load.time_ns as f64 / load.calls.max(1) as f64 / 1e3;
+            let values = vec![
+                load.user.clone(),
+                load.pid.map_or_else(|| "-".into(), |pid| pid.to_string()),
+                count(load.calls as f64 / seconds),
+                megabytes(load.received_bytes as f64 / seconds),
+                megabytes(load.sent_bytes as f64 / seconds),
+                milliseconds(Some(mean)),
+            ];
+            (load.command.clone(), Rest::Values(values))
+        };
+        let lines: Vec<_> = loads.of.iter().map(line).collect();
+        let (titles, mut lines) = columns::table("PROCESS", &USERS, &lines, width);
+        if loads.missed > 0 {
+            let missed = counted(loads.missed, "more call");
+            lines.push(format!("{missed}: too many to tell whose"));
+        }
+        lines.extend(loads.error.as_deref().map(plain));
+        (titles, lines)
     }
 
     /// The table of connections with its titles.
     pub(super) fn connections(&self, width: usize) -> (String, Vec<String>) {
-        let fit = columns::fit(&CONNECTIONS, width);
         let line = |c: &Connection| {
-            let values = [
+            let values = vec![
                 if c.connected { "up" } else { "down" }.to_owned(),
                 format!("{}/{}", c.credits_in_use, c.credits_granted),
                 c.waiting.to_string(),
@@ -504,16 +480,16 @@ impl Row {
                 c.counters.retransmits.to_string(),
                 c.counters.timeouts.to_string(),
             ];
-            let peer = c.peer.as_deref().unwrap_or("-");
-            columns::line(&fit, &CONNECTIONS, &plain(peer), &values)
+            (
+                plain(c.peer.as_deref().unwrap_or("-")),
+                Rest::Values(values),
+            )
         };
         let connections = self
             .document()
             .map_or(&[][..], |document| &document.connections);
-        (
-            columns::titles(&fit, &CONNECTIONS, "SERVER"),
-            connections.iter().map(line).collect(),
-        )
+        let lines: Vec<_> = connections.iter().map(line).collect();
+        columns::table("SERVER", &CONNECTIONS, &lines, width)
     }
 
     /// The last minute in `width` columns, the most recent at the right. A sample stands for the

@@ -9,6 +9,7 @@
 
 use super::model::Model;
 use super::poll::{Poll, is_wanted};
+use super::users::Users;
 use super::view::{Detail, View};
 use crate::cli::TopArgs;
 use crate::failure::{Exit, Failure};
@@ -83,6 +84,7 @@ pub(super) fn action(key: KeyEvent) -> Option<Action> {
         KeyCode::Char('z') if control => Action::Suspend,
         KeyCode::Char('q' | 'Q') => Action::Quit,
         KeyCode::Char('p' | 'P') => Action::Show(Detail::Procedures),
+        KeyCode::Char('u' | 'U') => Action::Show(Detail::Users),
         KeyCode::Char('c' | 'C') => Action::Show(Detail::Connections),
         KeyCode::Char('s' | 'S') | KeyCode::Esc => Action::Show(Detail::Minute),
         KeyCode::Up | KeyCode::Char('k') => Action::Up,
@@ -139,6 +141,10 @@ fn watch(
     let delay = Duration::from_secs(args.delay.into());
     let mut session = Session::begin().map_err(broken)?;
     let (mut poll, mut model, mut view) = (Poll::default(), Model::new(delay), View::default());
+    let mut users = Users::default();
+    if args.users {
+        view.detail = Detail::Users;
+    }
     let begun = Instant::now();
     let (mut due, mut shown, mut changed) = (begun, None, false);
     while signalled.load(Relaxed) == 0 {
@@ -151,9 +157,15 @@ fn watch(
                 .look(|target| is_wanted(target, only))
                 .map_err(no_table)?;
             model.listed(&targets, now);
+            users.take(&mut model, now);
             changed = true;
             due = now + delay;
         }
+        // Nobody's calls are counted unless the users are shown.
+        let of = model
+            .mount(view.selected)
+            .filter(|_| view.detail == Detail::Users);
+        users.watch(of.as_slice(), now);
         // Redraw every second for the clock in the heading.
         let tick = now.saturating_duration_since(begun).as_secs();
         if poll.take(&mut model) || std::mem::take(&mut changed) || shown != Some(tick) {

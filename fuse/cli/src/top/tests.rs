@@ -5,6 +5,7 @@ use super::screen::{Action, Session, action};
 use super::view::{Detail, View};
 use crate::ipc::pending::Pending;
 use crate::mounts::Mount;
+use crate::observe::load::{Load, Loads};
 use crate::stats::document::{Bucket, Connection, Document, Procedure};
 use crate::stats::mount_list::{ListedMount, MountState, Target};
 use nix::pty::openpty;
@@ -135,13 +136,13 @@ fn a_screen_of_80_by_24() {
     assert_eq!(
         lines[1..4].join("\n"),
         "\
-MOUNT                  rdMB/s  wrMB/s   ops/s    p50    p99 credits  dirty  hits
-/srv/data                32.8     5.2     530  189us  256us   3/128  12.3M   75%
-~a/long/way/down/home no answer of its process for 10 s",
+MOUNT                     SERVER  rdMB/s  wrMB/s   ops/s   p50ms   p99ms credits
+/srv/data                 nas       32.8     5.2     530   0.189   0.256   3/128
+/srv/a/long/way/down/home no answer of its process for 10 s",
         "{shown}"
     );
     assert!(
-        lines[4].starts_with("/srv/gone             its process has ended"),
+        lines[4].starts_with("/srv/gone                 its process has ended"),
         "{shown}"
     );
     assert!(
@@ -152,12 +153,30 @@ MOUNT                  rdMB/s  wrMB/s   ops/s    p50    p99 credits  dirty  hits
         .iter()
         .find(|line| line.starts_with("read MB/s"))
         .expect(&shown);
-    assert!(read.contains("32.8 max    32.8"), "{shown}");
+    assert!(read.contains("32.8 max     32.8"), "{shown}");
     assert!(
         read.ends_with('█') && read.contains("   █"),
         "a minute ago there was nothing: {shown}"
     );
     assert!(lines[23].starts_with("q quit"), "{shown}");
+}
+
+#[test]
+fn a_wide_screen_keeps_figures_beside_names() {
+    let (model, now) = model(Instant::now(), 20);
+    let (titles, lines) = model.table(200, now);
+    assert_eq!(
+        [&titles, &lines[0]],
+        [
+            "MOUNT                     SERVER  rdMB/s  wrMB/s   ops/s   p50ms   p99ms credits  dirty  hits",
+            "/srv/data                 nas       32.8     5.2     530   0.189   0.256   3/128  12.3M   75%"
+        ]
+    );
+    let slow = |micros| super::model::milliseconds(Some(micros));
+    assert_eq!(
+        [0.4, 999.96, 9_999.6, 219_500.0, 7.5e6].map(slow),
+        ["0.000", "1.000", "10.0", "219.5", "7500.0"]
+    );
 }
 
 #[test]
@@ -178,7 +197,7 @@ fn procedures_and_connections() {
     assert_eq!(
         words,
         [
-            "READ", "500", "192us", "255us", "0us", "0.1", "32.8", "0", "0"
+            "READ", "500", "0.192", "0.255", "0.000", "0.1", "32.8", "0", "0"
         ],
         "{shown}"
     );
@@ -189,6 +208,55 @@ fn procedures_and_connections() {
         .expect(&shown);
     let words: Vec<_> = line.split_whitespace().collect();
     assert_eq!(words[1..4], ["up", "3/128", "0"], "{shown}");
+}
+
+#[test]
+fn users_and_processes() {
+    let (mut model, now) = model(Instant::now(), 20);
+    let load = |command: &str, pid, calls: u64| Load {
+        user: "alice".into(),
+        pid,
+        command: command.into(),
+        calls,
+        received_bytes: 65_536 * calls,
+        time_ns: 250_000 * calls,
+        ..Load::default()
+    };
+    let loads = Loads {
+        of: vec![
+            load("rsync", Some(4321), 200),
+            load("(none waits)", None, 3),
+        ],
+        missed: 1,
+        error: None,
+    };
+    let Target::Mounted(mount) = target(1, "/srv/data") else {
+        panic!("it is a mount");
+    };
+    model.loaded(&mount, loads, DELAY);
+    let mut view = View {
+        detail: Detail::Users,
+        ..View::default()
+    };
+    let shown = draw(80, 24, &mut view, &model, now);
+    let at = shown
+        .lines()
+        .position(|line| line.starts_with("PROCESS"))
+        .expect(&shown);
+    let lines: Vec<_> = shown.lines().skip(at).take(4).collect();
+    assert_eq!(
+        lines,
+        [
+            "PROCESS      USER      pid  calls/s recvMB/s sentMB/s mean ms",
+            "rsync        alice    4321      100      6.6      0.0   0.250",
+            "(none waits) alice       -      1.5      0.1      0.0   0.250",
+            "1 more call: too many to tell whose"
+        ],
+        "{shown}"
+    );
+    // They are those of one interval only.
+    model.listed(&[target(1, "/srv/data")], now);
+    assert!(!draw(80, 24, &mut view, &model, now).contains("rsync"));
 }
 
 #[test]
@@ -264,7 +332,7 @@ fn a_restarted_process_is_not_compared_with_the_old_one() {
     );
     let (_, lines) = model.table(80, now);
     let words: Vec<_> = lines[0].split_whitespace().collect();
-    assert_eq!(words[1..4], ["-", "-", "-"], "{lines:?}");
+    assert_eq!(words[1..5], ["nas", "-", "-", "-"], "{lines:?}");
 }
 
 #[test]
@@ -287,7 +355,7 @@ proptest! {
     #[test]
     fn any_size_is_drawn(width in 1u16..200, height in 1u16..60, rounds in 0u64..40, selected in 0usize..9) {
         let (model, now) = model(Instant::now(), rounds);
-        for detail in [Detail::Minute, Detail::Procedures, Detail::Connections] {
+        for detail in [Detail::Minute, Detail::Procedures, Detail::Users, Detail::Connections] {
             let mut view = View { detail, selected };
             draw(width, height, &mut view, &model, now);
         }

@@ -1,6 +1,7 @@
 //! Draws the screen: the mounts above, and the details of the selected mount below.
 
-use super::model::{Model, Row, Sample, clock, megabytes, short_time};
+use super::model::{Model, Row, Sample, clock, megabytes};
+use crate::stats::text::time;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
@@ -14,6 +15,7 @@ pub(super) enum Detail {
     #[default]
     Minute,
     Procedures,
+    Users,
     Connections,
 }
 
@@ -29,10 +31,10 @@ pub(super) struct View {
 const DETAIL_MIN: u16 = 4;
 
 /// The width of the label before a sparkline.
-const LABEL: u16 = 31;
+const LABEL: u16 = 33;
 
-const HELP: &str = "q quit  up/down mount  p procedures  c connections  s sparklines";
-const SHORT_HELP: &str = "q quit  up/down  p procs  c conns";
+const HELP: &str = "q quit  up/down mount  p procedures  u users  c connections  s sparklines";
+const SHORT_HELP: &str = "q quit  up/down  p procs  u users  c conns";
 
 impl View {
     pub(super) fn draw(
@@ -104,6 +106,7 @@ impl View {
             Detail::Minute => "last minute",
             Detail::Procedures => "procedures",
             Detail::Connections => "connections",
+            Detail::Users => "users",
         };
         let title = format!("{what}: {} on {}", row.source, row.directory);
         let underlined = Style::new().add_modifier(Modifier::UNDERLINED);
@@ -113,6 +116,7 @@ impl View {
             Detail::Minute => return minute(frame, below, row, now),
             Detail::Procedures => row.procedures(width),
             Detail::Connections => row.connections(width),
+            Detail::Users => row.users(width),
         };
         let none = if lines.is_empty() {
             "no calls in the last interval"
@@ -143,7 +147,7 @@ fn minute(frame: &mut Frame<'_>, area: Rect, row: &Row, now: Instant) {
         (
             "p99",
             |s| s.p99_us.unwrap_or(0.0),
-            |v| short_time((v > 0.0).then_some(v)),
+            |v| time((v > 0.0).then_some(v)),
         ),
     ];
     // The sparklines share the height, with a line between them if there is room.
@@ -163,7 +167,7 @@ fn minute(frame: &mut Frame<'_>, area: Rect, row: &Row, now: Instant) {
         .areas(line);
         let last = row.history.back().map_or(0.0, value);
         let most = row.history.iter().map(value).fold(0.0, f64::max);
-        let text = format!("{name:<10} {:>7} max {:>7}", show(last), show(most));
+        let text = format!("{name:<10} {:>8} max {:>8}", show(last), show(most));
         frame.render_widget(Paragraph::new(text), label);
         let data = row.minute(graph.width.into(), now, value);
         frame.render_widget(Sparkline::default().data(data), graph);
