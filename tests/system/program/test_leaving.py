@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -664,10 +663,17 @@ def test_strangers_cannot_hold_up_a_mount_by_the_lock_of_the_table():
 # --- 22: nothing is unmounted but the own mount -----------------------------------------------
 
 
+def tries_again(log):
+    """Waits until a mount that is to end has tried to unmount twice more; it does so every second."""
+    tried = log.read_text().count("not unmounted yet")
+    until(lambda: log.read_text().count("not unmounted yet") >= tried + 2, "two more attempts to unmount")
+
+
 def test_sigterm_leaves_what_is_mounted_on_top():
     root()
     with Server() as server:
-        server.mount_well()
+        log = server.base / "log"
+        expect(server.mount("", "-v", "--log", log), 0)
         (server.mnt / "below").mkdir()
         (pid,) = servers_of(server.mnt)
         for point in (server.mnt, server.mnt / "below"):
@@ -675,19 +681,18 @@ def test_sigterm_leaves_what_is_mounted_on_top():
             (point / "theirs").write_text("precious")
             if point == server.mnt:
                 os.kill(pid, signal.SIGTERM)
-                # By then it has tried and logged that. It tries again every second.
-                time.sleep(3)
+                tries_again(log)
                 assert mounted(point)[2] == "tmpfs", "SIGTERM took away another mount"
                 assert (point / "theirs").read_text() == "precious"
                 assert servers_of(server.mnt) == [pid], "it no longer serves"
                 assert run("umount", point).returncode == 0
                 server.ended()
                 assert not mounted(server.mnt)
-                server.mount_well()
+                expect(server.mount("", "-v", "--log", log), 0)
                 (pid,) = servers_of(server.mnt)
             else:
                 os.kill(pid, signal.SIGTERM)
-                time.sleep(3)
+                tries_again(log)
                 assert mounted(point), "SIGTERM took away a mount below"
                 assert (point / "theirs").read_text() == "precious"
                 assert run("umount", point).returncode == 0
@@ -707,12 +712,13 @@ def test_a_mount_that_is_to_end_leaves_what_is_mounted_on_top_alone():
         return False
 
     with Server() as server:
-        server.mount_well()
+        log = server.base / "log"
+        expect(server.mount("", "-v", "--log", log), 0)
         (pid,) = servers_of(server.mnt)
         assert run("mount", "-t", "tmpfs", "none", server.mnt).returncode == 0
         os.kill(pid, signal.SIGTERM)
         assert not unused(server.mnt)
-        time.sleep(3)
+        tries_again(log)
         assert unused(server.mnt), "it opens what is mounted on top of it"
         server.ended()
 

@@ -9,7 +9,6 @@ import resource
 import signal
 import stat
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -171,12 +170,14 @@ def test_ending_early_says_what_is_lost(setup):
     setup.stop()
     os.kill(setup.client, signal.SIGTERM)
     until(lambda: "SIGTERM" in (setup.base / "client.log").read_text(), "the first signal")
-    time.sleep(0.5)
-    for _ in range(20):
+
+    def ended():
         if state(setup.client) in (None, "Z"):
-            break
+            return True
         os.kill(setup.client, signal.SIGTERM)
-        time.sleep(0.5)
+        return False
+
+    until(ended, "the end of the mount after more signals")
     setup.client_ended()
     text = (setup.base / "client.log").read_text()
     assert "bytes 4096 to 9096 of /dir/new" in text, text

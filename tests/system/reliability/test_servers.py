@@ -94,23 +94,25 @@ def test_caught_signals_do_not_interrupt():
     with Setup() as setup:
         old = pattern(4 << 20, 1)
         (setup.export / "old").write_bytes(old)
+        reading = f"f = os.open(sys.argv[1] + '/old', os.O_RDONLY)\n{READY}d = os.pread(f, 65536, 1 << 20)\n"
         child = setup.helper(
             "got = []\n"
             "signal.signal(signal.SIGTERM, lambda *_: got.append(1))\n"
             "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-            "f = os.open(sys.argv[1] + '/old', os.O_RDONLY)\n"
-            f"{READY}"
-            "d = os.pread(f, 65536, 1 << 20)\n"
+            f"{reading}"
             "print(got, d.hex(), flush=True)"
         )
-        ready(child)
+        other = setup.helper(reading)
+        for each in (child, other):
+            ready(each)
         setup.stop()
-        begin(child)
-        waits(child)
+        for each in (child, other):
+            begin(each)
+            waits(each)
         child.send_signal(signal.SIGINT)
         child.send_signal(signal.SIGTERM)
-        # Longer than a killed process would have lived.
-        time.sleep(2)
+        # One that is killed after it does not outlive it.
+        gone(other)
         assert child.poll() is None, "a caught signal ended it"
         setup.go_on()
         line = child.stdout.readline()

@@ -179,7 +179,11 @@ impl Service {
                     }
                 }
                 () = tokio::time::sleep(COVERED), if covered => {
-                    covered = self.session.unmount(true).is_err();
+                    let unmounted = self.session.unmount(true);
+                    covered = unmounted.is_err();
+                    if let Err(error) = unmounted {
+                        debug!("not unmounted yet: {error}");
+                    }
                 }
                 _ = renewal.tick() => {
                     if let Some(notifier) = notifier.lock().as_mut() {

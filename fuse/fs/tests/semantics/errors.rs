@@ -463,12 +463,27 @@ fn memory_that_comes_back_while_a_call_is_under_way_is_found() {
         };
         wait("a READ under way", &|| m.count("reads_sent") == 1);
         let taken = drain(&m.pool);
-        let write = scope.spawn(|| m.write(f, 4, b"data"));
+        let (give, take) = std::sync::mpsc::channel();
+        let tell = give.clone();
+        let (m, f) = (&m, f);
+        let write = scope.spawn(move || {
+            tell.send(rustix::thread::gettid()).unwrap();
+            m.write(f, 4, b"data")
+        });
         wait("a write that waits", &|| m.count("write_waits") > 0);
-        let second = scope.spawn(|| m.read(f, 0, 4));
+        let second = scope.spawn(move || {
+            give.send(rustix::thread::gettid()).unwrap();
+            m.read(f, 0, 4)
+        });
         wait("a read that waits", &|| m.count("read_misses") == 2);
-        // Whoever looks for memory only when notified does not find this.
-        std::thread::sleep(Duration::from_millis(100));
+        // Both have looked for memory and sleep. Whoever looks again only when notified does not find this.
+        let futex = format!("{} ", libc::SYS_futex);
+        for task in take.iter().take(2) {
+            let call = format!("/proc/self/task/{task}/syscall");
+            wait("a thread that sleeps", &|| {
+                std::fs::read_to_string(&call).is_ok_and(|call| call.starts_with(&futex))
+            });
+        }
         drop(taken);
         let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             wait("the write", &|| write.is_finished());
