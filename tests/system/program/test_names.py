@@ -5,6 +5,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import shutil
 
 import pytest
 
@@ -136,3 +137,46 @@ def test_a_file_that_another_mount_replaced_is_opened_and_one_it_made_is_not_mad
         with pytest.raises(FileExistsError):
             exclusive(here / "replaced")
         assert (here / "replaced").read_text() == "new"
+
+
+def test_trees_deeper_than_a_path_are_long():
+    """By descriptors of directories. No system call takes a path of 5,000 bytes."""
+    with Server() as server:
+        server.mount_well()
+        at = os.open(server.mnt, os.O_PATH)
+        try:
+            for level in range(25):
+                name = f"{level:0200}"
+                os.mkdir(name, dir_fd=at)
+                below = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=at)
+                os.close(at)
+                at = below
+            with open(os.open("file", os.O_WRONLY | os.O_CREAT, dir_fd=at), "w") as file:
+                file.write("deep")
+            # After a restart the server has only the handles.
+            server.stop()
+            server.start()
+            os.rename("file", "renamed", src_dir_fd=at, dst_dir_fd=at)
+            folder = os.open(".", os.O_RDONLY, dir_fd=at)
+            try:
+                assert os.listdir(folder) == ["renamed"]
+            finally:
+                os.close(folder)
+        finally:
+            os.close(at)
+
+        def names(top):
+            return [(folders, files) for _, folders, files, _ in os.fwalk(dir_fd=top)]
+
+        # Another mount has nothing of it in memory, and the server's own side has it as well.
+        expect(nfsrdma("umount", server.mnt), 0)
+        server.mount_well()
+        for top in (server.mnt, server.export):
+            folder = os.open(top, os.O_RDONLY)
+            try:
+                found = names(folder)
+                assert len(found) == 26 and found[-1] == ([], ["renamed"]), found[-1]
+            finally:
+                os.close(folder)
+        shutil.rmtree(server.mnt / f"{0:0200}")
+        assert not os.listdir(server.export)

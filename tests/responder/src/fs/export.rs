@@ -33,7 +33,7 @@ pub struct Export {
     /// The largest file size of its file system.
     pub(super) max_file_size: u64,
     /// The path of the root in this process's mount namespace, as the kernel reports it.
-    pub(super) path: PathBuf,
+    path: PathBuf,
 }
 
 impl Export {
@@ -76,8 +76,41 @@ impl Export {
 
     /// Whether a directory is the root of the export or below it.
     pub(super) fn contains(&self, dir: BorrowedFd<'_>) -> Result<bool> {
-        let path = path_of(dir).map_err(status::of_io)?;
-        Ok(path.starts_with(&self.path))
+        Ok(self.depth(dir)?.is_some())
+    }
+
+    /// The number of directories between a directory and the root of the export; `None` if it is
+    /// elsewhere.
+    pub(super) fn depth(&self, dir: BorrowedFd<'_>) -> Result<Option<u64>> {
+        match path_of(dir) {
+            Ok(path) => Ok(path
+                .strip_prefix(&self.path)
+                .ok()
+                .map(|below| below.components().count() as u64)),
+            // The kernel reports no path of more than 4095 bytes.
+            Err(error) if error.raw_os_error() == Some(libc::ENAMETOOLONG) => self.climb(dir),
+            Err(error) => Err(status::of_io(error)),
+        }
+    }
+
+    /// The same by going up from the directory, however long its path is.
+    fn climb(&self, dir: BorrowedFd<'_>) -> Result<Option<u64>> {
+        let key = |fd: &OwnedFd| rustix::fs::fstat(fd).map(|stat| (stat.st_dev, stat.st_ino));
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut at = dir.try_clone_to_owned().map_err(status::of_io)?;
+        let mut own = key(&at).map_err(status::of)?;
+        for depth in 0.. {
+            if own == (self.device, self.root_inode) {
+                return Ok(Some(depth));
+            }
+            at = rustix::fs::openat(&at, c"..", flags, Mode::empty()).map_err(status::of)?;
+            let above = key(&at).map_err(status::of)?;
+            if above == own {
+                break;
+            }
+            own = above;
+        }
+        Ok(None)
     }
 }
 
@@ -109,7 +142,7 @@ fn max_file_size(dir: &OwnedFd) -> u64 {
 }
 
 /// The path of an open directory, as the kernel reports it.
-pub(super) fn path_of(fd: BorrowedFd<'_>) -> io::Result<PathBuf> {
+fn path_of(fd: BorrowedFd<'_>) -> io::Result<PathBuf> {
     std::fs::read_link(Path::new(&proc_path(fd)))
 }
 

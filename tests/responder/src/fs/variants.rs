@@ -8,11 +8,11 @@
 //! as they are, as on a server whose clock is set. A time that a client set (SETATTR with
 //! SET_TO_CLIENT_TIME) is shown as it was set: these are remembered, by object.
 
-use super::export::{Export, path_of};
+use super::export::Export;
 use super::inode::Inode;
-use super::status::{self, Result};
+use super::status::Result;
 use lru::LruCache;
-use nfsrdma_xdr::nfs3::{Attributes, FileType, Time};
+use nfsrdma_xdr::nfs3::{Attributes, FileType, Status, Time};
 use parking_lot::Mutex;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -233,9 +233,7 @@ fn shared_fileid_of_directory(depth: u64) -> u64 {
 
 /// The number of directories between a directory and the root of its export.
 fn depth(export: &Export, dir: &Inode) -> Result<u64> {
-    let path = path_of(dir.fd()).map_err(status::of_io)?;
-    let below = path.strip_prefix(&export.path).unwrap_or(&path);
-    Ok(below.components().count() as u64)
+    export.depth(dir.fd())?.ok_or(Status::Stale)
 }
 
 fn nanoseconds_of(clock: rustix::time::ClockId) -> i64 {
