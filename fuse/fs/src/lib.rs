@@ -12,4 +12,5 @@ pub mod adapter;
 pub mod cache;
 pub mod fs;
 pub mod locks;
+mod named;
 mod sync;

@@ -249,7 +249,7 @@ def test_each_status_of_a_lock_manager_ends_a_request():
         answers("UNLOCK", 1)
         assert one.do("close", "f") == 0
         answers("UNLOCK", "off")
-        assert log.read_text().count("refused to unlock file") == 1, log.read_text()
+        assert log.read_text().count("refused to unlock /f (file ") == 1, log.read_text()
         assert log.read_text().count("fails with ENOLCK") == 1, log.read_text()
 
 

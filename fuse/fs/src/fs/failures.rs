@@ -3,6 +3,7 @@
 
 use super::clock::Nanos;
 use super::error::FsError;
+use crate::named::file;
 use nfsrdma_nfs3::NfsError;
 use nfsrdma_rpcrdma::words::counted;
 use nfsrdma_xdr::nfs3::Status;
@@ -35,14 +36,6 @@ impl Account {
             self.span.0 = self.span.0.min(range.start);
             self.span.1 = self.span.1.max(range.end);
         }
-    }
-}
-
-/// A file in a line of the log.
-fn file(path: Option<&String>, fileid: u64) -> String {
-    match path {
-        Some(path) => format!("{path} (file {fileid})"),
-        None => format!("file {fileid}, whose name is not known"),
     }
 }
 

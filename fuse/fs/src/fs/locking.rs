@@ -17,6 +17,7 @@ use crate::locks::{
 };
 use nfsrdma_nfs3::Nfs3;
 use nfsrdma_xdr::nfs3::FileType;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// A request of a program to lock or unlock.
@@ -61,7 +62,12 @@ async fn unless<T>(interrupt: &Interrupt, work: impl Future<Output = T>) -> FsRe
 
 impl<N: Nfs3> Fs<N> {
     /// Makes locks be taken at the server. Call it once, before the mount is served.
-    pub fn set_locks(&self, locks: Arc<Locks>) {
+    pub fn set_locks(self: &Arc<Self>, locks: Arc<Locks>) {
+        let fs = Arc::downgrade(self);
+        locks.find_paths(Box::new(move |fileids| match fs.upgrade() {
+            Some(fs) => fs.names.paths(fileids.iter().copied()),
+            None => HashMap::new(),
+        }));
         let _ = self.locks.set(locks);
     }
 

@@ -5,12 +5,15 @@
 //! and one with the number of the others, and an unwritable journal one line a minute.
 
 use super::range::ByteRange;
+use crate::named::file;
 use nfsrdma_nfs3::nlm::Status;
 use nfsrdma_rpcrdma::throttle::{Throttle, and_more};
 use nfsrdma_rpcrdma::words::counted;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::io;
+use std::sync::OnceLock;
 use std::time::Instant;
 
 /// The most files with lines of their own in one recovery.
@@ -41,11 +44,15 @@ impl Losses {
     }
 
     /// The lines that are left to log.
-    fn lines(&self) -> Vec<String> {
+    fn lines(&self, paths: &HashMap<u64, String>) -> Vec<String> {
         let files = self.files.iter().filter(|(_, more)| **more > 0);
         let of_files = files.map(|(fileid, &more)| {
             let locks = counted(more, "more lock");
-            format!("{locks} of file {fileid} {}", lost(more))
+            format!(
+                "{locks} of {} {}",
+                file(paths.get(fileid), *fileid),
+                lost(more)
+            )
         });
         let others = (self.others > 0).then(|| {
             let locks = counted(self.others, "lock");
@@ -62,14 +69,37 @@ fn lost(locks: u64) -> &'static str {
     }
 }
 
-#[derive(Debug, Default)]
+/// Finds the paths of files by their fileids, as far as they are known.
+pub(crate) type FindPaths = Box<dyn Fn(&[u64]) -> HashMap<u64, String> + Send + Sync>;
+
+#[derive(Default)]
 pub(super) struct LockLog {
+    paths: OnceLock<FindPaths>,
     losses: Mutex<Losses>,
     journal: Mutex<Throttle<Instant>>,
     refused: Mutex<Throttle<Instant>>,
 }
 
+impl fmt::Debug for LockLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockLog").finish_non_exhaustive()
+    }
+}
+
 impl LockLog {
+    pub(super) fn find_paths(&self, paths: FindPaths) {
+        let _ = self.paths.set(paths);
+    }
+
+    fn paths(&self, fileids: &[u64]) -> HashMap<u64, String> {
+        (self.paths.get()).map_or_else(HashMap::new, |find| find(fileids))
+    }
+
+    /// A file, with its path if that is known.
+    fn file(&self, fileid: u64) -> String {
+        file(self.paths(&[fileid]).get(&fileid), fileid)
+    }
+
     /// A lock of the process `pid` on a file is lost.
     pub(super) fn lost(&self, fileid: u64, pid: u32, range: ByteRange) {
         if self.losses.lock().note(fileid) {
@@ -79,8 +109,9 @@ impl LockLog {
                 length => format!("{} from {offset} on", counted(length, "byte")),
             };
             tracing::error!(
-                "a lock was lost ({bytes} of file {fileid}, process {pid}): the server restarted and did not \
-                 give it back; its holder gets EIO and has to lock again (find . -inum {fileid} names the file)"
+                "a lock was lost ({bytes} of {}, process {pid}): the server restarted and did not \
+                 give it back; its holder gets EIO and has to lock again",
+                self.file(fileid)
             );
         }
     }
@@ -88,7 +119,8 @@ impl LockLog {
     /// A recovery has ended: logs how many locks were lost besides those that were logged.
     pub(super) fn recovered(&self) {
         let losses = std::mem::take(&mut *self.losses.lock());
-        for line in losses.lines() {
+        let fileids: Vec<u64> = losses.files.keys().copied().collect();
+        for line in losses.lines(&self.paths(&fileids)) {
             tracing::error!("{line}");
         }
     }
@@ -98,8 +130,9 @@ impl LockLog {
         if let Some(more) = self.refused.lock().event(Instant::now()) {
             let (status, more) = (status as u32, and_more(more));
             tracing::error!(
-                "the server refused to unlock file {fileid} (NLM status {status}) and may keep the \
-                 lock: see its log{more}"
+                "the server refused to unlock {} (NLM status {status}) and may keep the \
+                 lock: see its log{more}",
+                self.file(fileid)
             );
         }
     }
@@ -128,7 +161,7 @@ mod tests {
         assert_eq!(logged, 2);
         let lines = [0, 1]
             .map(|file| format!("4999 more locks of file {file} were lost; their holders get EIO"));
-        assert_eq!(losses.lines(), lines);
+        assert_eq!(losses.lines(&HashMap::new()), lines);
     }
 
     #[test]
@@ -136,8 +169,8 @@ mod tests {
         let mut losses = Losses::default();
         losses.note(3);
         losses.note(3);
-        let line = "1 more lock of file 3 was lost; its holder gets EIO";
-        assert_eq!(losses.lines(), [line]);
+        let line = "1 more lock of file 3 (its name is not known) was lost; its holder gets EIO";
+        assert_eq!(losses.lines(&HashMap::new()), [line]);
     }
 
     #[test]
@@ -147,6 +180,6 @@ mod tests {
         assert_eq!(logged, MOST_FILES);
         let others = 10_000 - MOST_FILES;
         let line = format!("{others} locks of other files were lost; their holders get EIO");
-        assert_eq!(losses.lines(), [line]);
+        assert_eq!(losses.lines(&HashMap::new()), [line]);
     }
 }

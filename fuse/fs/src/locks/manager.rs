@@ -8,7 +8,7 @@
 use super::config::{Kinds, LockConfig, Retry};
 use super::error::LockError;
 use super::interrupt::Interrupt;
-use super::lock_log::LockLog;
+use super::lock_log::{FindPaths, LockLog};
 use super::lock_table::{FileId, LockTable, Owner, WaiterId};
 use super::range::{ByteRange, Mode};
 use super::svids::Svids;
@@ -246,6 +246,11 @@ pub(super) enum Stop {
 }
 
 impl Locks {
+    /// Sets how lines of the log find the paths of files.
+    pub(crate) fn find_paths(&self, paths: FindPaths) {
+        self.log.find_paths(paths);
+    }
+
     /// The locks of a mount at `server`; background work runs in `runtime`.
     pub(super) fn new(
         server: Arc<dyn LockServer>,
