@@ -159,9 +159,10 @@ mod tests {
         let mut losses = Losses::default();
         let logged = (0..10_000).filter(|n| losses.note(n % 2)).count();
         assert_eq!(logged, 2);
-        let lines = [0, 1]
-            .map(|file| format!("4999 more locks of file {file} were lost; their holders get EIO"));
-        assert_eq!(losses.lines(&HashMap::new()), lines);
+        let paths = HashMap::from([(0, "/a".to_owned()), (1, "/b".to_owned())]);
+        let lines = ["/a (file 0)", "/b (file 1)"]
+            .map(|file| format!("4999 more locks of {file} were lost; their holders get EIO"));
+        assert_eq!(losses.lines(&paths), lines);
     }
 
     #[test]
