@@ -72,3 +72,35 @@ end_engine() {
     umount -R "$engine/storage/overlay" 2>/dev/null || :
     find /sys/fs/cgroup -depth -type d \( -name podman_probe -o -path '*/libpod*' \) -exec rmdir {} + 2>/dev/null || :
 }
+
+# Makes $work/bin/podman, for scripts that look for an engine in PATH: this one, with the tar file $1 as Debian's image, a network,
+# and this machine's certificates, crates and settings for cargo.
+offer_engine() {
+    podman import -q "$1" docker.io/library/debian:bookworm || return
+    local real settings
+    real=$(type -P podman)
+    settings=$(env | sed -n 's/^\(CARGO_INCREMENTAL\|CARGO_PROFILE_[A-Z_]*\|NFSRDMA_PROGRAMS\|NFSRDMA_TOOLS\)=.*/-e \1/p' | tr '\n' ' ')
+    mkdir "$work/bin"
+    cat >"$work/bin/podman" <<PODMAN
+#!/bin/sh
+case \$1 in
+    run)
+        shift
+        set -- run --cgroups=disabled --network=host --pull=never -v /etc/ssl/certs/ca-certificates.crt:/certificates:ro \\
+            -e CARGO_HTTP_CAINFO=/certificates $settings "\$@" ;;
+    build)
+        shift
+        set -- build --network host --cap-add all --isolation chroot --pull=never --build-arg BASE=docker.io/library/debian:bookworm "\$@" ;;
+esac
+exec $real --root "$engine/storage" --runroot /run/root-engine --tmpdir /run/root-engine/tmp --storage-driver overlay "\$@"
+PODMAN
+    chmod 755 "$work/bin/podman"
+}
+
+# copy_source DIR: a clone of the source, which has what is committed, with the crates that are here.
+copy_source() {
+    local registry=${CARGO_HOME:-$HOME/.cargo}/registry
+    git clone -q "$(dirname "${BASH_SOURCE[0]}")/../.." "$1" || return
+    mkdir -p "$1/target/debian-12/cargo/registry"
+    cp -a "$registry/cache" "$registry/index" "$1/target/debian-12/cargo/registry/"
+}

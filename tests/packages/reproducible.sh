@@ -26,7 +26,7 @@ fi
 [ ! -e "$cargo_home/config.toml" ] || cp "$cargo_home/config.toml" "$work/home/"
 there() {
     (
-        cd "$elsewhere" && umask 077 && unset CARGO_TARGET_DIR CARGO_BUILD_BUILD_DIR RUSTFLAGS &&
+        cd "$elsewhere" && umask 077 && unset CARGO_TARGET_DIR CARGO_BUILD_BUILD_DIR RUSTFLAGS NFSRDMA_STAGED &&
             export CARGO_HOME=$work/home TZ=Pacific/Kiritimati LC_ALL=C.UTF-8 CARGO_NET_OFFLINE=true && "$@"
     )
 }
