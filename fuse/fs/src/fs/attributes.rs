@@ -89,8 +89,8 @@ impl<N: Nfs3> Fs<N> {
         let (dirty, end) = inode.data().map_or((false, 0), |data| {
             data.with(|inner| (inner.is_dirty(), inner.end()))
         });
-        // `getattr` writes the dirty data, and the kernel drops old pages before it is answered.
-        if (dirty && !revalidate) || inode.has_old_pages() {
+        // `getattr` writes the dirty data.
+        if dirty && !revalidate {
             return None;
         }
         let (shown, ttl) = {
@@ -101,8 +101,11 @@ impl<N: Nfs3> Fs<N> {
             }
             let attributes = *state.fresh(now)?;
             let size = attributes.size.max(end);
+            // The kernel drops old pages before it is answered.
+            if !inode.record_told(&mut state, size) {
+                return None;
+            }
             let nlink = inode.visible_links(&state, &attributes);
-            inode.record_told(&mut state, size);
             let shown = Attributes {
                 size,
                 fileid: self.table.visible_fileid(&attributes),

@@ -490,15 +490,13 @@ impl<N: Nfs3> Fs<N> {
     /// knows better.
     pub fn listed_entry(&self, listing: &Listing, entry: &Listed) -> Option<Entry> {
         let inode = entry.inode.as_ref()?;
-        if inode.has_old_pages() {
-            return None;
-        }
         let epoch = self.still_leads_to(listing, &entry.name, inode)?;
         let attributes = *inode.state.lock().attributes()?;
         let inode = self.table.adopt(inode);
         let child = Child::Is(inode.clone());
         self.cache_name(&listing.dir, epoch, &entry.name, child);
-        Some(self.entry(&listing.dir, &inode, attributes))
+        let entry = self.entry(&listing.dir, &inode, attributes);
+        self.without_old_pages(&inode, entry)
     }
 
     /// The directory's epoch, if nothing has happened to a listed name since its page was requested.

@@ -12,12 +12,12 @@
 //! size nevertheless, and nothing but attributes or stored data makes it larger: [`Behind::end`] is the
 //! file's last byte, to be stored.
 
-use super::Fs;
 use super::inode::{Inode, State};
 use super::inode_flags::Flag;
 use super::open_file::OpenFile;
 use super::outdated::size_with;
 use super::read::Short;
+use super::{Entry, Fs};
 use crate::sync::Mutex;
 use futures_util::future::join_all;
 use nfsrdma_nfs3::Nfs3;
@@ -85,15 +85,18 @@ impl Inode {
         self.flags.has(Flag::KernelPages) && self.state.lock().kernel_is_behind()
     }
 
-    /// The kernel is given the attributes with this size. If it has old pages, a notification comes first,
-    /// and the kernel ignores the attributes.
-    pub(super) fn record_told(&self, state: &mut State, size: u64) {
+    /// The kernel is given the attributes with this size. False if it has old pages: a notification comes
+    /// first, and the kernel ignores the attributes.
+    pub(super) fn record_told(&self, state: &mut State, size: u64) -> bool {
         state.note_told();
-        if self.kind == FileType::Regular
-            && !(self.flags.has(Flag::KernelPages) && state.kernel_is_behind())
-        {
+        if self.kind != FileType::Regular {
+            return true;
+        }
+        let current = !(self.flags.has(Flag::KernelPages) && state.kernel_is_behind());
+        if current {
             (state.kernel_epoch, state.kernel_size) = (state.epoch, size);
         }
+        current
     }
 
     /// The kernel gets pages of the file: data that is current, or is being written.
@@ -168,6 +171,15 @@ impl<N: Nfs3> Fs<N> {
     pub fn may_have_pages(&self, handle: u64) -> bool {
         self.file(handle)
             .is_ok_and(|file| file.inode.flags.has(Flag::KernelPages))
+    }
+
+    /// `entry`, which has just been made for the kernel, unless that has to be notified first.
+    pub(super) fn without_old_pages(&self, inode: &Inode, entry: Entry) -> Option<Entry> {
+        if inode.has_old_pages() {
+            self.forget(inode.nodeid, 1);
+            return None;
+        }
+        Some(entry)
     }
 
     /// What the kernel is to be told though it asks for nothing. The end of the file is left to an open.

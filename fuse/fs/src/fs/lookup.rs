@@ -57,8 +57,7 @@ impl<N: Nfs3> Fs<N> {
             // The kernel may want it checked, unless this is a walk through a directory whose names it
             // may not keep: that cannot be told from a wish to check.
             Child::Is(ref inode)
-                if inode.has_old_pages()
-                    || !was_listed && (!inode.is_dir() || self.kernel_may_keep_names(&dir)) =>
+                if !was_listed && (!inode.is_dir() || self.kernel_may_keep_names(&dir)) =>
             {
                 None
             }
@@ -76,7 +75,8 @@ impl<N: Nfs3> Fs<N> {
                     self.cache_name(&dir, epoch, name, Child::Is(inode.clone()));
                 }
                 self.shared.stats.name_hits.add(1);
-                Some(Found::Is(self.entry(&dir, &inode, attributes)))
+                let entry = self.entry(&dir, &inode, attributes);
+                self.without_old_pages(&inode, entry).map(Found::Is)
             }
         }
     }

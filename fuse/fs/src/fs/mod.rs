@@ -382,7 +382,7 @@ impl<N: Nfs3> Fs<N> {
         let mut state = inode.state.lock();
         let newest = state.attributes().copied().unwrap_or(heard);
         let size = newest.size.max(end);
-        inode.record_told(&mut state, size);
+        let _ = inode.record_told(&mut state, size);
         let nlink = inode.visible_links(&state, &newest);
         Attributes {
             size,
