@@ -92,12 +92,14 @@ pub(crate) fn may_access(fd: BorrowedFd<'_>, mode: libc::c_int) -> io::Result<()
     access_at(fd, c"", mode, libc::AT_EACCESS | libc::AT_EMPTY_PATH)
 }
 
-/// Calls fchmodat2(2) for the object of `fd`.
+/// Calls fchmodat2(2) for the object of `fd`. Its number is the same on all machines that Rust compiles
+/// for; libc does not have it for 64-bit ARM.
 pub(crate) fn change_mode(fd: BorrowedFd<'_>, mode: u32) -> io::Result<()> {
+    const FCHMODAT2: libc::c_long = 452;
     // SAFETY: the path is a constant C string.
     check(unsafe {
         libc::syscall(
-            libc::SYS_fchmodat2,
+            FCHMODAT2,
             fd.as_raw_fd(),
             c"".as_ptr(),
             mode,
