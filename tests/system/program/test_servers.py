@@ -170,10 +170,10 @@ def test_a_reply_that_is_wrong_again_fails_its_call_and_others_go_on(server):
 
 @pytest.mark.responder("--odd", "split-chunks")
 def test_data_in_a_chunk_of_another_shape_are_read(server):
-    data = os.urandom(3 << 20)
-    (server.export / "file").write_bytes(data)
+    (server.export / "file").write_bytes(os.urandom(3 << 20))
     server.mount_well("timeo=10,nconnect=1")
-    assert (server.mnt / "file").read_bytes() == data
+    # By a child, which can be given up.
+    expect(run("cmp", server.mnt / "file", server.export / "file", limit=60), 0)
     counters = connections(server)
     assert (counters["discards"], counters["connects"]) == (0, 1), counters
 
