@@ -27,7 +27,7 @@ ELSEWHERE = {
     r"^rustup ": "needs the network; INSTALL.md's static build",
     r"^sudo (apt|dnf) ": "tests/packages/deb.sh and rpm.sh, in clean roots",
     r"^sudo systemctl ": "tests/packages/boot.sh, in a booted root",
-    r"^packaging/build-(deb|rpm)$": "tests/packages/run",
+    r"^(NFSRDMA_\w+=\S+ )*packaging/build-(deb|rpm|static)( --in-container)?$": "tests/packages/run",
     r"^podman ": "tests/packages/podman.sh, where the engine has directories of its own",
     r"^cd tests/fuzz && ": "needs a nightly compiler, and ten minutes",
     r"^nfsrdma-responder /data=": "stays in the foreground: every case with a server starts one",

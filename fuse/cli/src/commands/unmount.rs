@@ -14,6 +14,7 @@ use crate::output;
 use crate::stats::text::bytes;
 use indicatif::{ProgressBar, ProgressStyle};
 use nfsrdma_fs::adapter::{self, mount_id};
+use nfsrdma_rpcrdma::words::counted;
 use rustix::fs::{Mode, OFlags, open, openat};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -309,7 +310,7 @@ fn what_waits(mount: &Mount, left: u64, limit: Duration) -> String {
     let source = MountSource::parse(&mount.source);
     let server = source.map_or_else(|_| "the server".to_owned(), |source| source.host);
     format!(
-        "{}: {} are not safe at {server} after {} s, and are waited for, {} minutes at most; with -l the mount goes at \
+        "{}: {} are not safe at {server} after {} s, and are waited for, {} at most; with -l the mount goes at \
          once, and its process goes on writing; with -f programs that wait for {server} get errors, too",
         mount.dir.display(),
         match left {
@@ -317,7 +318,7 @@ fn what_waits(mount: &Mount, left: u64, limit: Duration) -> String {
             left => bytes(left),
         },
         LONG.as_secs(),
-        limit.as_secs() / 60
+        counted(limit.as_secs() / 60, "minute")
     )
 }
 
