@@ -28,6 +28,7 @@ ELSEWHERE = {
     r"^sudo (apt|dnf) ": "tests/packages/deb.sh and rpm.sh, in clean roots",
     r"^sudo systemctl ": "tests/packages/boot.sh, in a booted root",
     r"^(NFSRDMA_\w+=\S+ )*packaging/build-(deb|rpm|static)( --in-container)?$": "tests/packages/run",
+    r"^sudo tar -C / -xf target/package/": "what build-static makes",
     r"^podman ": "tests/packages/podman.sh, where the engine has directories of its own",
     r"^cd tests/fuzz && ": "needs a nightly compiler, and ten minutes",
     r"^nfsrdma-responder /data=": "stays in the foreground: every case with a server starts one",
