@@ -142,27 +142,37 @@ impl<N: Nfs3> Fs<N> {
 
     /// One open file of each that is to be checked, with its handle: those from `first` on, then the rest.
     fn unchecked_files(&self, first: usize) -> Vec<(usize, Arc<OpenFile>)> {
+        let mut files: Vec<_> = {
+            // No other lock is taken meanwhile.
+            let files = self.files.read();
+            let kept = |file: &OpenFile| file.can_read() && file.inode.flags.has(Flag::KernelPages);
+            let kept = files.iter().filter(|(_, file)| kept(file));
+            kept.map(|(handle, file)| (handle, file.clone())).collect()
+        };
+        let late = files.partition_point(|(handle, _)| *handle < first);
+        files.rotate_left(late);
         let (now, mut seen) = (self.now(), HashSet::new());
-        let files = self.files.read();
-        let is_due = |(_, file): &(usize, &Arc<OpenFile>)| {
+        files.retain(|(_, file)| {
             let inode = &file.inode;
-            file.can_read() && inode.flags.has(Flag::KernelPages) && !inode.is_dirty() && {
+            let is_due = !inode.is_dirty() && {
                 let state = inode.state.lock();
                 state.fresh(now).is_none() && !state.is_changing()
-            }
-        };
-        let (late, early) = (
-            files.iter().filter(|(handle, _)| *handle >= first),
-            files.iter().filter(|(handle, _)| *handle < first),
-        );
-        let due = late.chain(early).filter(is_due);
-        let due = due.filter(|(_, file)| seen.insert(file.inode.nodeid));
-        due.map(|(handle, file)| (handle, file.clone())).collect()
+            };
+            is_due && seen.insert(inode.nodeid)
+        });
+        files
     }
 
     /// The kernel is about to read into its pages.
     pub fn kernel_reads(&self, handle: u64) {
-        if let Some(file) = self.files.read().get(handle as usize) {
+        let has_none = |file: &&Arc<OpenFile>| !file.inode.flags.has(Flag::KernelPages);
+        let file = self
+            .files
+            .read()
+            .get(handle as usize)
+            .filter(has_none)
+            .cloned();
+        if let Some(file) = file {
             file.inode.gets_pages();
         }
     }
