@@ -24,6 +24,7 @@ mod retransmitted;
 
 pub use api::*;
 pub use client::Nfs3Client;
+pub use mount::identity::own_credential;
 pub use mount::{Description, MountError, Mounted, connect};
 pub use nfsrdma_rpcrdma::Stats;
 pub use options::{

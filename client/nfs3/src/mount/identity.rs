@@ -13,7 +13,7 @@ pub(crate) fn machine_name() -> String {
 }
 
 /// This process's own credential, with its file system IDs; user nobody if /proc does not tell.
-pub(crate) fn own_credential() -> Cred {
+pub fn own_credential() -> Cred {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     Arc::new(parse(&status))
 }

@@ -5,9 +5,19 @@ use super::credentials::{self};
 use super::invalidate::tell_behind;
 use super::replies::{reply_attributes, reply_held, reply_ok, reply_or_undo, reply_with};
 use super::state::Adapter;
+use crate::fs::Fs;
 use nfsrdma_channel::{Header, Reply, SetAttr};
 use nfsrdma_nfs3::Nfs3;
-use nfsrdma_xdr::nfs3::{FsstatOk, SetAttributes};
+use nfsrdma_xdr::nfs3::{Attributes, FsstatOk, SetAttributes};
+use std::time::Duration;
+
+/// What a GETATTR can be answered with at once.
+fn known<N: Nfs3>(fs: &Fs<N>, node: u64, revalidate: bool) -> Option<(Attributes, Duration)> {
+    match revalidate || fs.came_lately(node) {
+        true => fs.getattr_cached(node, revalidate),
+        false => None,
+    }
+}
 
 impl<N: Nfs3> Adapter<N> {
     pub(super) fn getattr(&self, request: &Header, node: u64, handle: Option<u64>, reply: Reply) {
@@ -16,9 +26,7 @@ impl<N: Nfs3> Adapter<N> {
         // changed since. That cannot be told from stat(2), but mostly the attributes that it has are
         // valid then, and it does not ask for stat(2).
         let revalidate = handle.is_some();
-        if (revalidate || self.fs.came_lately(node))
-            && let Some(known) = self.fs.getattr_cached(node, revalidate)
-        {
+        if let Some(known) = known(&self.fs, node, revalidate) {
             reply_attributes(reply, known);
             return self.send_deferred();
         }
@@ -28,11 +36,7 @@ impl<N: Nfs3> Adapter<N> {
         self.start(async move {
             // What was known before can be told at once then.
             tell_behind(&fs, &notifiers, node).await;
-            let known = match revalidate || fs.came_lately(node) {
-                true => fs.getattr_cached(node, revalidate),
-                false => None,
-            };
-            let result = match known {
+            let result = match known(&fs, node, revalidate) {
                 Some(known) => Ok(known),
                 None => fs.getattr(&cred, node, revalidate).await,
             };

@@ -143,7 +143,7 @@ pub(super) async fn tell(notifiers: &Notifiers, behind: Option<Behind>) {
 }
 
 /// The same, on a thread that may wait for page locks.
-pub(super) fn tell_now(waiting: &WaitingNotifier, behind: Behind) {
+fn tell_now(waiting: &WaitingNotifier, behind: Behind) {
     // An error means that the kernel has forgotten the inode, or that the mount is gone.
     let _ = waiting.changed(behind.nodeid(), behind.end);
     behind.told();

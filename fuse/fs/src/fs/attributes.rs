@@ -15,11 +15,10 @@ use super::error::{FsError, FsResult};
 use super::file::{FileData, FileState};
 use super::inode::{Inode, Kind, ROOT, Stamp};
 use super::inode_flags::Flag;
-use nfsrdma_nfs3::{Cred, Credential, Nfs3, NfsError};
+use nfsrdma_nfs3::{Cred, Nfs3, NfsError, own_credential};
 use nfsrdma_xdr::nfs3::{
     Attributes, FileType, FsstatOk, SetAttributes, SetTime, Status, Time, access,
 };
-use rustix::process::{getegid, geteuid};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -428,12 +427,7 @@ impl<N: Nfs3> Fs<N> {
         let fs = self.clone();
         nfsrdma_rpcrdma::exec::spawn(async move {
             // No permission is needed for this.
-            let cred = Arc::new(Credential {
-                uid: geteuid().as_raw(),
-                gid: getegid().as_raw(),
-                groups: Vec::new(),
-            });
-            match fs.nfs.getattr(&cred, &root.handle).await {
+            match fs.nfs.getattr(&own_credential(), &root.handle).await {
                 Ok(_) => fs.export.note(false),
                 Err(NfsError::Status(Status::Stale | Status::BadHandle)) => fs.export.note(true),
                 Err(_) => {}
