@@ -53,6 +53,15 @@ def test_an_unmount_that_is_quick_says_nothing(server):
     assert result.stderr == "" and result.stdout == ""
 
 
+def mounted_with_log(server):
+    """A mount with data that the server, which stands still, has not. Returns its log and its process."""
+    log = server.base / "log"
+    expect(server.mount("nolock", "--log", log), 0)
+    (pid,) = servers_of(server.mnt)
+    unwritten(server)
+    return log, pid
+
+
 def forced_by_umount_8(server):
     no_helper()
     # The first one ends the session, and is told "busy" while the process has a descriptor.
@@ -68,10 +77,7 @@ def by_sigterm(server):
 def test_a_process_that_waits_for_its_server_at_the_end_says_so(how):
     root()
     with Server() as server:
-        log = server.base / "log"
-        expect(server.mount("nolock", "--log", log), 0)
-        (pid,) = servers_of(server.mnt)
-        unwritten(server)
+        log, pid = mounted_with_log(server)
         how(server)
         until(lambda: WAITS in log.read_text(), "a line in the log", SOON)
         assert f"this process, {pid}, waits" in log.read_text() and "SIGTERM" in log.read_text()
@@ -84,10 +90,7 @@ def test_a_process_that_waits_for_its_server_at_the_end_says_so(how):
 def test_the_remedy_of_the_log_ends_the_process():
     root()
     with Server() as server:
-        log = server.base / "log"
-        expect(server.mount("nolock", "--log", log), 0)
-        (pid,) = servers_of(server.mnt)
-        unwritten(server)
+        log, pid = mounted_with_log(server)
         forced_by_umount_8(server)
         until(lambda: WAITS in log.read_text(), "a line in the log", SOON)
         os.kill(pid, signal.SIGTERM)
