@@ -67,7 +67,7 @@ reader=$!
 check "the log says that the server does not respond" until_true 60 logged "server server not responding, still trying$"
 check "stats says so of the mount" eval "inside nfsrdma stats | grep -E '^/mnt +server:/export +down .*not connected'"
 check "and of each connection" eval "inside nfsrdma stats /mnt | grep '^connection 0: down$'"
-check "so does top" eval "newcomer '${lines[2]} -b -n 1' | grep -E '^/mnt +no connection to the server, [1-9][0-9]* calls wait'"
+check "so does top" eval "newcomer '${lines[2]} -b -n 1' | grep -E '^/mnt +no connection to the server, [1-9][0-9]* calls? waits?'"
 check "who reads waits" refuses "" not_running "$reader"
 check "the server is started again" serve
 check "the log says that it is back" until_true 60 logged "server server OK$"
