@@ -4,11 +4,11 @@
 //! are valid and as long as mode, owner, group and ctime stay the same. An answer that a change by
 //! this mount may have overtaken is not kept.
 
-use super::Fs;
 use super::attributes::LATELY;
 use super::config::Permissions;
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Stamp};
+use super::objects::Objects;
 use super::search::is_current;
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_xdr::nfs3::{Attributes, access};
@@ -69,7 +69,7 @@ fn judge(wanted: u32, granted: u32) -> FsResult<()> {
     }
 }
 
-impl<N: Nfs3> Fs<N> {
+impl<N: Nfs3> Objects<N> {
     /// access(2) and chdir(2), from memory. A refusal counts only if the attributes came lately: the
     /// right may have been given at the server since.
     pub fn access_cached(&self, cred: &Cred, nodeid: u64, mask: i32) -> Option<FsResult<()>> {

@@ -14,10 +14,10 @@
 //! count (POSIX 1003.1e draft 17, section 23.3.4). So on a mount with ACLs the kernel does not
 //! apply the umask (FUSE_DONT_MASK), and this module does.
 
-use super::Fs;
 use super::changing::not_abandoned;
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Kind, Stamp};
+use super::objects::Objects;
 use super::search::is_current;
 use nfsrdma_nfs3::{Acls, Cred, Nfs3, SetLists};
 use nfsrdma_xdr::nfs3::{FileType, SetAttributes, Status, WccData};
@@ -104,7 +104,7 @@ fn inherited(from: &PosixAcl, bits: u32, directory: bool) -> (u32, Acls) {
     (mode, Acls { access, default })
 }
 
-impl<N: Nfs3> Fs<N> {
+impl<N: Nfs3> Objects<N> {
     pub fn has_acl(&self) -> bool {
         self.nfs.has_acl()
     }

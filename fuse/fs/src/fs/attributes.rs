@@ -8,13 +8,14 @@
 //! writes wait until it is answered. So no WRITE that is late, or is repeated because the server
 //! restarted, can undo a truncation, a time that was set, or the clearing of a set-id bit.
 
-use super::Fs;
 use super::changing::not_abandoned;
 use super::clock::Nanos;
 use super::error::{FsError, FsResult};
 use super::file::{FileData, FileState};
+use super::files::Files;
 use super::inode::{Inode, Kind, ROOT, Stamp};
 use super::inode_flags::Flag;
+use super::objects::Objects;
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError, own_credential};
 use nfsrdma_xdr::nfs3::{
     Attributes, FileType, FsstatOk, SetAttributes, SetTime, Status, Time, access,
@@ -71,7 +72,7 @@ impl Drop for Exclusive<'_> {
     }
 }
 
-impl<N: Nfs3> Fs<N> {
+impl<N: Nfs3> Files<N> {
     /// Whether valid attributes are not older than [`LATELY`].
     pub fn came_lately(&self, nodeid: u64) -> bool {
         let (inode, now) = (self.table.get(nodeid), self.now());
@@ -185,7 +186,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// As [`Fs::fetch`], with one GETATTR. Returns the attributes of its reply, and whether these may be
+    /// As [`Files::fetch`], with one GETATTR. Returns the attributes of its reply, and whether these may be
     /// older than those that are known.
     pub(super) async fn fetch_told(
         &self,
@@ -220,7 +221,9 @@ impl<N: Nfs3> Fs<N> {
             None => self.fetch(cred, inode).await,
         }
     }
+}
 
+impl<N: Nfs3> Objects<N> {
     /// SETATTR. `by_name`: a new size comes from truncate(2), not from an open file.
     pub async fn setattr(
         self: &Arc<Self>,
@@ -267,7 +270,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// SETATTR, alone as the head of this module says. `by_name`: as for [`Fs::setattr`].
+    /// SETATTR, alone as the head of this module says. `by_name`: as for [`Objects::setattr`].
     pub(super) async fn set(
         self: &Arc<Self>,
         cred: &Cred,

@@ -1,14 +1,10 @@
 //! What all changes of a mount share: how the kernel's caches are invalidated, what is known of the
 //! server's wcc_data, and the pause before a call is sent again.
 
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
-use nfsrdma_rpcrdma::throttle::Throttle;
 use nfsrdma_xdr::nfs3::WccData;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
-use tokio::sync::Notify;
 
 /// Notifications that invalidate what the kernel caches of an object.
 ///
@@ -20,7 +16,7 @@ pub trait KernelCache: Send + Sync {
     /// Makes the kernel drop the pages and ask for the attributes again.
     fn invalidate_data(&self, nodeid: u64);
     /// Makes the kernel look up again the names of
-    /// [`Fs::names_to_expire`](super::Fs::names_to_expire).
+    /// [`Fs::names_to_expire`](super::files::Files::names_to_expire).
     fn expire_names(&self, nodeid: u64);
 }
 
@@ -32,13 +28,10 @@ pub(super) struct ChangeContext {
     pub(super) no_before: AtomicBool,
     /// The server's pre-operation attributes are not atomic with the change, and are ignored.
     pub(super) not_atomic: AtomicBool,
-    pub(super) retry: Arc<Retry>,
-    /// Attributes of open files are being asked for ([`Fs::check_open_files`](super::Fs::check_open_files)),
+    /// Attributes of open files are being asked for ([`Fs::check_open_files`](super::objects::Objects::check_open_files)),
     /// and the handle at which the next round begins.
     pub(super) checking: AtomicBool,
     pub(super) next_check: AtomicUsize,
-    /// Calls that this machine could not send.
-    pub(super) unsent: Mutex<Throttle<Duration>>,
 }
 
 impl std::fmt::Debug for ChangeContext {
@@ -47,28 +40,6 @@ impl std::fmt::Debug for ChangeContext {
             .field("no_before", &self.no_before)
             .field("not_atomic", &self.not_atomic)
             .finish_non_exhaustive()
-    }
-}
-
-/// The pause before calls are sent again: one thread sleeps for all of them.
-#[derive(Debug, Default)]
-pub(super) struct Retry {
-    pub(super) sleeps: AtomicBool,
-    pub(super) over: Notify,
-}
-
-impl Retry {
-    /// Ends the pause of all that wait.
-    pub(super) fn end(&self) {
-        self.sleeps.store(false, Ordering::Release);
-        self.over.notify_waiters();
-    }
-
-    /// Ends it if no thread sleeps that would.
-    pub(super) fn tick(&self) {
-        if !self.sleeps.load(Ordering::Acquire) {
-            self.over.notify_waiters();
-        }
     }
 }
 
@@ -81,14 +52,4 @@ impl ChangeContext {
             after: data.after,
         }
     }
-}
-
-/// How long an operation has waited for memory that calls hold.
-#[derive(Debug, Default)]
-pub(super) struct MemoryWait {
-    /// Attempts in a row at which nothing was under way that would give memory back.
-    pub(super) tries: u32,
-    pub(super) looks: u32,
-    /// The last attempts in a row at which no call was under way.
-    pub(super) idle: u32,
 }

@@ -3,19 +3,18 @@
 //! While such a call is under way, replies to other calls cannot be ordered against it. So its
 //! begin and its end are recorded in the object's `AttributeCache`, which applies the wcc_data of
 //! the reply (RFC 1813 section 2.6) and decides whether this mount alone has changed the object. If
-//! not, the cached contents are dropped, here and in the kernel ([`Fs::follow`]). [`Change`] ends a
+//! not, the cached contents are dropped, here and in the kernel ([`Files::follow`]). [`Change`] ends a
 //! change even if its future is dropped. Where a server gives no pre-operation attributes, a
 //! GETATTR is sent ahead of the first of several WRITEs instead. Calls that this machine could not
-//! send for lack of memory are made again on a `hard` mount ([`Fs::again`]).
+//! send for lack of memory are made again on a `hard` mount ([`Server::again`](super::server::Server::again)).
 
-use super::Fs;
-use super::change_context::{KernelCache, MemoryWait};
+use super::change_context::KernelCache;
 use super::error::FsResult;
+use super::files::Files;
 use super::inode::{Inode, Kind, Outcome, Stamp};
 use super::inode_flags::Flag;
 use super::open_file::Opened;
 use super::outdated::drop_outdated;
-use crate::sync::thread;
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError, NfsResult, ReadDone, WriteDone};
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
@@ -25,20 +24,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
-use std::time::Duration;
-
-/// The pause between two attempts to send a call.
-const RETRY_PAUSE: Duration = Duration::from_millis(200);
-/// Attempts while the mount is being shut down, when memory may never come back.
-const RETRIES_AT_END: u32 = 50;
-/// Attempts to get memory, [`RETRY_PAUSE`] apart, at which no call is under way.
-const IDLE_LOOKS: u32 = 10;
-/// Attempts to get memory without a pause, before those.
-const QUICK_TRIES: u32 = 3;
 
 /// A change by this mount that is under way. Dropping it ends the change as failed.
 pub(super) struct Change<'a, N: Nfs3> {
-    fs: &'a Fs<N>,
+    fs: &'a Files<N>,
     inode: &'a Arc<Inode>,
     kind: Kind,
     sent: Stamp,
@@ -95,7 +84,7 @@ pub(super) fn not_abandoned() -> FsResult<()> {
     }
 }
 
-impl<N: Nfs3> Fs<N> {
+impl<N: Nfs3> Files<N> {
     /// Sets how caches of the kernel are invalidated. Only the first call has an effect.
     pub fn set_kernel_cache(&self, kernel: Box<dyn KernelCache>) {
         let _ = self.change_context.kernel.set(kernel);
@@ -117,20 +106,7 @@ impl<N: Nfs3> Fs<N> {
         self.changed(change, inode, call, wcc).await
     }
 
-    /// As [`Fs::changing`], for a call that makes or removes `name` in `dir`. An error may show that
-    /// somebody else has changed the directory.
-    pub(super) async fn changing_name<T>(
-        &self,
-        dir: &Arc<Inode>,
-        name: &[u8],
-        call: impl Future<Output = NfsResult<T>>,
-        wcc: impl FnOnce(&T) -> WccData,
-    ) -> FsResult<T> {
-        let result = self.changing(dir, call, wcc).await;
-        result.map_err(|error| self.note_name_error(dir, name, error))
-    }
-
-    /// As [`Fs::changing`], for a change that was begun by [`Fs::change`].
+    /// As [`Files::changing`], for a change that was begun by [`Files::change`].
     pub(super) async fn changed<T>(
         &self,
         change: Change<'_, N>,
@@ -266,25 +242,14 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// The kernel did not get the reply to an OPEN, because the caller was killed. Unlike the server,
-    /// it has truncated nothing.
-    pub fn open_unheard(&self, opened: &Opened) {
-        let Ok(file) = self.file(opened.handle) else {
-            return;
-        };
-        if file.flags & libc::O_TRUNC != 0 {
-            self.unheard(&file.inode);
-        }
-    }
-
-    /// As [`Fs::open_unheard`], for an OPENDIR.
+    /// As [`Objects::open_unheard`](super::objects::Objects::open_unheard), for an OPENDIR.
     pub fn opendir_unheard(&self, nodeid: u64, opened: &Opened) {
         if let Some(dir) = self.table.get(nodeid).filter(|_| !opened.keep_cache) {
             self.unheard(&dir);
         }
     }
 
-    /// As [`Fs::open_unheard`], for a SETATTR, which may have truncated the file.
+    /// As [`Objects::open_unheard`](super::objects::Objects::open_unheard), for a SETATTR, which may have truncated the file.
     pub fn setattr_unheard(&self, nodeid: u64) {
         if let Some(inode) = self.table.get(nodeid) {
             self.unheard(&inode);
@@ -460,85 +425,6 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// Whether a call that ended with `error` is to be sent again; returns after a pause if so.
-    ///
-    /// An empty buffer pool and a failed registration are temporary failures of this machine, and
-    /// so is the loss of the call's buffers with a connection: a `hard` mount repeats the call.
-    /// Data that was not answered stays dirty meanwhile.
-    pub(super) async fn again(&self, error: &NfsError, tries: &mut u32) -> bool {
-        let passing = match error {
-            NfsError::Local(_) => true,
-            // At the end of the mount its connections end for good.
-            NfsError::Interrupted => !self.at_end(),
-            _ => false,
-        };
-        if !passing || !self.config.hard || (self.at_end() && *tries >= RETRIES_AT_END) {
-            return false;
-        }
-        if *tries == 0 {
-            let now = Duration::from_nanos(self.now());
-            if let Some(more) = self.change_context.unsent.lock().event(now) {
-                tracing::warn!(%error, more, "a call could not be sent: it is tried again");
-            }
-        }
-        *tries = tries.saturating_add(1);
-        self.shared.budget.reclaim(1 << 20);
-        self.pause().await;
-        true
-    }
-
-    /// Whether to try again to get memory; waits before it returns true, except at the first
-    /// [`QUICK_TRIES`]. It is called when no operation is under way whose end would be notified.
-    /// Such an operation may have just ended: hence the attempts without a pause. Then a `hard`
-    /// mount waits, because calls may hold memory and do not notify anybody when they give it back.
-    /// If no call was under way at [`IDLE_LOOKS`] attempts in a row, all memory is held by
-    /// operations that wait here for more, and one of them has to fail.
-    pub(super) async fn memory_may_come_back(&self, waited: &mut MemoryWait) -> bool {
-        if waited.tries < QUICK_TRIES {
-            waited.tries += 1;
-            return true;
-        }
-        waited.idle = match self.nfs.is_idle() {
-            true => waited.idle + 1,
-            false => 0,
-        };
-        let over = self.at_end() && waited.looks >= RETRIES_AT_END;
-        if !self.config.hard || over || waited.idle > IDLE_LOOKS {
-            return false;
-        }
-        waited.looks = waited.looks.saturating_add(1);
-        self.pause().await;
-        true
-    }
-
-    /// Waits for [`RETRY_PAUSE`] at most; all that wait are woken together. Where no thread can be made
-    /// to sleep, until the next [`Fs::tick`].
-    pub(super) async fn pause(&self) {
-        let retry = &self.change_context.retry;
-        let mut over = pin!(retry.over.notified());
-        over.as_mut().enable();
-        if !retry.sleeps.swap(true, Ordering::AcqRel) {
-            let sleeper = retry.clone();
-            let begun = thread::Builder::new().spawn(move || {
-                thread::sleep(RETRY_PAUSE);
-                sleeper.end();
-            });
-            if begun.is_err() {
-                // No further thread can be made (the limit of a container or user).
-                retry.sleeps.store(false, Ordering::Release);
-                if self.at_end() {
-                    thread::sleep(RETRY_PAUSE);
-                    retry.end();
-                }
-            }
-        }
-        over.await;
-    }
-
-    fn at_end(&self) -> bool {
-        self.closing.load(Ordering::Relaxed) || self.ended.load(Ordering::Relaxed)
-    }
-
     /// Begins a GETATTR ahead of a WRITE, where it can verify what is cached.
     fn begin_check<'a>(&'a self, inode: &'a Arc<Inode>) -> Option<Check<'a, N>> {
         let blind = self.change_context.no_before.load(Ordering::Relaxed)
@@ -559,7 +445,7 @@ impl<N: Nfs3> Fs<N> {
 
 /// A GETATTR ahead of a WRITE that is under way. Dropping it ends it.
 struct Check<'a, N: Nfs3> {
-    fs: &'a Fs<N>,
+    fs: &'a Files<N>,
     inode: &'a Arc<Inode>,
     sent: Stamp,
     seen: Option<Attributes>,

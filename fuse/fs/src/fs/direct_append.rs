@@ -1,9 +1,9 @@
-//! The operations of [`Fs`] around [`super::appends`], which decides where O_DIRECT appends go.
+//! The operations of the mount around [`super::appends`], which decides where O_DIRECT appends go.
 
-use super::Fs;
 use super::appends::Turn;
 use super::error::FsResult;
 use super::file::FileData;
+use super::objects::Objects;
 use super::open_file::OpenFile;
 use nfsrdma_nfs3::Nfs3;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ impl Drop for ArrivedAppend {
     }
 }
 
-impl<N: Nfs3> Fs<N> {
+impl<N: Nfs3> Objects<N> {
     /// Registers an append by the thread `pid` at the kernel's offset `asked`. `None` if the file
     /// is not open.
     pub fn append_arrived(&self, handle: u64, asked: u64, pid: u32) -> Option<ArrivedAppend> {

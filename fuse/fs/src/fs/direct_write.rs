@@ -3,10 +3,10 @@
 //! What is cached of the range is committed first, and the data is sent FILE_SYNC, in as many
 //! WRITEs at once as it takes.
 
-use super::Fs;
 use super::changing::not_abandoned;
 use super::error::{FsError, FsResult};
 use super::file::{FileData, FileState};
+use super::objects::Objects;
 use super::open_file::OpenFile;
 use crate::cache::WriteData;
 use futures_util::future::join_all;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// How often a part is written that a restarting server has lost before it was committed.
 const MOST_TRIES: u32 = 4;
 
-impl<N: Nfs3> Fs<N> {
+impl<N: Nfs3> Objects<N> {
     /// An O_DIRECT write: it is on stable storage when this returns, and not cached.
     pub(super) async fn write_direct(
         self: &Arc<Self>,

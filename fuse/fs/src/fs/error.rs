@@ -47,7 +47,7 @@ pub enum FsError {
     /// The name of the object leads to another object now.
     #[error("stale file handle")]
     Stale,
-    /// No data is accepted any more ([`Fs::end_of_requests`](super::Fs::end_of_requests)).
+    /// No data is accepted any more ([`Fs::end_of_requests`](super::server::Server::end_of_requests)).
     #[error("the mount is at its end")]
     Ended,
     #[error("lock: {0:?}")]

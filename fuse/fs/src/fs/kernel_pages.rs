@@ -14,10 +14,10 @@
 
 use super::inode::{Inode, State};
 use super::inode_flags::Flag;
+use super::objects::Objects;
 use super::open_file::OpenFile;
 use super::outdated::size_with;
 use super::read::Short;
-use super::{Entry, Fs};
 use crate::sync::Mutex;
 use futures_util::future::join_all;
 use nfsrdma_nfs3::Nfs3;
@@ -110,7 +110,7 @@ impl Inode {
     }
 }
 
-impl<N: Nfs3> Fs<N> {
+impl<N: Nfs3> Objects<N> {
     /// The kernel answers read(2) from its pages without a look at how old their attributes are. So the
     /// server is asked for attributes that have expired of open files whose pages the kernel has. To be
     /// called about once a second.
@@ -183,15 +183,6 @@ impl<N: Nfs3> Fs<N> {
             .is_ok_and(|file| file.inode.flags.has(Flag::KernelPages))
     }
 
-    /// `entry`, which has just been made for the kernel, unless that has to be notified first.
-    pub(super) fn without_old_pages(&self, inode: &Inode, entry: Entry) -> Option<Entry> {
-        if inode.has_old_pages() {
-            self.forget(inode.nodeid, 1);
-            return None;
-        }
-        Some(entry)
-    }
-
     /// What the kernel is to be told though it asks for nothing. The end of the file is left to an open.
     pub fn old_pages(&self, nodeid: u64) -> Option<Behind> {
         let inode = self.table.get(nodeid)?;
@@ -256,13 +247,5 @@ impl<N: Nfs3> Fs<N> {
             .ok()?;
         let byte = *read.iter().flat_map(|seg| seg.as_ref()).next()?;
         Some((last, byte))
-    }
-
-    /// Some open file of `inode` that may be read.
-    pub(super) fn any_open_file(&self, inode: &Arc<Inode>) -> Option<Arc<OpenFile>> {
-        let files = self.files.read();
-        let of = |file: &&Arc<OpenFile>| Arc::ptr_eq(&file.inode, inode) && file.can_read();
-        let found = files.iter().map(|(_, file)| file).find(of);
-        found.cloned()
     }
 }

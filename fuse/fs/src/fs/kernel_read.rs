@@ -2,9 +2,9 @@
 //! notification that drops these pages waits for it, and what waits for such a notification may wait for
 //! the READs first.
 
-use super::Fs;
 use super::clock::nanos;
 use super::file::{FileData, FileState};
+use super::objects::Objects;
 use nfsrdma_nfs3::Nfs3;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ impl Drop for KernelRead {
     }
 }
 
-impl<N: Nfs3> Fs<N> {
+impl<N: Nfs3> Objects<N> {
     /// Registers a READ of the kernel. Keep it until the reply is sent. `None` if the file is not
     /// open.
     pub fn kernel_read(&self, handle: u64) -> Option<KernelRead> {

@@ -6,9 +6,10 @@
 //! whether somebody else wrote at the same moment. This includes the names in the directory of the
 //! file (`sibling_names`).
 
-use super::Fs;
 use super::error::{FsError, FsResult};
+use super::files::Files;
 use super::inode::Inode;
+use super::objects::Objects;
 use super::open_file::OpenFile;
 use super::outdated::drop_outdated;
 use crate::locks::{
@@ -60,7 +61,7 @@ async fn unless<T>(interrupt: &Interrupt, work: impl Future<Output = T>) -> FsRe
     }
 }
 
-impl<N: Nfs3> Fs<N> {
+impl<N: Nfs3> Objects<N> {
     /// Makes locks be taken at the server. Call it once, before the mount is served.
     pub fn set_locks(self: &Arc<Self>, locks: Arc<Locks>) {
         let fs = Arc::downgrade(self);
@@ -111,7 +112,7 @@ impl<N: Nfs3> Fs<N> {
     /// is passed to `answer` as soon as it is known, though the future may still have to clean up.
     ///
     /// `known` is ready when every FLUSH and RELEASE that the kernel had made before is known
-    /// ([`Fs::closing`], [`Fs::flushing`]).
+    /// ([`Objects::closing`], [`Objects::flushing`]).
     ///
     /// A signal ends the wait for a lock, but not for an unlock: a program that got EINTR would
     /// still hold the lock. If the program is killed, it is answered and the unlock goes on.
@@ -188,7 +189,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// F_GETLK: a lock that conflicts with the requested one. `known` as for [`Fs::set_lock`].
+    /// F_GETLK: a lock that conflicts with the requested one. `known` as for [`Objects::set_lock`].
     pub async fn get_lock(
         self: &Arc<Self>,
         of: SetLock,
@@ -265,7 +266,9 @@ impl<N: Nfs3> Fs<N> {
             let _ = locks.unlock_all(inode.nodeid, releasing.owner()).await;
         }
     }
+}
 
+impl<N: Nfs3> Files<N> {
     /// Fails if a lock that was taken through this open file is lost.
     pub(super) fn check_locks(&self, file: &OpenFile, handle: u64) -> FsResult<()> {
         match self.locks.get() {

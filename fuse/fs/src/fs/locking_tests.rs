@@ -1,5 +1,6 @@
 use super::super::{FsConfig, ROOT};
 use super::*;
+use crate::fs::Fs;
 use crate::locks::fake_server::{FakeServer, locks_of};
 use nfsrdma_memory_server::{MemoryServer, Op};
 use nfsrdma_nfs3::{Cred, Credential};

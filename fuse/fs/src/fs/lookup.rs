@@ -17,8 +17,8 @@ use super::error::{FsError, FsResult};
 use super::inode::{Inode, ROOT, Stamp};
 use super::names::Child;
 use super::{Entry, Fs, check_name};
-use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
-use nfsrdma_xdr::nfs3::{Attributes, FileHandle, Status};
+use nfsrdma_nfs3::{Cred, Nfs3, NfsError, NfsResult};
+use nfsrdma_xdr::nfs3::{Attributes, FileHandle, Status, WccData};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -255,6 +255,28 @@ impl<N: Nfs3> Fs<N> {
         Box::pin(self.find(cred, dir, name))
             .await
             .map(|found| found.0)
+    }
+
+    /// As [`Files::changing`](super::files::Files::changing), for a call that makes or removes `name` in `dir`. An error may show that
+    /// somebody else has changed the directory.
+    pub(super) async fn changing_name<T>(
+        &self,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        call: impl Future<Output = NfsResult<T>>,
+        wcc: impl FnOnce(&T) -> WccData,
+    ) -> FsResult<T> {
+        let result = self.changing(dir, call, wcc).await;
+        result.map_err(|error| self.note_name_error(dir, name, error))
+    }
+
+    /// `entry`, which has just been made for the kernel, unless that has to be notified first.
+    pub(super) fn without_old_pages(&self, inode: &Inode, entry: Entry) -> Option<Entry> {
+        if inode.has_old_pages() {
+            self.forget(inode.nodeid, 1);
+            return None;
+        }
+        Some(entry)
     }
 
     /// A call on `name` failed. If the error contradicts what is cached of the name, somebody else has

@@ -10,9 +10,9 @@
 //! that fails, all files open for writing get the error. Open files that have lost a lock do not
 //! count; if there is no other, the data is refused.
 
-use super::Fs;
 use super::error::FsResult;
 use super::inode::Inode;
+use super::objects::Objects;
 use super::open_file::OpenFile;
 use super::write_place::Origin;
 use super::writer::WaitingCaller;
@@ -21,7 +21,7 @@ use nfsrdma_nfs3::{Cred, Nfs3};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-impl<N: Nfs3> Fs<N> {
+impl<N: Nfs3> Objects<N> {
     /// Whether this is the only open file of its inode, so that the kernel's guess is right.
     pub fn is_only_open_file(&self, handle: u64) -> bool {
         self.file(handle)
@@ -29,7 +29,7 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// A WRITE of mapped pages; `handle` is the kernel's guess, `caller` as in
-    /// [`Fs::write_for`].
+    /// [`Objects::write_for`].
     pub async fn write_mapped<'a>(
         self: &Arc<Self>,
         handle: u64,

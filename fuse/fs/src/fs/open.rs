@@ -18,7 +18,6 @@ use super::outdated::drop_outdated;
 use crate::locks::Releasing;
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_xdr::nfs3::SetAttributes;
-use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -124,41 +123,6 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// The credential of whoever opened a file. Requests use it, because a descriptor that is
-    /// passed to another process keeps the rights with which it was opened.
-    pub fn opener(&self, handle: u64) -> Option<Cred> {
-        self.file(handle).ok().map(|file| file.cred.clone())
-    }
-
-    pub(super) fn file(&self, handle: u64) -> FsResult<Arc<OpenFile>> {
-        let files = self.files.read();
-        files
-            .get(handle as usize)
-            .cloned()
-            .ok_or(FsError::UnknownHandle)
-    }
-
-    /// The open files of `inode` that may be written to, with their numbers.
-    pub(super) fn open_for_writing(&self, inode: &Inode) -> Vec<(u64, Arc<OpenFile>)> {
-        let handles = self.writable.lock().get(&inode.nodeid).cloned();
-        let files = self.files.read();
-        let file = |handle: u64| Some((handle, files.get(handle as usize)?.clone()));
-        let handles = handles.unwrap_or_default();
-        handles.into_iter().filter_map(file).collect()
-    }
-
-    /// An open file that may be written to is closed.
-    fn not_writable(&self, file: &OpenFile, handle: u64) {
-        if file.can_write()
-            && let Entry::Occupied(mut handles) = self.writable.lock().entry(file.inode.nodeid)
-        {
-            handles.get_mut().remove(&handle);
-            if handles.get().is_empty() {
-                handles.remove();
-            }
-        }
-    }
-
     /// RELEASE: the last descriptor of an open file is closed. Data that FLUSH has not written,
     /// such as that of a mapping, is written now.
     pub async fn release(self: &Arc<Self>, handle: u64) -> FsResult<()> {
@@ -166,7 +130,7 @@ impl<N: Nfs3> Fs<N> {
             .await
     }
 
-    /// As [`Fs::release`], with the result of [`Fs::closing`].
+    /// As [`Fs::release`], with the result of [`Objects::closing`](super::objects::Objects::closing).
     pub async fn release_and_unlock(
         self: &Arc<Self>,
         handle: u64,

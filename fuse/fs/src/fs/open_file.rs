@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub struct Opened {
     pub handle: u64,
     /// Whether the names that the kernel caches of a directory are still valid. It drops pages of a file
-    /// before the reply ([`Fs::behind_open`](super::Fs::behind_open)).
+    /// before the reply ([`Fs::behind_open`](super::objects::Objects::behind_open)).
     pub keep_cache: bool,
 }
 

@@ -13,13 +13,14 @@
 //! READ is then repeated, and after a number of attempts it is made without the cache, as for
 //! O_DIRECT.
 
-use super::Fs;
-use super::change_context::MemoryWait;
 use super::error::{FsError, FsResult};
 use super::file::{FileData, FileState};
+use super::files::Files;
 use super::inode::{Inode, Stamp};
+use super::objects::Objects;
 use super::open_file::OpenFile;
 use super::outdated::current_size;
+use super::server::MemoryWait;
 use crate::cache::{MAX_PIECE, Piece};
 use futures_util::future::join_all;
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
@@ -69,7 +70,7 @@ impl Drop for PendingRead<'_> {
     }
 }
 
-impl<N: Nfs3> Fs<N> {
+impl<N: Nfs3> Objects<N> {
     /// Reads from the cache, if the whole range is there. The slices are consecutive; together they
     /// are shorter than `len` bytes only at the end of the file.
     pub fn read_cached(
@@ -156,7 +157,9 @@ impl<N: Nfs3> Fs<N> {
         }
         self.read_direct(&file, offset, len, Short::OnlyAtEnd).await
     }
+}
 
+impl<N: Nfs3> Files<N> {
     fn next_step(&self, inner: &mut FileState, range: Range<u64>) -> Step {
         if range.is_empty() {
             return Step::Done(Segs::new());
@@ -205,7 +208,7 @@ impl<N: Nfs3> Fs<N> {
         self.fetch_into(cred, inode, pending, range, sink).await
     }
 
-    /// As [`Fs::fetch_pieces`], into buffers that together are as long as `range`.
+    /// As [`Files::fetch_pieces`], into buffers that together are as long as `range`.
     pub(super) async fn fetch_into(
         self: &Arc<Self>,
         cred: &Cred,

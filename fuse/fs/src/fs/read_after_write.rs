@@ -1,13 +1,13 @@
-//! The operations of [`Fs`] by which a READ waits for WRITEs; see [`super::waiting_writes`].
+//! The operations of the mount by which a READ waits for WRITEs; see [`super::waiting_writes`].
 
-use super::Fs;
 use super::file::{FileData, FileState};
+use super::objects::Objects;
 use nfsrdma_nfs3::Nfs3;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-impl<N: Nfs3> Fs<N> {
+impl<N: Nfs3> Objects<N> {
     /// A WRITE to a file has arrived and is not answered at once. Keep the result until it is carried
     /// out.
     pub fn write_waits(&self, handle: u64, range: Range<u64>) -> Option<WaitingWrite> {

@@ -316,30 +316,6 @@ impl<N: Nfs3> Fs<N> {
         self.remove_silly(silly).await;
     }
 
-    /// Waits while the hidden name of `inode` is being removed, because the links in a reply to a
-    /// call sent meanwhile may or may not include it. But a server may put a removal off for hours,
-    /// and who asks for the attributes may hold up others (the kernel locks the directory for a
-    /// LOOKUP). So nobody waits any more after some tenths of a second. The number of links may then
-    /// be too small by one until the removal has ended, but not 0 ([`Inode::visible_links`]).
-    pub(super) async fn hidden_gone(&self, inode: &Inode) {
-        // The first pause may have begun before.
-        let mut pauses = 2;
-        loop {
-            let mut removed = pin!(self.removed.notified());
-            removed.as_mut().enable();
-            if !inode.hidden_name_goes(&inode.state.lock()) {
-                break;
-            }
-            tokio::select! {
-                () = removed => {}
-                () = self.pause() => pauses -= 1,
-            }
-            if pauses == 0 {
-                inode.flags.set(Flag::RemovalIsLate);
-            }
-        }
-    }
-
     async fn remove_silly(&self, silly: Silly) {
         let _removal = self.removal(silly.dir_node);
         let mut result = self.remove_as(&silly.cred, &silly).await;

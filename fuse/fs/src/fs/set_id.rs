@@ -7,10 +7,10 @@
 //! ftruncate(2) whether its caller may keep the bits (FUSE_WRITE_KILL_SUIDGID and
 //! FATTR_KILL_SUIDGID, linux/fuse.h). If not, a SETATTR clears them first.
 
-use super::Fs;
 use super::changing::not_abandoned;
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Kind};
+use super::objects::Objects;
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_xdr::nfs3::{Attributes, FileType, SetAttributes, Status};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ fn is_cleared_by(file: &Attributes, writer: &Cred) -> bool {
     written_by(file, writer) != file.mode & 0o7777
 }
 
-impl<N: Nfs3> Fs<N> {
+impl<N: Nfs3> Objects<N> {
     /// Whether the server would leave set-id bits that the file has, whoever writes to it by
     /// `handle`.
     pub fn leaves_set_id(&self, handle: u64) -> bool {

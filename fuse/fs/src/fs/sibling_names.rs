@@ -10,13 +10,13 @@
 //!
 //! The directory is the one in which the kernel was last given a name of the file.
 
-use super::Fs;
+use super::files::Files;
 use super::inode::{Asked, Inode};
 use nfsrdma_nfs3::Nfs3;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-impl<N: Nfs3> Fs<N> {
+impl<N: Nfs3> Files<N> {
     fn dir_of(&self, inode: &Inode) -> Option<Arc<Inode>> {
         self.table.get(inode.named_in.load(Ordering::Relaxed))
     }

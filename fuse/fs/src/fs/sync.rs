@@ -11,12 +11,13 @@
 //! a second, starts the write-back of files that have been dirty
 //! for too long; `shutdown` writes back everything after the last request of the kernel.
 
-use super::Fs;
-use super::clock::{Nanos, nanos};
+use super::clock::Nanos;
 use super::error::FsResult;
 use super::file::FileData;
+use super::files::Files;
 use super::flushes::Part;
 use super::inode::Inode;
+use super::objects::Objects;
 use super::open_file::OpenFile;
 use super::unsafe_files::Hold;
 use super::unwritten::Unwritten;
@@ -30,8 +31,6 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Pool memory that has been free for this long is given back to the system.
-const REST: Nanos = 10_000_000_000;
 /// The most files that are written back at the same time.
 const FILES_AT_A_TIME: usize = 8;
 
@@ -98,7 +97,7 @@ impl Drop for Leading<'_> {
     }
 }
 
-impl<N: Nfs3> Fs<N> {
+impl<N: Nfs3> Objects<N> {
     /// FLUSH, if there is nothing to do, which is the usual case; `None` otherwise.
     pub fn flush_cached(&self, handle: u64) -> Option<FsResult<()>> {
         let file = self.files.read().get(handle as usize).cloned()?;
@@ -133,7 +132,7 @@ impl<N: Nfs3> Fs<N> {
         self.flush_and_unlock(handle, 0, false, tell).await;
     }
 
-    /// As [`Fs::flush`], by the process `closer`. If it has POSIX locks on the file, `locked` is
+    /// As [`Objects::flush`], by the process `closer`. If it has POSIX locks on the file, `locked` is
     /// their owner, and the locks are released.
     pub async fn flush_and_unlock(
         self: &Arc<Self>,
@@ -200,7 +199,9 @@ impl<N: Nfs3> Fs<N> {
         }
         self.report_own(file, caller)
     }
+}
 
+impl<N: Nfs3> Files<N> {
     /// Writes all dirty data, and with `commit` puts it on stable storage. Errors are stored in the
     /// open files that wrote.
     pub(super) async fn write_back(self: &Arc<Self>, inode: &Arc<Inode>, commit: bool) {
@@ -238,7 +239,7 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// Removes a file from the unsafe ones if all of its data is on stable storage.
-    fn note_safe(&self, data: &FileData) {
+    pub(super) fn note_safe(&self, data: &FileData) {
         if data.with(|inner| inner.is_safe()) {
             // `put` adds the file to this set after it has added the data.
             let mut files = self.unsafe_files.lock();
@@ -296,52 +297,9 @@ impl<N: Nfs3> Fs<N> {
         self.shared.writers.call();
     }
 
-    /// Starts the write-back of files that have been dirty for longer than the configuration
-    /// allows, and other periodic work. To be called about once a second.
-    pub fn tick(self: &Arc<Self>) {
-        self.release_expired(false);
-        self.change_context.retry.tick();
-        self.check_open_files();
-        self.check_export();
-        self.free_listings();
-        let now = self.now();
-        let calls = self.nfs.calls_at_a_time();
-        self.shared.calls.store(calls, Ordering::Relaxed);
-        for line in self.failures_due(now) {
-            tracing::error!("{line}");
-        }
-        if now.saturating_sub(self.rested.load(Ordering::Relaxed)) >= REST {
-            self.rested.store(now, Ordering::Relaxed);
-            self.pool.release_unused();
-        }
-        let before = now.saturating_sub(nanos(self.config.dirty_age));
-        let mut files: Vec<_> = self.unsafe_files.lock().values().cloned().collect();
-        files.retain(|inode| {
-            let Some(data) = inode.data() else {
-                return false;
-            };
-            // WRITEs that the server answered with FILE_SYNC, and COMMITs for lack of memory, leave
-            // nothing to do that would remove the file. It must not keep the mount busy.
-            self.note_safe(data);
-            data.with(|inner| inner.write_back().is_due(before))
-        });
-        // Few files at a time: other calls must not wait for those of thousands of files.
-        let due = files.iter().map(|inode| inode.nodeid);
-        if !self.sweeps.lock().begin(due) {
-            return;
-        }
-        let fs = self.clone();
-        nfsrdma_rpcrdma::exec::spawn(async move {
-            let start = |inode: &Inode| fs.sweeps.lock().start(inode.nodeid);
-            let finish = |inode: &Inode| fs.sweeps.lock().finish(inode.nodeid);
-            fs.write_back_files(files, start, finish).await;
-            fs.sweeps.lock().end();
-        });
-    }
-
     /// Writes back and commits those `files` for which `start` returns true, some at the same time,
     /// and calls `finish` after each.
-    async fn write_back_files(
+    pub(super) async fn write_back_files(
         self: &Arc<Self>,
         files: Vec<Arc<Inode>>,
         start: impl Fn(&Inode) -> bool,
@@ -361,15 +319,6 @@ impl<N: Nfs3> Fs<N> {
         join_all((0..workers).map(|_| worker())).await;
     }
 
-    /// The kernel will send no more requests. Data that still waits for room in the cache is not
-    /// accepted any more: its write(2) has failed with the end of the mount, and the last flush
-    /// could write only a part of it.
-    pub fn end_of_requests(&self) {
-        self.ended.store(true, Ordering::Relaxed);
-        // Nobody may call `tick` any more.
-        self.change_context.retry.tick();
-    }
-
     /// Sets the function that keeps a reference to the mount while data is not safe at the server
     /// and no descriptor keeps one.
     pub fn set_hold(&self, hold: Hold) {
@@ -379,10 +328,6 @@ impl<N: Nfs3> Fs<N> {
     /// FLUSH will be answered although data is not safe: a reference to the mount is needed.
     pub fn hold_unsafe(&self) {
         self.unsafe_files.lock().keep();
-    }
-
-    pub fn has_open_files(&self) -> bool {
-        !self.files.read().is_empty()
     }
 
     /// Writes back and commits all data written so far. Programs can go on: open files stay open,
@@ -395,37 +340,9 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// The lost data of which no program got the error. [`Fs::shutdown`] returns it as well.
+    /// The lost data of which no program got the error. [`Fs::shutdown`](super::Fs::shutdown) returns it as well.
     pub fn lost(&self) -> Vec<Unwritten> {
         let lost = self.lost.lock().all();
-        self.with_names(lost)
-    }
-
-    /// Call after the connection to the kernel has ended. Writes back and commits everything,
-    /// removes the hidden files, and returns the data that could not be written.
-    pub async fn shutdown(self: &Arc<Self>) -> Vec<Unwritten> {
-        self.closing.store(true, Ordering::Relaxed);
-        self.change_context.retry.tick();
-        // If the mount was aborted (`umount -f`), files are still open and get no RELEASE.
-        let open: Vec<_> = self
-            .files
-            .read()
-            .iter()
-            .map(|(_, file)| file.clone())
-            .collect();
-        for file in &open {
-            // What fails from here on is kept by `write_failed`.
-            self.lose(file.writer.abandon());
-        }
-        self.write_back_all().await;
-        self.release_expired(true);
-        for file in open {
-            if let Some(silly) = file.inode.take_hidden(true) {
-                self.remove_hidden(&file.inode, silly).await;
-            }
-        }
-        self.all_removals_done().await;
-        let lost = std::mem::take(&mut *self.lost.lock()).all();
         self.with_names(lost)
     }
 
@@ -447,7 +364,7 @@ impl<N: Nfs3> Fs<N> {
         self.lost.lock().add(lost);
     }
 
-    fn with_names(&self, mut lost: Vec<Unwritten>) -> Vec<Unwritten> {
+    pub(super) fn with_names(&self, mut lost: Vec<Unwritten>) -> Vec<Unwritten> {
         let names = self.names.paths(lost.iter().map(|of| of.fileid));
         for of in &mut lost {
             of.name = names.get(&of.fileid).cloned();

@@ -11,28 +11,28 @@
 //! its next write(2), fsync(2) or close(2).
 //! O_DIRECT writes bypass the cache ([`super::direct_write`]).
 
-use super::Fs;
-use super::change_context::MemoryWait;
 use super::changing::not_abandoned;
 use super::error::{FsError, FsResult};
 use super::file::{FileData, FileState};
+use super::files::Files;
 use super::inode::Inode;
+use super::objects::Objects;
 use super::open_file::OpenFile;
 use super::outdated::size_with;
+use super::server::MemoryWait;
 use super::write_place::{Origin, Place};
 use super::writer::WaitingCaller;
 use crate::cache::{
     Accepted, Action, Goal, MAX_PIECE, Turn, Verdict, WriteCall, WriteData, WriteJob, WriteLimits,
 };
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError, WriteDone};
-use nfsrdma_rdma::BufMut;
 use nfsrdma_rpcrdma::exec;
 use nfsrdma_xdr::nfs3::Stable;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How many files [`Fs::relieve`] writes back at a time.
+/// How many files [`Files::relieve`] writes back at a time.
 const RELIEVED: usize = 16;
 /// The most files among which it looks for them.
 const LOOKED_AT: usize = 1024;
@@ -41,21 +41,8 @@ const LOOKED_AT: usize = 1024;
 /// that does not answer must not keep that.
 const LATE: u32 = 3;
 
-impl<N: Nfs3> Fs<N> {
-    /// A buffer for the data of a WRITE; `None` if little of the pool is left.
-    pub fn write_buffer(&self, len: usize) -> Option<BufMut> {
-        match self.is_short_of_buffers() {
-            true => None,
-            false => self.pool.alloc(len),
-        }
-    }
-
-    /// Whether less than a sixteenth of the buffer pool is left.
-    pub fn is_short_of_buffers(&self) -> bool {
-        self.pool.free_bytes() < self.pool.capacity() / 16
-    }
-
-    /// Writes into the cache if there is room; `None` if [`Fs::write`] has to be called.
+impl<N: Nfs3> Objects<N> {
+    /// Writes into the cache if there is room; `None` if [`Objects::write`] has to be called.
     ///
     /// The kernel's offset of an append is not used. The kernel computes it from the size that it
     /// was last given and from its own writes. But others may have appended or truncated since, own
@@ -87,7 +74,7 @@ impl<N: Nfs3> Fs<N> {
         Some(result)
     }
 
-    /// As [`Fs::write_cached`], for pages of a mapping of the only open file.
+    /// As [`Objects::write_cached`], for pages of a mapping of the only open file.
     pub fn write_mapped_cached<'a>(
         self: &Arc<Self>,
         handle: u64,
@@ -134,7 +121,7 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// The same for a caller that may be killed meanwhile. Where a write ends with the data on stable
-    /// storage, errors are reported as by [`Fs::fsync_for`].
+    /// storage, errors are reported as by [`Objects::fsync_for`].
     pub async fn write_for<'a>(
         self: &Arc<Self>,
         handle: u64,
@@ -257,14 +244,6 @@ impl<N: Nfs3> Fs<N> {
         Ok(written as u32)
     }
 
-    /// Fails at the end of the mount: no more data is accepted, because the locks are released.
-    pub(super) fn not_ended(&self) -> FsResult<()> {
-        match self.ended.load(Ordering::Relaxed) {
-            true => Err(FsError::Ended),
-            false => Ok(()),
-        }
-    }
-
     /// Puts data into the cache, and starts full WRITEs.
     ///
     /// Of pages of a mapping, what lies behind the end of the file is left out. The kernel sends
@@ -366,7 +345,9 @@ impl<N: Nfs3> Fs<N> {
         }
         Ok(result)
     }
+}
 
+impl<N: Nfs3> Files<N> {
     /// The limits for the WRITEs of a file now. Half of the server's credits are left to READs and to
     /// calls on names, which would otherwise wait for the WRITEs of a flush.
     pub(super) fn write_limits(&self) -> WriteLimits {
@@ -410,14 +391,6 @@ impl<N: Nfs3> Fs<N> {
             let WriteCall { job, cred, stable } = call;
             fs.run_write(&cred, &inode, job, stable).await;
         });
-    }
-
-    /// Whether there are calls, or data to be written or committed, that will give memory back.
-    pub(super) fn is_busy(&self) -> bool {
-        let shared = &self.shared;
-        [&shared.busy, &shared.dirty, &shared.uncommitted]
-            .iter()
-            .any(|count| count.load(Ordering::Relaxed) > 0)
     }
 
     /// Starts to write and commit data because memory is short. It takes a few files at a time, and

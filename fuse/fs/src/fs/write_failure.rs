@@ -1,10 +1,10 @@
 //! What becomes of errors of WRITE and COMMIT.
 
-use super::Fs;
 use super::clock::Nanos;
 use super::error::{FsError, FsResult};
 use super::failures;
 use super::file::{FileData, FileState};
+use super::files::Files;
 use super::inode::Inode;
 use super::open_file::OpenFile;
 use super::unwritten::Unwritten;
@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-impl<N: Nfs3> Fs<N> {
+impl<N: Nfs3> Files<N> {
     /// Fails if data that was written before through `file` is lost, and no write(2) has reported it:
     /// a program that writes until a disk or a quota is full stops when write(2) fails.
     ///
@@ -99,7 +99,7 @@ impl<N: Nfs3> Fs<N> {
             for writer in &writers {
                 writer.fail(error, &lost);
             }
-            if !told || self.closing.load(Ordering::Relaxed) {
+            if !told || self.is_closing() {
                 self.lose([Arc::unwrap_or_clone(lost)]);
             }
         }

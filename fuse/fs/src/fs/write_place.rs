@@ -1,7 +1,7 @@
 //! Where data to be written comes from, and where in the file it goes.
 
-use super::Fs;
 use super::error::{FsError, FsResult};
+use super::files::Files;
 use super::inode::Inode;
 use super::outdated::size_with;
 use crate::cache::WriteData;
@@ -49,7 +49,7 @@ impl Place {
     }
 }
 
-impl<N: Nfs3> Fs<N> {
+impl<N: Nfs3> Files<N> {
     /// Where data of this length goes, if that is known without a call.
     pub(super) fn place_now(
         &self,
@@ -122,7 +122,7 @@ impl<N: Nfs3> Fs<N> {
         (size.map(|size| size.max(written)), ended)
     }
 
-    /// As [`Fs::known_end`], by a GETATTR if need be.
+    /// As [`Files::known_end`], by a GETATTR if need be.
     pub(super) async fn end_of(&self, cred: &Cred, inode: &Arc<Inode>) -> FsResult<(u64, u64)> {
         match self.known_end(inode) {
             (Some(end), ended) => Ok((end, ended)),

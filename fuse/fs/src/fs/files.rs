@@ -1,0 +1,228 @@
+//! The objects of the server and what is known of them: attributes, cached data, and data that is on its
+//! way to the server. This room knows no open file, and no name but for messages.
+//!
+//! What the server says of an object comes in by [`Files::apply_post_op_attr`] and
+//! [`Change`](super::changing::Change), and goes out by [`Files::visible_attributes`].
+
+use super::change_context::ChangeContext;
+use super::clock::Nanos;
+use super::error::{FsError, FsResult};
+use super::export::Export;
+use super::failures::FailureLog;
+use super::file::FileData;
+use super::inode::{Inode, ROOT, Stamp};
+use super::inode_flags::Flag;
+use super::inode_table::Table;
+use super::names::Names;
+use super::server::Server;
+use super::squash::Superuser;
+use super::unsafe_files::UnsafeFiles;
+use super::unwritten::LostData;
+use crate::locks::Locks;
+use crate::sync::Mutex;
+use crate::sync::atomic::AtomicBool;
+use nfsrdma_nfs3::{Nfs3, NfsError};
+use nfsrdma_rpcrdma::throttle::Throttle;
+use nfsrdma_xdr::nfs3::{Attributes, Status};
+use std::ops::Deref;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+#[derive(Debug)]
+pub struct Files<N> {
+    server: Server<N>,
+    pub(super) table: Table,
+    /// The rooms above keep it; here it gives the paths for messages.
+    pub(super) names: Names,
+    /// Files with data that is not safe at the server, by [`FileData::id`].
+    pub(super) unsafe_files: Mutex<UnsafeFiles>,
+    /// The id in `unsafe_files` at which the next [`Files::relieve`] begins.
+    pub(super) relieved: AtomicU64,
+    /// Lost data of which no program got the error; reported at the unmount.
+    pub(super) lost: Mutex<LostData>,
+    /// The failed WRITEs that were logged, and those that wait for the next line.
+    pub(super) failures: Mutex<FailureLog>,
+    next_file: AtomicU64,
+    pub(super) fsid_known: AtomicBool,
+    pub(super) export: Export,
+    pub(super) superuser: Superuser,
+    /// Replies about objects of another type.
+    other_types: Mutex<Throttle<Duration>>,
+    pub(super) change_context: ChangeContext,
+    /// Notified when a hidden name was removed, or a call that might remove a last name has ended.
+    pub(super) removed: Notify,
+    /// The locks of the mount, if they are taken at the server.
+    pub(super) locks: OnceLock<Arc<Locks>>,
+}
+
+/// What is asked of the server is asked of the room below.
+impl<N> Deref for Files<N> {
+    type Target = Server<N>;
+
+    fn deref(&self) -> &Server<N> {
+        &self.server
+    }
+}
+
+impl<N: Nfs3> Files<N> {
+    pub(super) fn new(server: Server<N>) -> Self {
+        Files {
+            table: Table::new(),
+            names: Names::new(server.config.name_entries),
+            unsafe_files: Mutex::default(),
+            relieved: AtomicU64::new(0),
+            lost: Mutex::default(),
+            failures: Mutex::default(),
+            next_file: AtomicU64::new(1),
+            fsid_known: AtomicBool::new(false),
+            export: Export::default(),
+            superuser: Superuser::default(),
+            other_types: Mutex::default(),
+            change_context: ChangeContext::default(),
+            removed: Notify::new(),
+            locks: OnceLock::new(),
+            server,
+        }
+    }
+
+    /// Counters since the mount, as (name, value).
+    pub fn statistics(&self) -> Vec<(&'static str, u64)> {
+        let mut list = self.shared.stats.list();
+        list.push(("cache_bytes", self.shared.budget.used() as u64));
+        list.push((
+            "dirty_bytes",
+            self.shared.dirty.load(std::sync::atomic::Ordering::Relaxed) as u64,
+        ));
+        list.push(("inodes", self.table.len() as u64));
+        if let Some(locks) = self.locks.get() {
+            list.extend(locks.statistics());
+        }
+        list
+    }
+
+    pub(super) fn inode(&self, nodeid: u64) -> FsResult<Arc<Inode>> {
+        self.table.get(nodeid).ok_or(FsError::UnknownInode)
+    }
+
+    /// The cached data of `inode`; creates it if there is none.
+    pub(super) fn data<'a>(&self, inode: &'a Arc<Inode>) -> &'a Arc<FileData> {
+        inode.data_or(|| {
+            let id = self
+                .next_file
+                .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let epoch = inode.state.lock().epoch;
+            FileData::new(id, epoch, &self.shared)
+        })
+    }
+
+    /// Applies the attributes in the reply to a call that was sent at `stamp`. Returns true if the
+    /// reply may be older than the attributes already known: file data in it must not be cached.
+    pub(super) fn apply_post_op_attr(
+        &self,
+        inode: &Arc<Inode>,
+        stamp: Stamp,
+        attributes: Option<&Attributes>,
+    ) -> bool {
+        let Some(attributes) = attributes else {
+            return false;
+        };
+        if attributes.kind != inode.kind {
+            // A handle names one object for ever, and an object keeps its type.
+            if let Some(more) = self
+                .other_types
+                .lock()
+                .event(Duration::from_nanos(self.now()))
+            {
+                let paths = self.names.paths([inode.fileid].into_iter());
+                let path = paths.get(&inode.fileid).map_or("an object", String::as_str);
+                tracing::warn!(
+                    "the server says that {path} (file {}) is of another type than before, which it must not \
+                     say of one handle, and {more} more such answers: see the server's log",
+                    inode.fileid
+                );
+            }
+            return false;
+        }
+        inode.mark_valid();
+        self.export.answered();
+        if inode.nodeid == ROOT && !self.fsid_known.load(Ordering::Relaxed) {
+            self.table.set_fsid(attributes.fsid);
+            self.fsid_known.store(true, Ordering::Relaxed);
+        }
+        let outcome = {
+            let mut state = inode.state.lock();
+            state.apply(stamp, attributes, self.now(), self.times(inode.kind))
+        };
+        self.follow(inode, outcome);
+        outcome.ambiguous
+    }
+
+    /// Notes what an error of a call on `inode` shows (a stale handle, a refusal), and converts it.
+    pub(super) fn note_error(&self, inode: &Inode, error: NfsError) -> FsError {
+        match error {
+            NfsError::Status(Status::Stale | Status::BadHandle) => {
+                inode.mark_stale();
+                self.export.refused();
+            }
+            NfsError::Status(Status::Access | Status::Perm) => self.superuser.refused(),
+            _ => {}
+        }
+        error.into()
+    }
+
+    /// The attributes that programs see: the newest known ones, with the size extended to the end
+    /// of the data that the server does not have yet. `heard` is used only if none are known, since
+    /// its reply may be older than a WRITE that has ended, and the kernel truncates its pages when
+    /// it is given a size that is too small.
+    pub(super) fn visible_attributes(&self, inode: &Inode, heard: Attributes) -> Attributes {
+        // This must be read before the attributes; see `unwritten_end`.
+        let end = inode.unwritten_end();
+        let mut state = inode.state.lock();
+        let newest = state.attributes().copied().unwrap_or(heard);
+        let size = newest.size.max(end);
+        let _ = inode.record_told(&mut state, size);
+        let nlink = inode.visible_links(&state, &newest);
+        Attributes {
+            size,
+            nlink,
+            fileid: self.table.visible_fileid(&newest),
+            ..newest
+        }
+    }
+
+    pub(super) fn attr_ttl(&self, inode: &Inode, now: Nanos) -> Duration {
+        // The times of a dirty file are not final before the server has the data; and the number of
+        // links changes when the hidden name is removed, of which the kernel does not know.
+        if inode.is_dirty() || inode.hidden_links.load(Ordering::Relaxed) > 0 {
+            return Duration::ZERO;
+        }
+        Duration::from_nanos(inode.state.lock().fresh_for(now))
+    }
+
+    /// Waits while the hidden name of `inode` is being removed, because the links in a reply to a
+    /// call sent meanwhile may or may not include it. But a server may put a removal off for hours,
+    /// and who asks for the attributes may hold up others (the kernel locks the directory for a
+    /// LOOKUP). So nobody waits any more after some tenths of a second. The number of links may then
+    /// be too small by one until the removal has ended, but not 0 ([`Inode::visible_links`]).
+    pub(super) async fn hidden_gone(&self, inode: &Inode) {
+        // The first pause may have begun before.
+        let mut pauses = 2;
+        loop {
+            let mut removed = pin!(self.removed.notified());
+            removed.as_mut().enable();
+            if !inode.hidden_name_goes(&inode.state.lock()) {
+                break;
+            }
+            tokio::select! {
+                () = removed => {}
+                () = self.pause() => pauses -= 1,
+            }
+            if pauses == 0 {
+                inode.flags.set(Flag::RemovalIsLate);
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! What happens about once a second ([`Fs::tick`]), and at the end of the mount ([`Fs::shutdown`]).
+
+use super::Fs;
+use super::clock::{Nanos, nanos};
+use super::inode::Inode;
+use super::unwritten::Unwritten;
+use nfsrdma_nfs3::Nfs3;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Pool memory that has been free for this long is given back to the system.
+const REST: Nanos = 10_000_000_000;
+impl<N: Nfs3> Fs<N> {
+    /// Starts the write-back of files that have been dirty for longer than the configuration
+    /// allows, and other periodic work. To be called about once a second.
+    pub fn tick(self: &Arc<Self>) {
+        self.release_expired(false);
+        self.tick_retries();
+        self.check_open_files();
+        self.check_export();
+        self.free_listings();
+        let now = self.now();
+        let calls = self.nfs.calls_at_a_time();
+        self.shared.calls.store(calls, Ordering::Relaxed);
+        for line in self.failures_due(now) {
+            tracing::error!("{line}");
+        }
+        if now.saturating_sub(self.rested.load(Ordering::Relaxed)) >= REST {
+            self.rested.store(now, Ordering::Relaxed);
+            self.pool.release_unused();
+        }
+        let before = now.saturating_sub(nanos(self.config.dirty_age));
+        let mut files: Vec<_> = self.unsafe_files.lock().values().cloned().collect();
+        files.retain(|inode| {
+            let Some(data) = inode.data() else {
+                return false;
+            };
+            // WRITEs that the server answered with FILE_SYNC, and COMMITs for lack of memory, leave
+            // nothing to do that would remove the file. It must not keep the mount busy.
+            self.note_safe(data);
+            data.with(|inner| inner.write_back().is_due(before))
+        });
+        // Few files at a time: other calls must not wait for those of thousands of files.
+        let due = files.iter().map(|inode| inode.nodeid);
+        if !self.sweeps.lock().begin(due) {
+            return;
+        }
+        let fs = self.clone();
+        nfsrdma_rpcrdma::exec::spawn(async move {
+            let start = |inode: &Inode| fs.sweeps.lock().start(inode.nodeid);
+            let finish = |inode: &Inode| fs.sweeps.lock().finish(inode.nodeid);
+            fs.write_back_files(files, start, finish).await;
+            fs.sweeps.lock().end();
+        });
+    }
+
+    /// Call after the connection to the kernel has ended. Writes back and commits everything,
+    /// removes the hidden files, and returns the data that could not be written.
+    pub async fn shutdown(self: &Arc<Self>) -> Vec<Unwritten> {
+        self.close();
+        // If the mount was aborted (`umount -f`), files are still open and get no RELEASE.
+        let open: Vec<_> = self
+            .files
+            .read()
+            .iter()
+            .map(|(_, file)| file.clone())
+            .collect();
+        for file in &open {
+            // What fails from here on is kept by `write_failed`.
+            self.lose(file.writer.abandon());
+        }
+        self.write_back_all().await;
+        self.release_expired(true);
+        for file in open {
+            if let Some(silly) = file.inode.take_hidden(true) {
+                self.remove_hidden(&file.inode, silly).await;
+            }
+        }
+        self.all_removals_done().await;
+        let lost = std::mem::take(&mut *self.lost.lock()).all();
+        self.with_names(lost)
+    }
+}

@@ -1,0 +1,98 @@
+//! Open files: what programs read and write, by handle or by node, with the rights and the locks that go
+//! with it. This room knows no name.
+
+use super::error::{FsError, FsResult};
+use super::files::Files;
+use super::inode::Inode;
+use super::open_file::{OpenFile, Opened};
+use crate::sync::{Mutex, RwLock};
+use nfsrdma_nfs3::{Cred, Nfs3};
+use slab::Slab;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Deref;
+use std::sync::Arc;
+
+#[derive(Debug)]
+pub struct Objects<N> {
+    below: Arc<Files<N>>,
+    pub(super) files: RwLock<Slab<Arc<OpenFile>>>,
+    /// The numbers of the files that are open for writing, by node.
+    pub(super) writable: Mutex<HashMap<u64, BTreeSet<u64>>>,
+}
+
+impl<N> Deref for Objects<N> {
+    type Target = Arc<Files<N>>;
+
+    fn deref(&self) -> &Arc<Files<N>> {
+        &self.below
+    }
+}
+
+impl<N: Nfs3> Objects<N> {
+    pub(super) fn new(below: Files<N>) -> Self {
+        Objects {
+            below: Arc::new(below),
+            files: RwLock::default(),
+            writable: Mutex::default(),
+        }
+    }
+
+    pub fn has_open_files(&self) -> bool {
+        !self.files.read().is_empty()
+    }
+
+    /// The credential of whoever opened a file. Requests use it, because a descriptor that is
+    /// passed to another process keeps the rights with which it was opened.
+    pub fn opener(&self, handle: u64) -> Option<Cred> {
+        self.file(handle).ok().map(|file| file.cred.clone())
+    }
+
+    pub(super) fn file(&self, handle: u64) -> FsResult<Arc<OpenFile>> {
+        let files = self.files.read();
+        files
+            .get(handle as usize)
+            .cloned()
+            .ok_or(FsError::UnknownHandle)
+    }
+
+    /// The open files of `inode` that may be written to, with their numbers.
+    pub(super) fn open_for_writing(&self, inode: &Inode) -> Vec<(u64, Arc<OpenFile>)> {
+        let handles = self.writable.lock().get(&inode.nodeid).cloned();
+        let files = self.files.read();
+        let file = |handle: u64| Some((handle, files.get(handle as usize)?.clone()));
+        let handles = handles.unwrap_or_default();
+        handles.into_iter().filter_map(file).collect()
+    }
+
+    /// An open file that may be written to is closed.
+    pub(super) fn not_writable(&self, file: &OpenFile, handle: u64) {
+        if file.can_write()
+            && let Entry::Occupied(mut handles) = self.writable.lock().entry(file.inode.nodeid)
+        {
+            handles.get_mut().remove(&handle);
+            if handles.get().is_empty() {
+                handles.remove();
+            }
+        }
+    }
+
+    /// Some open file of `inode` that may be read.
+    pub(super) fn any_open_file(&self, inode: &Arc<Inode>) -> Option<Arc<OpenFile>> {
+        let files = self.files.read();
+        let of = |file: &&Arc<OpenFile>| Arc::ptr_eq(&file.inode, inode) && file.can_read();
+        let found = files.iter().map(|(_, file)| file).find(of);
+        found.cloned()
+    }
+
+    /// The kernel did not get the reply to an OPEN, because the caller was killed. Unlike the server,
+    /// it has truncated nothing.
+    pub fn open_unheard(&self, opened: &Opened) {
+        let Ok(file) = self.file(opened.handle) else {
+            return;
+        };
+        if file.flags & libc::O_TRUNC != 0 {
+            self.unheard(&file.inode);
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! The server as the other rooms of the file system see it: the connection, the pool of buffers, the
+//! settings, the clock, and what all calls share. It knows no object.
+//!
+//! Calls that this machine could not send for lack of memory are made again on a `hard` mount
+//! ([`Server::again`]).
+
+use super::clock::{Clock, Nanos, nanos};
+use super::config::FsConfig;
+use super::error::{FsError, FsResult};
+use super::file::Shared;
+use super::inode::Times;
+use crate::sync::atomic::AtomicBool;
+use crate::sync::{Mutex, thread};
+use nfsrdma_nfs3::{Driver, Limits, Nfs3, NfsError};
+use nfsrdma_rdma::{BufMut, Pool};
+use nfsrdma_rpcrdma::throttle::Throttle;
+use nfsrdma_xdr::nfs3::FileType;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// The pause between two attempts to send a call.
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
+/// Attempts while the mount is being shut down, when memory may never come back.
+const RETRIES_AT_END: u32 = 50;
+/// Attempts to get memory, [`RETRY_PAUSE`] apart, at which no call is under way.
+const IDLE_LOOKS: u32 = 10;
+/// Attempts to get memory without a pause, before those.
+const QUICK_TRIES: u32 = 3;
+
+#[derive(Debug)]
+pub struct Server<N> {
+    pub(super) nfs: Arc<N>,
+    pub(super) pool: Pool,
+    pub(super) config: FsConfig,
+    clock: Clock,
+    pub(super) shared: Arc<Shared>,
+    retry: Arc<Retry>,
+    /// Calls that this machine could not send.
+    unsent: Mutex<Throttle<Duration>>,
+    /// The mount is being shut down: data that cannot be written is reported at the unmount even if
+    /// an open file has the error, because no program will fetch it.
+    closing: AtomicBool,
+    /// The kernel sends no more requests ([`Server::end_of_requests`]).
+    ended: AtomicBool,
+}
+
+/// How long an operation has waited for memory that calls hold.
+#[derive(Debug, Default)]
+pub(super) struct MemoryWait {
+    /// Attempts in a row at which nothing was under way that would give memory back.
+    pub(super) tries: u32,
+    pub(super) looks: u32,
+    /// The last attempts in a row at which no call was under way.
+    pub(super) idle: u32,
+}
+
+/// The pause before calls are sent again: one thread sleeps for all of them.
+#[derive(Debug, Default)]
+struct Retry {
+    sleeps: AtomicBool,
+    over: Notify,
+}
+
+impl Retry {
+    /// Ends the pause of all that wait.
+    fn end(&self) {
+        self.sleeps.store(false, Ordering::Release);
+        self.over.notify_waiters();
+    }
+
+    /// Ends it if no thread sleeps that would.
+    fn tick(&self) {
+        if !self.sleeps.load(Ordering::Acquire) {
+            self.over.notify_waiters();
+        }
+    }
+}
+
+impl<N: Nfs3> Server<N> {
+    pub(super) fn new(
+        nfs: Arc<N>,
+        pool: Pool,
+        config: FsConfig,
+        clock: Clock,
+        shared: Arc<Shared>,
+    ) -> Self {
+        Server {
+            nfs,
+            pool,
+            config,
+            clock,
+            shared,
+            retry: Arc::default(),
+            unsent: Mutex::default(),
+            closing: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    /// The number of calls that wait to be sent together ([`nfsrdma_rpcrdma::exec::deferring`]).
+    pub fn deferred(&self) -> u32 {
+        self.nfs.deferred()
+    }
+
+    /// The connections, to be polled by event loops.
+    pub fn drivers(&self) -> Vec<Driver> {
+        self.nfs.drivers()
+    }
+
+    /// Sends the calls that [`Server::deferred`] counts.
+    pub fn send_deferred(&self) {
+        self.nfs.kick();
+    }
+
+    pub(super) fn now(&self) -> Nanos {
+        self.clock.now()
+    }
+
+    /// Whether attributes of files are valid for any time.
+    pub fn keeps_attributes(&self) -> bool {
+        !self.config.acregmax.is_zero()
+    }
+
+    /// The longest name at the server, in bytes.
+    pub fn name_max(&self) -> u32 {
+        self.config.name_max
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        self.nfs.limits()
+    }
+
+    pub(super) fn times(&self, kind: FileType) -> Times {
+        let c = &self.config;
+        let (min, max) = match kind {
+            FileType::Directory => (c.acdirmin, c.acdirmax),
+            _ => (c.acregmin, c.acregmax),
+        };
+        Times {
+            min: nanos(min),
+            max: nanos(max.max(min)),
+        }
+    }
+
+    /// A buffer for the data of a WRITE; `None` if little of the pool is left.
+    pub fn write_buffer(&self, len: usize) -> Option<BufMut> {
+        match self.is_short_of_buffers() {
+            true => None,
+            false => self.pool.alloc(len),
+        }
+    }
+
+    /// Whether less than a sixteenth of the buffer pool is left.
+    pub fn is_short_of_buffers(&self) -> bool {
+        self.pool.free_bytes() < self.pool.capacity() / 16
+    }
+
+    /// Whether there are calls, or data to be written or committed, that will give memory back.
+    pub(super) fn is_busy(&self) -> bool {
+        let shared = &self.shared;
+        [&shared.busy, &shared.dirty, &shared.uncommitted]
+            .iter()
+            .any(|count| count.load(Ordering::Relaxed) > 0)
+    }
+
+    /// Fails at the end of the mount: no more data is accepted, because the locks are released.
+    pub(super) fn not_ended(&self) -> FsResult<()> {
+        match self.ended.load(Ordering::Relaxed) {
+            true => Err(FsError::Ended),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn at_end(&self) -> bool {
+        self.closing.load(Ordering::Relaxed) || self.ended.load(Ordering::Relaxed)
+    }
+
+    /// Whether a call that ended with `error` is to be sent again; returns after a pause if so.
+    ///
+    /// An empty buffer pool and a failed registration are temporary failures of this machine, and
+    /// so is the loss of the call's buffers with a connection: a `hard` mount repeats the call.
+    /// Data that was not answered stays dirty meanwhile.
+    pub(super) async fn again(&self, error: &NfsError, tries: &mut u32) -> bool {
+        let passing = match error {
+            NfsError::Local(_) => true,
+            // At the end of the mount its connections end for good.
+            NfsError::Interrupted => !self.at_end(),
+            _ => false,
+        };
+        if !passing || !self.config.hard || (self.at_end() && *tries >= RETRIES_AT_END) {
+            return false;
+        }
+        if *tries == 0 {
+            let now = Duration::from_nanos(self.now());
+            if let Some(more) = self.unsent.lock().event(now) {
+                tracing::warn!(%error, more, "a call could not be sent: it is tried again");
+            }
+        }
+        *tries = tries.saturating_add(1);
+        self.shared.budget.reclaim(1 << 20);
+        self.pause().await;
+        true
+    }
+
+    /// Whether to try again to get memory; waits before it returns true, except at the first
+    /// [`QUICK_TRIES`]. It is called when no operation is under way whose end would be notified.
+    /// Such an operation may have just ended: hence the attempts without a pause. Then a `hard`
+    /// mount waits, because calls may hold memory and do not notify anybody when they give it back.
+    /// If no call was under way at [`IDLE_LOOKS`] attempts in a row, all memory is held by
+    /// operations that wait here for more, and one of them has to fail.
+    pub(super) async fn memory_may_come_back(&self, waited: &mut MemoryWait) -> bool {
+        if waited.tries < QUICK_TRIES {
+            waited.tries += 1;
+            return true;
+        }
+        waited.idle = match self.nfs.is_idle() {
+            true => waited.idle + 1,
+            false => 0,
+        };
+        let over = self.at_end() && waited.looks >= RETRIES_AT_END;
+        if !self.config.hard || over || waited.idle > IDLE_LOOKS {
+            return false;
+        }
+        waited.looks = waited.looks.saturating_add(1);
+        self.pause().await;
+        true
+    }
+
+    /// Waits for [`RETRY_PAUSE`] at most; all that wait are woken together. Where no thread can be made
+    /// to sleep, until the next [`Fs::tick`](super::Fs::tick).
+    pub(super) async fn pause(&self) {
+        let retry = &self.retry;
+        let mut over = pin!(retry.over.notified());
+        over.as_mut().enable();
+        if !retry.sleeps.swap(true, Ordering::AcqRel) {
+            let sleeper = retry.clone();
+            let begun = thread::Builder::new().spawn(move || {
+                thread::sleep(RETRY_PAUSE);
+                sleeper.end();
+            });
+            if begun.is_err() {
+                // No further thread can be made (the limit of a container or user).
+                retry.sleeps.store(false, Ordering::Release);
+                if self.at_end() {
+                    thread::sleep(RETRY_PAUSE);
+                    retry.end();
+                }
+            }
+        }
+        over.await;
+    }
+
+    /// Wakes what waits to send a call again, if no thread would. To be called about once a second.
+    pub(super) fn tick_retries(&self) {
+        self.retry.tick();
+    }
+
+    /// The kernel will send no more requests. Data that still waits for room in the cache is not
+    /// accepted any more: its write(2) has failed with the end of the mount, and the last flush
+    /// could write only a part of it.
+    pub fn end_of_requests(&self) {
+        self.ended.store(true, Ordering::Relaxed);
+        // Nobody may call `tick` any more.
+        self.retry.tick();
+    }
+
+    /// The mount is being shut down.
+    pub(super) fn close(&self) {
+        self.closing.store(true, Ordering::Relaxed);
+        self.retry.tick();
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
+    }
+}
