@@ -12,7 +12,7 @@
 //! size nevertheless, and nothing but attributes or stored data makes it larger: [`Behind::end`] is the
 //! file's last byte, to be stored.
 
-use super::inode::{Inode, State};
+use super::inode::Inode;
 use super::inode_flags::Flag;
 use super::objects::Objects;
 use super::open_file::OpenFile;
@@ -75,37 +75,6 @@ impl Behind {
         }
         if let Some((last, _)) = self.end {
             state.kernel_size = last + 1;
-        }
-    }
-}
-
-impl Inode {
-    /// Whether the kernel may have pages of the file that somebody else has changed since.
-    pub(super) fn has_old_pages(&self) -> bool {
-        self.flags.has(Flag::KernelPages) && self.state.lock().kernel_is_behind()
-    }
-
-    /// The kernel is given the attributes with this size. False if it has old pages: a notification comes
-    /// first, and the kernel ignores the attributes.
-    pub(super) fn record_told(&self, state: &mut State, size: u64) -> bool {
-        state.note_told();
-        if self.kind != FileType::Regular {
-            return true;
-        }
-        let current = !(self.flags.has(Flag::KernelPages) && state.kernel_is_behind());
-        if current {
-            (state.kernel_epoch, state.kernel_size) = (state.epoch, size);
-        }
-        current
-    }
-
-    /// The kernel gets pages of the file: data that is current, or is being written.
-    pub(super) fn gets_pages(&self) {
-        // Each READ and WRITE comes here.
-        if !self.flags.has(Flag::KernelPages) {
-            let mut state = self.state.lock();
-            state.kernel_epoch = state.epoch;
-            self.flags.set(Flag::KernelPages);
         }
     }
 }

@@ -17,7 +17,7 @@
 
 use super::Fs;
 use super::error::{FsError, FsResult};
-use super::inode::{Inode, Silly, Stamp, State};
+use super::inode::{Inode, Stamp, State};
 use super::inode_flags::Flag;
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_xdr::nfs3::FileType;
@@ -62,47 +62,6 @@ pub(super) enum Losing<'a, N: Nfs3> {
     /// It is not open, or has a hidden name already. Keep this until the call has ended and its
     /// outcome is recorded.
     Closed(#[allow(dead_code, reason = "dropped at the end")] Going<'a, N>),
-}
-
-impl Inode {
-    /// The number of names that calls under way may remove. An open that counts already need not
-    /// fear those that are not among them, because they hide the file.
-    fn names_going(&self) -> u32 {
-        let _state = self.state.lock();
-        u32::from(self.losing.load(Ordering::Relaxed))
-    }
-
-    /// A call that was to remove a name has ended. Opens that wait have to be notified.
-    pub(super) fn kept_or_gone(&self) {
-        let _state = self.state.lock();
-        self.losing.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// Takes the hidden name, if the file is not open, in order to remove it. Hand it to
-    /// [`Fs::remove_hidden`]. `at_end`: the mount is at its end, and open files do not count.
-    pub(super) fn take_hidden(&self, at_end: bool) -> Option<Silly> {
-        let mut state = self.state.lock();
-        if !at_end && self.opens.load(Ordering::SeqCst) > 0 {
-            // Whoever closes it last removes the name.
-            return None;
-        }
-        let silly = state.silly.take()?;
-        self.losing.fetch_add(1, Ordering::Relaxed);
-        Some(*silly)
-    }
-
-    /// The directory of its hidden name.
-    pub(super) fn hidden_in(&self) -> Option<u64> {
-        let state = self.state.lock();
-        state.silly.as_ref().map(|silly| silly.dir_node)
-    }
-
-    /// Whether a hidden name is being removed, and that has not taken long yet.
-    pub(super) fn hidden_name_goes(&self, state: &State) -> bool {
-        self.hidden_links.load(Ordering::Relaxed) > 0
-            && state.silly.is_none()
-            && !self.flags.has(Flag::RemovalIsLate)
-    }
 }
 
 impl<N: Nfs3> Fs<N> {
