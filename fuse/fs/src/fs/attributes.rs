@@ -1,26 +1,16 @@
-//! GETATTR, SETATTR, READLINK and STATFS (RFC 1813 sections 3.3.1, 3.3.2, 3.3.5 and 3.3.18).
+//! GETATTR, READLINK and STATFS (RFC 1813 sections 3.3.1, 3.3.5 and 3.3.18).
 //!
 //! GETATTR is answered from the `AttributeCache` while its attributes are valid; the size shown is
 //! never less than the end of what this mount has written. stat(2) of a file with dirty data first
 //! writes the data, because the server sets mtime and ctime when it gets it.
-//!
-//! SETATTR runs alone: all data written before is on stable storage when it is sent, and programs'
-//! writes wait until it is answered. So no WRITE that is late, or is repeated because the server
-//! restarted, can undo a truncation, a time that was set, or the clearing of a set-id bit.
 
-use super::changing::not_abandoned;
 use super::clock::Nanos;
 use super::error::{FsError, FsResult};
-use super::file::{FileData, FileState};
 use super::files::Files;
-use super::inode::{Inode, Kind, ROOT, Stamp};
+use super::inode::{Inode, ROOT, Stamp};
 use super::inode_flags::Flag;
-use super::objects::Objects;
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError, own_credential};
-use nfsrdma_xdr::nfs3::{
-    Attributes, FileType, FsstatOk, SetAttributes, SetTime, Status, Time, access,
-};
-use std::pin::pin;
+use nfsrdma_xdr::nfs3::{Attributes, FsstatOk, Status};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -42,34 +32,6 @@ fn removed_object(inode: &Inode, error: &FsError) -> Option<Attributes> {
         nlink: 0,
         ..attributes
     })
-}
-
-/// The size of a regular file. `None` if it has set-id bits, because a SETATTR of the size then has
-/// an effect even if the size stays: the server clears them.
-fn plain_size(of: &Attributes) -> Option<u64> {
-    (of.kind == FileType::Regular && of.mode & 0o6000 == 0).then_some(of.size)
-}
-
-/// The last known size, as [`plain_size`].
-fn known_size(inode: &Inode) -> Option<u64> {
-    inode.state.lock().attributes().and_then(plain_size)
-}
-
-/// While this lives, programs' writes to the file wait.
-pub(super) struct Exclusive<'a>(&'a FileData);
-
-impl<'a> Exclusive<'a> {
-    fn new(data: &'a FileData) -> Self {
-        data.with(FileState::begin_exclusive);
-        Exclusive(data)
-    }
-}
-
-impl Drop for Exclusive<'_> {
-    fn drop(&mut self) {
-        self.0.with(FileState::end_exclusive);
-        self.0.changed.notify_waiters();
-    }
 }
 
 impl<N: Nfs3> Files<N> {
@@ -220,175 +182,6 @@ impl<N: Nfs3> Files<N> {
             Some(attributes) => Ok(attributes),
             None => self.fetch(cred, inode).await,
         }
-    }
-}
-
-impl<N: Nfs3> Objects<N> {
-    /// SETATTR. `by_name`: a new size comes from truncate(2), not from an open file.
-    pub async fn setattr(
-        self: &Arc<Self>,
-        cred: &Cred,
-        nodeid: u64,
-        new: &SetAttributes,
-        by_name: bool,
-    ) -> FsResult<(Attributes, Duration)> {
-        let inode = self.inode(nodeid)?;
-        self.set(cred, &inode, new, by_name).await?;
-        // No notification may come before the reply, as elsewhere: it would wait until the kernel has
-        // written back what mappings have changed, and that waits for this reply.
-        self.drop_kernel_data(&inode);
-        let attributes = {
-            let state = inode.state.lock();
-            state.fresh(self.now()).copied()
-        };
-        let attributes = match attributes {
-            Some(attributes) => attributes,
-            None => self.fetch(cred, &inode).await?,
-        };
-        let ttl = self.attr_ttl(&inode, self.now());
-        Ok((self.visible_attributes(&inode, attributes), ttl))
-    }
-
-    /// Whether a regular file already has this size at the server, which is asked only if the last
-    /// known size is the same. truncate(2) must then leave the times alone, but a SETATTR may
-    /// change them (RFC 1813 section 3.3.2 does not say).
-    async fn has_size(
-        self: &Arc<Self>,
-        cred: &Cred,
-        inode: &Arc<Inode>,
-        size: u64,
-    ) -> FsResult<bool> {
-        if known_size(inode) != Some(size) {
-            return Ok(false);
-        }
-        match self.ask_access(cred, inode, access::MODIFY).await {
-            // What is known may be older: a reply to another call may have come in between.
-            Ok(told) => Ok(told.as_ref().and_then(plain_size) == Some(size)),
-            // SETATTR is sent, for the server's error.
-            Err(FsError::AccessDenied) => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// SETATTR, alone as the head of this module says. `by_name`: as for [`Objects::setattr`].
-    pub(super) async fn set(
-        self: &Arc<Self>,
-        cred: &Cred,
-        inode: &Arc<Inode>,
-        new: &SetAttributes,
-        by_name: bool,
-    ) -> FsResult<()> {
-        if let Some(size) = new.size
-            && size > self.limits().max_file_size
-        {
-            return Err(FsError::TooLarge);
-        }
-        // Created if there is none, because a READ may begin while the call is under way.
-        let data = match new.size {
-            Some(_) if inode.kind == FileType::Regular => Some(self.data(inode)),
-            _ => inode.data(),
-        };
-        // Data that is about to be truncated is written as well, since the server may refuse.
-        let _exclusive = self.exclusively(inode, data).await;
-        let void = || {
-            if let Some(data) = data {
-                data.with(|inner| inner.void_reads(0..u64::MAX));
-            }
-        };
-        let mut new = *new;
-        let mut touch = false;
-        if let Some(size) = new.size {
-            if !by_name {
-                touch = new.mtime == SetTime::Keep && known_size(inode) == Some(size);
-            } else if self.has_size(cred, inode, size).await? {
-                new.size = None;
-                if new == SetAttributes::default() {
-                    return Ok(());
-                }
-            }
-        }
-        let metadata = new.size.is_none() && new.mtime == SetTime::Keep;
-        let kind = match metadata {
-            true => Kind::Metadata,
-            false => Kind::Contents,
-        };
-        if new.size.is_some() {
-            void();
-        }
-        self.hidden_gone(inode).await;
-        // No WRITE may start either, even if data becomes dirty again.
-        let _hold = data.map(|data| data.hold_writes());
-        not_abandoned()?;
-        self.not_ended()?;
-        let send =
-            async |new: &SetAttributes| self.send_setattr(cred, inode, new, kind, None).await;
-        let result = match touch {
-            false => send(&new).await,
-            // ftruncate(2) and O_TRUNC change the mtime even if the size stays; a server may not.
-            // Where only owners may set times, the size alone is set.
-            true => {
-                let mtime = SetTime::ToServerTime;
-                match send(&SetAttributes { mtime, ..new }).await {
-                    Err(error) if error.status() == Some(Status::Perm) => send(&new).await,
-                    result => result,
-                }
-            }
-        };
-        if let Some(size) = new.size {
-            // Data read meanwhile may be older, even if it is not known whether the call was run.
-            void();
-            let told = result?;
-            if let Some(data) = data {
-                data.with(|inner| inner.truncate(size));
-                // Dirty data may be gone.
-                self.shared.writers.call();
-            }
-            let mut state = inode.state.lock();
-            if !told {
-                // Pages of mappings that waited must not be taken for a part of the file.
-                state.set_size(size);
-            } else if state.attributes().is_some_and(|a| a.size != size) {
-                state.expire();
-            }
-            return Ok(());
-        }
-        result.map(|_| ())
-    }
-
-    /// Sends SETATTR and applies the attributes of its reply, which may have none (RFC 1813 section
-    /// 2.6): then it returns false. With `guard`, the server refuses (NFS3ERR_NOT_SYNC) if the object
-    /// has another ctime.
-    pub(super) async fn send_setattr(
-        &self,
-        cred: &Cred,
-        inode: &Arc<Inode>,
-        new: &SetAttributes,
-        kind: Kind,
-        guard: Option<Time>,
-    ) -> FsResult<bool> {
-        inode.state.lock().forget_told();
-        let change = self.change(inode, kind);
-        let call = pin!(self.nfs.setattr(cred, &inode.handle, new, guard));
-        let result = self.changed(change, inode, call, |wcc| *wcc).await;
-        self.maybe_unheard(inode, &result);
-        Ok(result?.after.is_some())
-    }
-
-    /// Prepares for a call that changes attributes: waits until everything written before is on
-    /// stable storage, and makes programs' writes wait until the result is dropped.
-    pub(super) async fn exclusively<'a>(
-        self: &Arc<Self>,
-        inode: &Arc<Inode>,
-        data: Option<&'a Arc<FileData>>,
-    ) -> Option<Exclusive<'a>> {
-        let data = data?;
-        let exclusive = Exclusive::new(data);
-        data.until(|inner| (!inner.is_writing_direct()).then_some(()))
-            .await;
-        if !data.with(|inner| !inner.write_back().is_under_way() && inner.is_safe()) {
-            self.write_back(inode, true).await;
-        }
-        Some(exclusive)
     }
 
     pub async fn readlink(&self, cred: &Cred, nodeid: u64) -> FsResult<Vec<u8>> {

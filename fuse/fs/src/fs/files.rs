@@ -14,11 +14,12 @@ use super::inode::{Inode, ROOT, Stamp};
 use super::inode_flags::Flag;
 use super::inode_table::Table;
 use super::names::Names;
+use super::open_file::OpenFile;
 use super::server::Server;
 use super::squash::Superuser;
 use super::unsafe_files::UnsafeFiles;
 use super::unwritten::LostData;
-use crate::locks::Locks;
+use crate::locks::{LockError, Locks};
 use crate::sync::Mutex;
 use crate::sync::atomic::AtomicBool;
 use nfsrdma_nfs3::{Nfs3, NfsError};
@@ -223,6 +224,22 @@ impl<N: Nfs3> Files<N> {
             if pauses == 0 {
                 inode.flags.set(Flag::RemovalIsLate);
             }
+        }
+    }
+
+    /// Fails if a lock that was taken through this open file is lost.
+    pub(super) fn check_locks(&self, file: &OpenFile, handle: u64) -> FsResult<()> {
+        match self.locks.get() {
+            Some(locks) if locks.is_lost(file.inode.nodeid, handle) => Err(LockError::Lost.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// A write verifier shows that the server has restarted and may have lost the locks.
+    pub(super) fn suspect_locks(&self) {
+        self.shared.stats.verifier_changes.add(1);
+        if let Some(locks) = self.locks.get() {
+            locks.suspect();
         }
     }
 }

@@ -7,7 +7,6 @@
 //! file (`sibling_names`).
 
 use super::error::{FsError, FsResult};
-use super::files::Files;
 use super::inode::Inode;
 use super::objects::Objects;
 use super::open_file::OpenFile;
@@ -264,24 +263,6 @@ impl<N: Nfs3> Objects<N> {
         for releasing in all {
             // No program waits for this result.
             let _ = locks.unlock_all(inode.nodeid, releasing.owner()).await;
-        }
-    }
-}
-
-impl<N: Nfs3> Files<N> {
-    /// Fails if a lock that was taken through this open file is lost.
-    pub(super) fn check_locks(&self, file: &OpenFile, handle: u64) -> FsResult<()> {
-        match self.locks.get() {
-            Some(locks) if locks.is_lost(file.inode.nodeid, handle) => Err(LockError::Lost.into()),
-            _ => Ok(()),
-        }
-    }
-
-    /// A write verifier shows that the server has restarted and may have lost the locks.
-    pub(super) fn suspect_locks(&self) {
-        self.shared.stats.verifier_changes.add(1);
-        if let Some(locks) = self.locks.get() {
-            locks.suspect();
         }
     }
 }

@@ -20,7 +20,6 @@ use super::inode::{Inode, Stamp};
 use super::objects::Objects;
 use super::open_file::OpenFile;
 use super::outdated::current_size;
-use super::server::MemoryWait;
 use crate::cache::{MAX_PIECE, Piece};
 use futures_util::future::join_all;
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
@@ -426,36 +425,6 @@ impl<N: Nfs3> Files<N> {
         let bytes = first.into_iter().map(|buf| buf.freeze().slice(..got));
         let found = bytes.filter(|bytes| !bytes.is_empty()).collect();
         Ok((wanted.start..wanted.start + got as u64, found))
-    }
-
-    /// A buffer of `len` bytes. Waits for one if all are in use.
-    pub(super) async fn alloc(self: &Arc<Self>, len: usize) -> FsResult<BufMut> {
-        let mut waited = MemoryWait::default();
-        loop {
-            let mut freed = std::pin::pin!(self.shared.freed.notified());
-            freed.as_mut().enable();
-            if let Some(buf) = self.pool.alloc(len) {
-                return Ok(buf);
-            }
-            // The freed blocks may not be contiguous, so more is dropped than is needed.
-            self.shared.budget.reclaim(len * 8);
-            if let Some(buf) = self.pool.alloc(len) {
-                return Ok(buf);
-            }
-            self.relieve();
-            if !self.is_busy() {
-                if !self.memory_may_come_back(&mut waited).await {
-                    return Err(FsError::NoMemory);
-                }
-                continue;
-            }
-            waited.tries = 0;
-            // A call that the server has put off gives its memory back without a notification.
-            tokio::select! {
-                () = freed => {}
-                () = self.pause() => {}
-            }
-        }
     }
 
     /// Reads ahead for a program that reads sequentially, and drops what it has left behind.
