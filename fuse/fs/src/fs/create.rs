@@ -11,12 +11,13 @@
 //! NFS3ERR_EXIST, the name is looked up, and the file is opened only after ACCESS has granted it.
 //! In a sticky directory such as /tmp the kernel has more to check (`fs.protected_regular`).
 
+use super::Fs;
 use super::acl::{NewMode, NewObject};
+use super::entry::{Entry, check_name};
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Stamp};
 use super::open_file::Opened;
 use super::rename::STICKY;
-use super::{Entry, Fs, check_name};
 use nfsrdma_nfs3::{CreateMode, Cred, Made, Nfs3, Special};
 use nfsrdma_xdr::nfs3::{Attributes, FileType, SetAttributes, SpecData, Status};
 use std::pin::pin;

@@ -9,16 +9,17 @@
 //! listed without a type (DT_UNKNOWN of readdir(3)). If the server no longer accepts a cookie
 //! (NFS3ERR_BAD_COOKIE), the listing starts over and leaves out the names given already.
 
+use super::Fs;
 use super::changing::not_abandoned;
 use super::clock::{Nanos, nanos};
 use super::dir_handle::{
     Ahead, DirHandle, Listed, Listing, Page, Part, Place, going_round, listing,
 };
+use super::entry::Entry;
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Stamp, State};
 use super::names::Child;
 use super::open_file::Opened;
-use super::{Entry, Fs};
 use nfsrdma_nfs3::{Cred, DirEntry, DirPage, Nfs3, NfsError};
 use nfsrdma_rpcrdma::exec;
 use nfsrdma_rpcrdma::throttle::{Throttle, and_more};

@@ -1,8 +1,9 @@
 //! LINK (RFC 1813 section 3.3.15).
 
+use super::Fs;
+use super::entry::{Entry, check_name};
 use super::error::FsResult;
 use super::inode::{Inode, Kind};
-use super::{Entry, Fs, check_name};
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_xdr::nfs3::WccData;
 use std::sync::Arc;

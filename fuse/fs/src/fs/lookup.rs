@@ -12,11 +12,12 @@
 //! CREATE has overtaken would otherwise be used until the attributes expire. Each answer with an
 //! object gives the kernel one reference to its node, which FORGET takes back.
 
+use super::Fs;
 use super::config::LookupCache;
+use super::entry::{Entry, check_name};
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, ROOT, Stamp};
 use super::names::Child;
-use super::{Entry, Fs, check_name};
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError, NfsResult};
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, Status, WccData};
 use std::sync::Arc;

@@ -20,6 +20,7 @@ mod dir;
 mod dir_handle;
 mod direct_append;
 mod direct_write;
+mod entry;
 mod error;
 mod export;
 mod failures;
@@ -77,6 +78,7 @@ pub use change_context::KernelCache;
 pub use clock::Clock;
 pub use config::{FsConfig, LookupCache, Permissions};
 pub use dir_handle::{DirHandle, Listed, Listing};
+pub use entry::Entry;
 pub use error::{FsError, FsResult};
 pub use inode::{Inode, ROOT};
 pub use kernel_pages::Behind;
@@ -91,15 +93,13 @@ pub use writer::WaitingCaller;
 use crate::cache::{Budget, Lent, Line};
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::sync::{Mutex, RwLock};
-use clock::Nanos;
 use file::Shared;
 use files::Files;
-use inode::Asked;
 use listings::Listings;
 use nfsrdma_nfs3::Nfs3;
 use nfsrdma_rdma::Pool;
 use nfsrdma_rpcrdma::throttle::Throttle;
-use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, NAME_MAX};
+use nfsrdma_xdr::nfs3::{FileHandle, FileType};
 use objects::Objects;
 use pending_opens::PendingOpens;
 use releases::Releases;
@@ -109,21 +109,10 @@ use std::collections::HashMap;
 use std::hash::RandomState;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use sweeps::Sweeps;
 use tokio::sync::Notify;
-
-/// What the kernel is given for a name or an object.
-#[derive(Debug, Clone)]
-pub struct Entry {
-    pub nodeid: u64,
-    pub attributes: Attributes,
-    /// How long the attributes are valid.
-    pub attr_ttl: Duration,
-    /// How long the name is valid.
-    pub entry_ttl: Duration,
-}
 
 /// A mounted export: its names, and through the rooms below its open files, its objects and the server.
 /// All operations may run at the same time from any thread.
@@ -208,36 +197,4 @@ impl<N: Nfs3> Fs<N> {
             below: Arc::new(Objects::new(files)),
         })
     }
-
-    /// How long the kernel may use a name in `dir` without a LOOKUP.
-    fn entry_ttl(&self, dir: &Inode, now: Nanos) -> Duration {
-        match self.config.lookup_cache {
-            LookupCache::None => Duration::ZERO,
-            _ if !self.kernel_may_keep_names(dir) => Duration::ZERO,
-            _ if *dir.names_asked.lock() != Asked::No => Duration::ZERO,
-            LookupCache::All | LookupCache::Positive => self.attr_ttl(dir, now),
-        }
-    }
-
-    /// The reply to the kernel for a name in `dir` that leads to `inode`.
-    fn entry(&self, dir: &Inode, inode: &Inode, attributes: Attributes) -> Entry {
-        let now = self.now();
-        inode.named_in.store(dir.nodeid, Ordering::Relaxed);
-        Entry {
-            nodeid: inode.nodeid,
-            attributes: self.visible_attributes(inode, attributes),
-            attr_ttl: self.attr_ttl(inode, now),
-            entry_ttl: self.entry_ttl(dir, now),
-        }
-    }
-}
-
-fn check_name(name: &[u8]) -> FsResult<()> {
-    if name.len() > NAME_MAX {
-        return Err(FsError::NameTooLong);
-    }
-    if name.is_empty() || name.iter().any(|&b| b == b'/' || b == 0) {
-        return Err(FsError::Invalid);
-    }
-    Ok(())
 }

@@ -8,11 +8,12 @@
 //! being empty, but not for long. While no file is open, UNLINK is one REMOVE (RFC 1813 section 3.3.12).
 //! `losing.rs` decides whether a file is hidden.
 
+use super::Fs;
+use super::entry::check_name;
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Silly};
 use super::inode_flags::Flag;
 use super::losing::Losing;
-use super::{Fs, check_name};
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
 use nfsrdma_rpcrdma::abandon::is_abandoned;
 use nfsrdma_xdr::nfs3::Status;

@@ -9,11 +9,12 @@
 //! are changed accordingly. The flags of renameat2(2) are refused with EINVAL, because NFSv3 has
 //! nothing like them.
 
+use super::Fs;
+use super::entry::check_name;
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Kind};
 use super::losing::{Losing, check_not_hidden};
 use super::remove::{HIDDEN, mark_removed};
-use super::{Fs, check_name};
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
 use nfsrdma_rpcrdma::abandon::regardless;
 use nfsrdma_xdr::nfs3::Status;

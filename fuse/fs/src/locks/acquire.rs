@@ -8,7 +8,7 @@ use super::config::Retry;
 use super::error::LockError;
 use super::interrupt::Interrupt;
 use super::lock_table::{Owner, WaiterId};
-use super::manager::{Holding, Locks, Request, Stop, grace_pause};
+use super::manager::{Holding, Locks, Request, grace_pause};
 use super::range::{ByteRange, Mode};
 use nfsrdma_nfs3::nlm::{LockAnswer, LockCall, Status};
 use nfsrdma_rpcrdma::rpc::plain::PlainError;
@@ -217,7 +217,7 @@ impl Locks {
                 () = tokio::time::sleep(pause) => {}
                 () = hinted, if waits => {}
                 () = told, if waits => {}
-                stop = self.stop(interrupt) => return Err(stopped(stop)),
+                stop = self.stop(interrupt) => return Err(stop),
             }
         }
     }
@@ -232,7 +232,7 @@ impl Locks {
         let gate = async {
             tokio::select! {
                 biased;
-                stop = self.stop(interrupt) => Err(stopped(stop)),
+                stop = self.stop(interrupt) => Err(stop),
                 gate = holding.gate.clone().lock_owned() => Ok(gate),
             }
         };
@@ -390,7 +390,7 @@ impl Locks {
             waited = true;
             tokio::select! {
                 () = turn.notified() => {}
-                stop = self.stop(interrupt) => return Err(stopped(stop)),
+                stop = self.stop(interrupt) => return Err(stop),
             }
         }
     }
@@ -405,7 +405,7 @@ impl Locks {
             }
             tokio::select! {
                 () = recovered => {}
-                stop = self.stop(interrupt) => return Err(stopped(stop)),
+                stop = self.stop(interrupt) => return Err(stop),
             }
         }
     }
@@ -439,7 +439,7 @@ impl Locks {
             stop = self.stop(interrupt) => {
                 attempt.uncertain = true;
                 attempt.under_way = Some(task);
-                Err(stopped(stop))
+                Err(stop)
             }
         }
     }
@@ -538,13 +538,6 @@ impl Locks {
             (Some(_), _) => self.suspect(),
             (None, _) => {}
         }
-    }
-}
-
-pub(super) fn stopped(stop: Stop) -> LockError {
-    match stop {
-        Stop::Signal => LockError::Interrupted,
-        Stop::Ending => LockError::GivenUp,
     }
 }
 

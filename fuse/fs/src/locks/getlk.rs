@@ -1,6 +1,5 @@
 //! F_GETLK: which lock is in the way of a request.
 
-use super::acquire::stopped;
 use super::config::Retry;
 use super::error::LockError;
 use super::interrupt::Interrupt;
@@ -63,7 +62,7 @@ impl Locks {
             let call = self.call_by(&request.cred, holding, request.range, test);
             let result = tokio::select! {
                 result = call => result,
-                stop = self.stop(interrupt) => return Err(stopped(stop)),
+                stop = self.stop(interrupt) => return Err(stop),
             };
             let pause = match result {
                 Ok(LockAnswer {
@@ -98,7 +97,7 @@ impl Locks {
             retry.check(&self.config)?;
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                stop = self.stop(interrupt) => return Err(stopped(stop)),
+                stop = self.stop(interrupt) => return Err(stop),
             }
         }
     }

@@ -238,13 +238,6 @@ pub struct Locks {
     pub(super) last_recovery: Mutex<Option<Instant>>,
 }
 
-/// Why a wait ends early.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stop {
-    Signal,
-    Ending,
-}
-
 impl Locks {
     /// Sets how lines of the log find the paths of files.
     pub(crate) fn find_paths(&self, paths: FindPaths) {
@@ -427,11 +420,12 @@ impl Locks {
         }
     }
 
-    pub(super) async fn stop(&self, interrupt: &Interrupt) -> Stop {
+    /// Waits for a reason to give up a request.
+    pub(super) async fn stop(&self, interrupt: &Interrupt) -> LockError {
         tokio::select! {
-            () = interrupt.wait() => Stop::Signal,
-            () = self.unused.wait() => Stop::Ending,
-            () = self.ending.wait() => Stop::Ending,
+            () = interrupt.wait() => LockError::Interrupted,
+            () = self.unused.wait() => LockError::GivenUp,
+            () = self.ending.wait() => LockError::GivenUp,
         }
     }
 

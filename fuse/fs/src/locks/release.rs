@@ -189,12 +189,4 @@ impl Locks {
             .await;
         result
     }
-
-    /// Records that `owner` no longer has locks through this open file.
-    pub fn forget_open(&self, file: FileId, open: u64, owner: Owner) {
-        let state = self.state.lock();
-        if let Some(holding) = state.holdings.get(&(file, owner)) {
-            holding.state.lock().opens.remove(&open);
-        }
-    }
 }

@@ -13,7 +13,6 @@
 //! is used again. So a lock for an owner whose locks on the file are being released waits for that,
 //! too: the UNLOCK for the old owner would remove the lock of the new one.
 
-use super::acquire::stopped;
 use super::error::LockError;
 use super::interrupt::Interrupt;
 use super::lock_table::{FileId, Owner};
@@ -124,6 +123,14 @@ impl Locks {
         all
     }
 
+    /// Records that `owner` no longer has locks through this open file.
+    pub fn forget_open(&self, file: FileId, open: u64, owner: Owner) {
+        let state = self.state.lock();
+        if let Some(holding) = state.holdings.get(&(file, owner)) {
+            holding.state.lock().opens.remove(&open);
+        }
+    }
+
     /// Waits until no locks of a request's own owner in its range are being released. The caller has
     /// entered `holding`.
     pub(super) async fn own_released(
@@ -215,7 +222,7 @@ impl Locks {
             }
             tokio::select! {
                 () = told => {}
-                stop = self.stop(interrupt) => return Err(stopped(stop)),
+                stop = self.stop(interrupt) => return Err(stop),
             }
         }
     }

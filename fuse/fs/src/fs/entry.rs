@@ -1,0 +1,56 @@
+//! What the kernel is given for a name.
+
+use super::Fs;
+use super::clock::Nanos;
+use super::config::LookupCache;
+use super::error::{FsError, FsResult};
+use super::inode::{Asked, Inode};
+use nfsrdma_nfs3::Nfs3;
+use nfsrdma_xdr::nfs3::{Attributes, NAME_MAX};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// What the kernel is given for a name or an object.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    pub nodeid: u64,
+    pub attributes: Attributes,
+    /// How long the attributes are valid.
+    pub attr_ttl: Duration,
+    /// How long the name is valid.
+    pub entry_ttl: Duration,
+}
+
+impl<N: Nfs3> Fs<N> {
+    /// How long the kernel may use a name in `dir` without a LOOKUP.
+    pub(super) fn entry_ttl(&self, dir: &Inode, now: Nanos) -> Duration {
+        match self.config.lookup_cache {
+            LookupCache::None => Duration::ZERO,
+            _ if !self.kernel_may_keep_names(dir) => Duration::ZERO,
+            _ if *dir.names_asked.lock() != Asked::No => Duration::ZERO,
+            LookupCache::All | LookupCache::Positive => self.attr_ttl(dir, now),
+        }
+    }
+
+    /// The reply to the kernel for a name in `dir` that leads to `inode`.
+    pub(super) fn entry(&self, dir: &Inode, inode: &Inode, attributes: Attributes) -> Entry {
+        let now = self.now();
+        inode.named_in.store(dir.nodeid, Ordering::Relaxed);
+        Entry {
+            nodeid: inode.nodeid,
+            attributes: self.visible_attributes(inode, attributes),
+            attr_ttl: self.attr_ttl(inode, now),
+            entry_ttl: self.entry_ttl(dir, now),
+        }
+    }
+}
+
+pub(super) fn check_name(name: &[u8]) -> FsResult<()> {
+    if name.len() > NAME_MAX {
+        return Err(FsError::NameTooLong);
+    }
+    if name.is_empty() || name.iter().any(|&b| b == b'/' || b == 0) {
+        return Err(FsError::Invalid);
+    }
+    Ok(())
+}
