@@ -39,7 +39,7 @@ pub struct Granted {
 struct Attempt {
     /// The server may hold a lock that the table does not have.
     uncertain: bool,
-    /// [`Locks::suspicions`] before the last LOCK.
+    /// The count of suspicions before the last LOCK.
     suspicions: u64,
     /// A call that was under way when the attempt was stopped.
     under_way: Option<JoinHandle<Result<LockAnswer, PlainError>>>,
@@ -252,7 +252,7 @@ impl Locks {
             state.tell(&due);
         }
         holding.granted_by(request);
-        if self.suspicions.load(Ordering::Acquire) != attempt.suspicions {
+        if self.recovery.suspicions.load(Ordering::Acquire) != attempt.suspicions {
             // The server may have restarted after the grant, and the recovery may have listed the
             // locks before this one was entered.
             self.suspect();
@@ -398,9 +398,9 @@ impl Locks {
     /// Waits until the locks from before a restart of the server are claimed.
     async fn wait_for_recovery(&self, interrupt: &Interrupt) -> Result<(), LockError> {
         loop {
-            let mut recovered = std::pin::pin!(self.recovered.notified());
+            let mut recovered = std::pin::pin!(self.recovery.ended.notified());
             recovered.as_mut().enable();
-            if !self.recovering.load(Ordering::Acquire) {
+            if !self.recovery.under_way.load(Ordering::Acquire) {
                 return Ok(());
             }
             tokio::select! {
@@ -420,7 +420,7 @@ impl Locks {
     ) -> Result<Result<LockAnswer, PlainError>, LockError> {
         let (this, of, range) = (self.clone(), holding.clone(), request.range);
         let call = lock_call(request.mode, request.wait);
-        attempt.suspicions = self.suspicions.load(Ordering::Acquire);
+        attempt.suspicions = self.recovery.suspicions.load(Ordering::Acquire);
         let cred = request.cred.clone();
         let mut task = self
             .runtime

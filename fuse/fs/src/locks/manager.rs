@@ -204,6 +204,21 @@ counters! {
     lock_restarts_told,
 }
 
+/// Whether the server may have restarted and forgotten the locks, and what is being done about it.
+#[derive(Debug, Default)]
+pub(super) struct Recovery {
+    /// Notified when the server may have restarted.
+    pub(super) suspected: Notify,
+    /// Notified when the server, or somebody in its name, says that it has restarted.
+    pub(super) restart_told: Notify,
+    /// How often a restart was suspected. Changed with `state` locked, before the recovery lists
+    /// the locks.
+    pub(super) suspicions: AtomicU64,
+    pub(super) under_way: AtomicBool,
+    pub(super) ended: Notify,
+    pub(super) last: Mutex<Option<Instant>>,
+}
+
 /// The locks of a mount; see the module [`locks`](super).
 #[derive(Debug)]
 pub struct Locks {
@@ -226,16 +241,7 @@ pub struct Locks {
     pub(super) idle: Notify,
     /// Notified when a release has ended.
     pub(super) released: Notify,
-    /// Notified when the server may have restarted.
-    pub(super) suspected: Notify,
-    /// Notified when the server, or somebody in its name, says that it has restarted.
-    pub(super) restart_told: Notify,
-    /// How often a restart was suspected. Changed with `state` locked, before the recovery lists
-    /// the locks.
-    pub(super) suspicions: AtomicU64,
-    pub(super) recovering: AtomicBool,
-    pub(super) recovered: Notify,
-    pub(super) last_recovery: Mutex<Option<Instant>>,
+    pub(super) recovery: Recovery,
 }
 
 impl Locks {
@@ -265,12 +271,7 @@ impl Locks {
             running: AtomicU64::new(0),
             idle: Notify::new(),
             released: Notify::new(),
-            suspected: Notify::new(),
-            restart_told: Notify::new(),
-            suspicions: AtomicU64::new(0),
-            recovering: AtomicBool::new(false),
-            recovered: Notify::new(),
-            last_recovery: Mutex::default(),
+            recovery: Recovery::default(),
         })
     }
 
@@ -337,7 +338,7 @@ impl Locks {
 
     /// The server may have restarted: starts the recovery of all locks.
     pub fn suspect(&self) {
-        self.suspected.notify_one();
+        self.recovery.suspected.notify_one();
     }
 
     /// The holding for a request to take a lock, new if there is none. Counts as used until
@@ -462,7 +463,7 @@ impl Locks {
                     .lock_grace_waits
                     .fetch_add(1, Ordering::Relaxed);
                 // The server has restarted: the locks are claimed, once for each restart.
-                let last = *self.last_recovery.lock();
+                let last = *self.recovery.last.lock();
                 if !matches!(call, LockCall::Lock { reclaim: true, .. })
                     && last.is_none_or(|last| last.elapsed() > SAME_RESTART)
                 {
@@ -526,7 +527,7 @@ impl CallbackSink for Locks {
     fn restarted(&self) {
         let told = &self.counters.lock_restarts_told;
         told.fetch_add(1, Ordering::Relaxed);
-        self.restart_told.notify_one();
+        self.recovery.restart_told.notify_one();
     }
 }
 

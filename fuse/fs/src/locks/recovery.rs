@@ -159,7 +159,7 @@ fn watch(locks: &Arc<Locks>) {
             let held = !locks.state.lock().table.is_empty();
             let mut lost = false;
             tokio::select! {
-                () = locks.restart_told.notified(), if !told => told = true,
+                () = locks.recovery.restart_told.notified(), if !told => told = true,
                 () = tokio::time::sleep_until(next_told.into()), if told => {
                     (told, lost) = (false, true);
                     next_told = Instant::now() + TOLD;
@@ -174,7 +174,7 @@ fn watch(locks: &Arc<Locks>) {
                 () = tokio::time::sleep_until(losses_paced.next.into()), if ended => {
                     (ended, lost) = (false, true);
                 }
-                () = locks.suspected.notified() => lost = true,
+                () = locks.recovery.suspected.notified() => lost = true,
                 () = tokio::time::sleep(pause), if held => {
                     let there = locks.server.null().await.is_ok();
                     pause = if there { KEEP_ALIVE } else { ASK_AGAIN };
@@ -200,13 +200,13 @@ impl Locks {
     /// another recovery.
     fn suspicion(&self) -> bool {
         let state = self.state.lock();
-        self.suspicions.fetch_add(1, Ordering::Release);
+        self.recovery.suspicions.fetch_add(1, Ordering::Release);
         !state.table.is_empty()
     }
 
     /// Claims all locks, and then checks those whose reclaims were refused.
     pub(super) async fn recover(self: &Arc<Self>) {
-        self.recovering.store(true, Ordering::Release);
+        self.recovery.under_way.store(true, Ordering::Release);
         let turns = Arc::new(Turns::default());
         let (mut counts, refused) = self.reclaim_all(&turns).await;
         // A check takes a lock for a moment, which other checks would see. So there is one check at
@@ -236,9 +236,9 @@ impl Locks {
         if reclaimed > 0 || lost > 0 {
             tracing::info!(reclaimed, lost, "the server of locks restarted");
         }
-        *self.last_recovery.lock() = Some(Instant::now());
-        self.recovering.store(false, Ordering::Release);
-        self.recovered.notify_waiters();
+        *self.recovery.last.lock() = Some(Instant::now());
+        self.recovery.under_way.store(false, Ordering::Release);
+        self.recovery.ended.notify_waiters();
     }
 
     /// Sends a reclaim for each lock. Returns the refused ones, by file.
