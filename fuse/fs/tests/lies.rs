@@ -600,7 +600,7 @@ impl Run {
             6 => drop(block_on(fs.fsync(file))),
             _ => {
                 self.files.retain(|(open, _)| *open != file);
-                block_on(fs.flush(file, |_| true));
+                drop(block_on(fs.flush(file, || true)));
                 drop(block_on(fs.release(file)));
             }
         }

@@ -8,11 +8,10 @@ use super::invalidate::{drop_pages, tell};
 use super::replies::{
     Answer, file_flags, reply_data, reply_held, reply_ok, reply_or_undo, reply_with,
 };
-use super::signals::hears;
 use super::state::{Adapter, close};
 use super::waiting::Held;
 use crate::cache::WriteData;
-use crate::fs::{FsResult, OpenFile};
+use crate::fs::OpenFile;
 use nfsrdma_channel::{Header, Reply, WriteIn};
 use nfsrdma_nfs3::Nfs3;
 use std::time::Duration;
@@ -131,7 +130,7 @@ impl<N: Nfs3> Adapter<N> {
             };
             let result = match cleared {
                 Ok(()) => {
-                    let write = fs.write_for(handle, offset, &data, flags, &mut answer);
+                    let write = fs.write_for(handle, offset, &data, flags, || answer.is_got());
                     write.await
                 }
                 Err(error) => Err(error),
@@ -165,13 +164,12 @@ impl<N: Nfs3> Adapter<N> {
             reply_with(reply, result, Reply::written);
             return self.send_deferred();
         }
-        let (fs, pid) = (self.fs.clone(), request.pid());
+        let fs = self.fs.clone();
         let data = data.keep(fs.is_short_of_buffers());
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
-            let mut answer = Answer::new(reply, pid);
-            let result = fs.write_mapped(handle, offset, &data, &mut answer).await;
-            answer.give(result, Reply::written);
+            let written = fs.write_mapped(handle, offset, &data).await;
+            reply_held(reply, written, Reply::written);
         });
     }
 
@@ -185,17 +183,10 @@ impl<N: Nfs3> Adapter<N> {
         let (fs, pid) = (self.fs.clone(), request.pid());
         let reply = self.waiting.hold(request, reply);
         let flush = async move {
-            let tell = |result: FsResult<()>| match reply.take() {
-                Some(reply) => {
-                    // The kernel also accepts the reply if it closes the descriptors of a process
-                    // that ends; then there is no close(2) to return the error.
-                    let heard = result.is_ok() || hears(pid);
-                    reply_with(reply, result, reply_ok);
-                    heard
-                }
-                None => false,
-            };
-            fs.flush_and_unlock(handle, owner, locked, tell).await;
+            let mut answer = Answer::new(reply, pid);
+            let gets = || answer.is_got_by_close();
+            let result = fs.flush_and_unlock(handle, owner, locked, gets).await;
+            answer.give(result, reply_ok);
             drop(releasing);
         };
         match self.fs.locks().filter(|_| locked) {
@@ -227,7 +218,7 @@ impl<N: Nfs3> Adapter<N> {
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let mut answer = Answer::new(reply, pid);
-            let result = fs.fsync_for(handle, &mut answer).await;
+            let result = fs.fsync_for(handle, || answer.is_got()).await;
             answer.give(result, reply_ok);
         });
     }

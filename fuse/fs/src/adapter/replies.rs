@@ -1,9 +1,8 @@
 //! Answers FUSE requests with the results of the file system.
 
 use super::convert::{attributes, entry_attributes, errno};
-use super::signals::hears;
+use super::signals::{Caller, caller};
 use super::waiting::Held;
-use crate::fs::WaitingCaller;
 use crate::fs::{Entry, FsResult, OpenFile, Opened};
 use nfsrdma_channel::abi::fopen;
 use nfsrdma_channel::{self as channel, Reply};
@@ -41,8 +40,8 @@ pub(super) fn reply_held<T>(reply: Held, result: FsResult<T>, ok: impl FnOnce(Re
     reply_or_undo(reply, result, ok, drop);
 }
 
-/// The reply to a request whose result must not be lost. The operation asks whether the caller gets
-/// the result before it takes an error from where it is kept.
+/// The reply to a request that reports errors of writing: the operation asks whether the caller gets it
+/// before an error counts as told.
 pub(super) struct Answer {
     held: Option<Held>,
     taken: Option<Reply>,
@@ -60,24 +59,29 @@ impl Answer {
     }
 
     pub(super) fn give<T>(mut self, result: FsResult<T>, ok: impl FnOnce(Reply, T)) {
-        if self.is_waiting()
-            && let Some(reply) = self.taken
-        {
+        self.take();
+        if let Some(reply) = self.taken {
             reply_with(reply, result, ok);
         }
     }
-}
 
-impl WaitingCaller for Answer {
-    fn is_waiting(&mut self) -> bool {
+    /// Whether the caller still waits. If so, it waits until the reply is given.
+    fn take(&mut self) -> bool {
         if let Some(held) = self.held.take() {
             self.taken = held.take();
         }
         self.taken.is_some()
     }
 
-    fn sees_result(&self) -> bool {
-        hears(self.pid)
+    /// Whether the caller gets the result, as far as this can be seen: it is not being killed.
+    pub(super) fn is_got(&mut self) -> bool {
+        self.take() && caller(self.pid) != Caller::Killed
+    }
+
+    /// As [`Answer::is_got`], of a close: the kernel also takes the reply where it closes the descriptors
+    /// of a process that ends, and then no close(2) returns the error.
+    pub(super) fn is_got_by_close(&mut self) -> bool {
+        self.take() && caller(self.pid) == Caller::Alive
     }
 }
 

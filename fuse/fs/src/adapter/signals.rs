@@ -48,12 +48,6 @@ pub(super) fn caller(tid: u32) -> Caller {
     }
 }
 
-/// Whether the thread `tid` will see what its system call returns. False for a thread that is not
-/// visible (of another PID namespace): it does no harm if a loss is reported twice.
-pub(super) fn hears(tid: u32) -> bool {
-    caller(tid) == Caller::Alive
-}
-
 /// Whether a fatal signal is pending, according to the text of /proc/PID/status.
 fn pending_fatal(status: &[u8]) -> bool {
     let (mut pending, mut spared, mut traced) = (0, HARMLESS, false);

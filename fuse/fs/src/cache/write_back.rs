@@ -2,8 +2,7 @@
 //!
 //! [`WriteBack`] owns the data between a program's write(2) and the server's stable storage (RFC
 //! 1813 sections 3.3.7, 3.3.21 and 4.11): which bytes are dirty, in a WRITE, unstable or in a
-//! COMMIT, with whose credential they are written, which open files get errors, and the write
-//! verifier. It does no I/O. A driver asks it for the [next action](WriteBack::next), carries that
+//! COMMIT, with whose credential they are written, and the write verifier. It does no I/O. A driver asks it for the [next action](WriteBack::next), carries that
 //! out, and reports the result:
 //!
 //! ```text
@@ -26,16 +25,12 @@ use super::write_data::WriteData;
 use nfsrdma_rdma::BufMut;
 use nfsrdma_xdr::nfs3::{Stable, Verifier};
 use std::ops::Range;
-use std::sync::{Arc, Weak};
 
 /// The WRITEs that a file may always have under way, whatever other files do: with two, the server
 /// has one while the reply to the other is handled.
 const LEAST_WRITES: usize = 2;
 /// The most blocks that one call looks at for a COMMIT.
 const COMMIT_PART: usize = 1024;
-
-/// The list of open files that wrote is not cleared of closed ones before it has so many.
-const FEW_WRITERS: usize = 16;
 
 /// After the server has restarted so often before all data of a file was safe, the data is sent
 /// FILE_SYNC. UNSTABLE data of a server whose verifier changes each time, as that of several machines
@@ -117,9 +112,9 @@ enum Commit {
     Sent,
 }
 
-/// The written data of one file on its way to the server. `C`: a credential; `W`: an open file.
+/// The written data of one file on its way to the server. `C`: a credential.
 #[derive(Debug)]
-pub struct WriteBack<C, W> {
+pub struct WriteBack<C> {
     pages: Pages,
     writes: usize,
     commit: Commit,
@@ -133,12 +128,8 @@ pub struct WriteBack<C, W> {
     held: usize,
     /// The credential of the data that is not on stable storage. Data of another user is accepted
     /// only when all of it is: data that a restarting server loses is written again with this
-    /// credential, and programs get only their own errors.
+    /// credential.
     cred: Option<C>,
-    /// The open files that wrote, which get errors. Some may be closed; `open_writers`: how many were
-    /// left when the list was last cleared of those.
-    writers: Vec<Weak<W>>,
-    open_writers: usize,
     end: u64,
     /// The offset at which the search for dirty data goes on.
     cursor: u64,
@@ -148,7 +139,7 @@ pub struct WriteBack<C, W> {
     pub(super) restarts: u32,
 }
 
-impl<C, W> Default for WriteBack<C, W> {
+impl<C> Default for WriteBack<C> {
     fn default() -> Self {
         WriteBack {
             pages: Pages::default(),
@@ -159,8 +150,6 @@ impl<C, W> Default for WriteBack<C, W> {
             admitted: None,
             held: 0,
             cred: None,
-            writers: Vec::new(),
-            open_writers: 0,
             end: 0,
             cursor: 0,
             dirtied: 0,
@@ -169,7 +158,7 @@ impl<C, W> Default for WriteBack<C, W> {
     }
 }
 
-impl<C: Clone + PartialEq, W> WriteBack<C, W> {
+impl<C: Clone + PartialEq> WriteBack<C> {
     /// The cached blocks, for reading.
     pub fn pages(&mut self) -> &mut Pages {
         &mut self.pages
@@ -203,11 +192,6 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
     /// Whether a program wrote to the file through this client.
     pub fn was_written(&self) -> bool {
         self.cred.is_some()
-    }
-
-    /// The credential of the data that is not on stable storage, or of the last such data.
-    pub fn cred(&self) -> Option<&C> {
-        self.cred.as_ref()
     }
 
     /// The end of the data written here that the size in the attributes may not include yet.
@@ -262,7 +246,6 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
         }
         match &self.cred {
             Some(known) if known == cred => {}
-            // This includes a failed WRITE or COMMIT whose writers have not got the error yet.
             Some(_) if !self.is_safe() || self.is_under_way() => return Accepted::OtherUser,
             _ => self.cred = Some(cred.clone()),
         }
@@ -282,30 +265,6 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
     pub fn take_back(&mut self, offset: u64, end: u64) {
         self.pages.truncate(offset);
         self.end = end;
-    }
-
-    /// Adds an open file that gets errors. Call it under the same lock as [`WriteBack::write`],
-    /// because the data may be in a WRITE as soon as the lock is released.
-    pub fn add_writer(&mut self, writer: Weak<W>) {
-        // Not each time: a program may have very many open files of one file.
-        if self.writers.len() >= FEW_WRITERS.max(2 * self.open_writers) {
-            self.writers.retain(|writer| writer.strong_count() > 0);
-            self.open_writers = self.writers.len();
-        }
-        self.writers.push(writer);
-    }
-
-    /// The open files that get errors.
-    pub fn writers(&self) -> impl Iterator<Item = Arc<W>> + '_ {
-        self.writers.iter().filter_map(Weak::upgrade)
-    }
-
-    /// Removes and returns the open files that get errors, when all data is safe: they have no part
-    /// in data that is lost later.
-    pub fn take_writers(&mut self) -> impl Iterator<Item = Arc<W>> + '_ {
-        debug_assert!(self.is_safe());
-        self.open_writers = 0;
-        self.writers.drain(..).filter_map(|writer| writer.upgrade())
     }
 
     /// Makes programs' writes wait until [`WriteBack::end_flush`].
@@ -475,7 +434,7 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
     }
 
     /// A WRITE of `sent` failed for good: drops its data, except what was written again meanwhile.
-    /// Report the error to [`WriteBack::writers`] before [`WriteBack::write_ended`].
+    /// Record the error before [`WriteBack::write_ended`].
     pub fn write_failed(&mut self, sent: Range<u64>) {
         self.pages.fail_write(sent);
     }
@@ -505,8 +464,8 @@ impl<C: Clone + PartialEq, W> WriteBack<C, W> {
     }
 
     /// The COMMIT failed for good, so the server may have lost the data that it covered. Drops a
-    /// part of that and returns its ranges, in order, and true if none is left. Report the error to
-    /// [`WriteBack::writers`] before [`WriteBack::commit_ended`].
+    /// part of that and returns its ranges, in order, and true if none is left. Record the error
+    /// before [`WriteBack::commit_ended`].
     pub fn commit_failed(&mut self) -> (Vec<Range<u64>>, bool) {
         let mut lost: Vec<Range<u64>> = Vec::new();
         let (ranges, all) = self.pages.fail_commit(COMMIT_PART);

@@ -6,7 +6,6 @@ use super::{Accepted, Action, Goal, PAGE, WriteBack, WriteCall, WriteLimits};
 use nfsrdma_rdma::{BufMut, Pool};
 use nfsrdma_xdr::nfs3::{Stable, Verifier};
 use proptest::prelude::*;
-use std::sync::{Arc, Weak};
 
 const SPACE: usize = 24 << 10;
 const WTMAX: u32 = 4096;
@@ -70,9 +69,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 struct World {
-    file: WriteBack<u8, u8>,
+    file: WriteBack<u8>,
     pool: Pool,
-    writer: Arc<u8>,
     /// What programs wrote; `untouched`: the bytes that no program wrote.
     truth: Vec<u8>,
     untouched: Vec<bool>,
@@ -91,10 +89,9 @@ impl World {
     fn new() -> Self {
         // What the server has at the beginning.
         let before: Vec<u8> = (0..SPACE).map(|at| at as u8).collect();
-        let mut world = World {
+        World {
             file: WriteBack::default(),
             pool: Pool::new(4 << 20).unwrap(),
-            writer: Arc::new(0),
             truth: before.clone(),
             untouched: vec![true; SPACE],
             refused: vec![false; SPACE],
@@ -105,9 +102,7 @@ impl World {
             committing: false,
             held: 0,
             now: 0,
-        };
-        world.file.add_writer(Arc::downgrade(&world.writer));
-        world
+        }
     }
 
     fn limits(free: usize) -> WriteLimits {
@@ -242,7 +237,6 @@ impl World {
     }
 
     fn refuse(&mut self, range: std::ops::Range<u64>) {
-        assert_eq!(self.file.writers().count(), 1, "nobody is told");
         let range = range.start as usize..range.end as usize;
         self.refused[range].fill(true);
     }
@@ -358,7 +352,6 @@ proptest! {
             let kept = world.stable[at] == world.truth[at] || world.refused[at];
             prop_assert!(kept, "byte {}", at);
         }
-        prop_assert_eq!(world.file.take_writers().count(), 1);
         prop_assert!(world.file.pages().dirty_held() == 0);
         prop_assert!(world.file.pages().uncommitted_held() == 0);
         let fresh = world.file.pages().take_fresh();
@@ -371,10 +364,9 @@ proptest! {
     }
 }
 
-fn written(at: impl IntoIterator<Item = u64>, len: usize) -> (Pool, WriteBack<u8, u8>) {
+fn written(at: impl IntoIterator<Item = u64>, len: usize) -> (Pool, WriteBack<u8>) {
     let pool = Pool::new(64 << 20).unwrap();
     let mut file = WriteBack::default();
-    file.add_writer(Weak::new());
     for at in at {
         let mut alloc = |len: usize| pool.alloc(len);
         let accepted = file.write(&0, at, &vec![7; len], 0, usize::MAX, &mut alloc);
@@ -412,7 +404,7 @@ fn dirty_memory_is_counted_as_it_is_held() {
 fn only_what_was_written_is_sent_whether_the_rest_of_the_page_is_known_or_not() {
     for valid in [true, false] {
         let pool = Pool::new(4 << 20).unwrap();
-        let mut file = WriteBack::<u8, u8>::default();
+        let mut file = WriteBack::<u8>::default();
         let mut alloc = |len: usize| pool.alloc(len);
         if valid {
             let mut buf = pool.alloc(64 * PAGE as usize).unwrap();
@@ -464,7 +456,7 @@ fn a_commit_of_many_blocks_is_prepared_in_parts() {
 }
 
 /// A file of 5,000 blocks with 8 uncommitted bytes in each.
-fn uncommitted() -> (Pool, WriteBack<u8, u8>) {
+fn uncommitted() -> (Pool, WriteBack<u8>) {
     let (pool, mut file) = written((0..5000).map(|n| n * 2 * PAGE), 8);
     while let Action::Write(call) = file.next(Goal::Started, &limits()) {
         let sent = call.job.offset..call.job.offset + 8;
@@ -476,7 +468,7 @@ fn uncommitted() -> (Pool, WriteBack<u8, u8>) {
 }
 
 /// Asks until the action is not [`Action::Again`], which it counts in `parts`.
-fn ask(file: &mut WriteBack<u8, u8>, parts: &mut usize) -> Action<u8> {
+fn ask(file: &mut WriteBack<u8>, parts: &mut usize) -> Action<u8> {
     loop {
         match file.next(Goal::Committed, &limits()) {
             Action::Again => *parts += 1,
@@ -552,10 +544,10 @@ fn what_a_commit_that_was_given_up_covered_is_covered_by_the_next() {
 fn a_flush_admits_data_until_a_call_has_ended() {
     let (pool, mut file) = written([0], 8);
     let mut alloc = |len: usize| pool.alloc(len);
-    let mut late = |file: &mut WriteBack<u8, u8>, page: u64| {
+    let mut late = |file: &mut WriteBack<u8>, page: u64| {
         file.write_late(&0, page * PAGE, (&[1; 8]).into(), 0, usize::MAX, &mut alloc)
     };
-    let end_a_write = |file: &mut WriteBack<u8, u8>| {
+    let end_a_write = |file: &mut WriteBack<u8>| {
         let Action::Write(call) = file.next(Goal::Committed, &limits()) else {
             panic!("there is something to write");
         };
@@ -575,20 +567,4 @@ fn a_flush_admits_data_until_a_call_has_ended() {
     end_a_write(&mut file);
     file.begin_flush();
     assert_eq!(late(&mut file, 4), Accepted::All, "another flush");
-}
-
-/// The list of open files that wrote would take minutes if it were searched for closed ones each time.
-#[test]
-fn very_many_open_files_write_to_one_file() {
-    let mut file = WriteBack::<u8, u8>::default();
-    let open: Vec<_> = (0..200_000).map(|_| Arc::new(0)).collect();
-    for writer in &open {
-        file.add_writer(Arc::downgrade(writer));
-    }
-    assert_eq!(file.writers().count(), open.len());
-    drop(open);
-    for _ in 0..200_000 {
-        file.add_writer(Arc::downgrade(&Arc::new(0)));
-    }
-    assert_eq!(file.writers().count(), 0);
 }

@@ -10,11 +10,10 @@
 
 use super::appends::{Appends, Turn};
 use super::clock::Nanos;
-use super::error::FsError;
+use super::err_seq::ErrSeq;
 use super::flushes::Flushes;
 use super::stats::Stats;
 use super::waiting_writes::WaitingWrites;
-use super::writer::Writer;
 use crate::cache::{Budget, Evict, Lent, Line, Pages, WriteBack};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
@@ -23,9 +22,6 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
-
-/// The most users whose losses are remembered for each file.
-const MOST_LOSERS: usize = 16;
 
 /// The limits and totals that all files share.
 #[derive(Debug)]
@@ -89,7 +85,7 @@ struct UnansweredRead {
 /// The state of a file, behind the lock of [`FileData`].
 #[derive(Debug, Default)]
 pub struct FileState {
-    write_back: WriteBack<Cred, Writer>,
+    write_back: WriteBack<Cred>,
     pending: Vec<Pending>,
     next_pending: u64,
     /// SETATTRs that are under way or wait for data written before.
@@ -106,15 +102,11 @@ pub struct FileState {
     flushes: Flushes,
     /// The epoch of the file's contents to which the cached data belongs.
     epoch: u64,
-    /// How often written data was lost.
-    losses: u64,
-    /// The last error by which data of each user was lost, with the user and the number of that loss.
-    lost: Vec<(u32, u64, FsError)>,
 }
 
 impl FileState {
     /// The state of written data on its way to the server.
-    pub fn write_back(&mut self) -> &mut WriteBack<Cred, Writer> {
+    pub fn write_back(&mut self) -> &mut WriteBack<Cred> {
         &mut self.write_back
     }
 
@@ -130,16 +122,6 @@ impl FileState {
     /// Which flush does the work.
     pub(super) fn flushes(&mut self) -> &mut Flushes {
         &mut self.flushes
-    }
-
-    /// Clears the list of writers if all data is on stable storage and no call is under way: these
-    /// open files have no part in data that is lost later.
-    pub fn release_writers(&mut self) {
-        if self.write_back.is_safe() && !self.write_back.is_under_way() {
-            for writer in self.write_back.take_writers() {
-                writer.wrote.store(false, Ordering::Relaxed);
-            }
-        }
     }
 
     /// A SETATTR will be sent: programs' writes wait until [`FileState::end_exclusive`].
@@ -161,32 +143,6 @@ impl FileState {
         self.exclusive -= 1;
         self.ended += 1;
         self.write_back.end_flush();
-    }
-
-    /// Written data is lost, of the user whose data is not on stable storage.
-    pub(super) fn lose(&mut self, error: &FsError) {
-        let Some(uid) = self.write_back.cred().map(|cred| cred.uid) else {
-            return;
-        };
-        self.losses += 1;
-        self.lost.retain(|(of, ..)| *of != uid);
-        if self.lost.len() >= MOST_LOSERS {
-            self.lost.remove(0);
-        }
-        self.lost.push((uid, self.losses, error.clone()));
-    }
-
-    /// How often written data was lost.
-    pub(super) fn losses(&self) -> u64 {
-        self.losses
-    }
-
-    /// The last error by which data of this user was lost, unless [`FileState::losses`] was `before`
-    /// then or later.
-    pub(super) fn lost_since(&self, uid: u32, before: u64) -> Option<FsError> {
-        let mut lost = self.lost.iter();
-        let (.., error) = lost.find(|(of, number, _)| *of == uid && *number > before)?;
-        Some(error.clone())
     }
 
     /// Begins an O_DIRECT write of `range`; false if it has to wait for a SETATTR, or for an earlier
@@ -403,6 +359,8 @@ pub struct FileData {
     inner: Mutex<FileState>,
     /// Notified when a READ, WRITE or COMMIT of the file ended.
     pub changed: Notify,
+    /// The errors of writing it.
+    pub(super) errors: ErrSeq,
     /// Notified when a flush that others may wait for has ended.
     pub(super) flushed: Notify,
     /// The number of WRITEs that wait.
@@ -429,6 +387,7 @@ impl FileData {
                 ..FileState::default()
             }),
             changed: Notify::new(),
+            errors: ErrSeq::default(),
             flushed: Notify::new(),
             waiting_writes: AtomicUsize::new(0),
             shared: shared.clone(),

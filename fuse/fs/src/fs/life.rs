@@ -22,7 +22,8 @@ impl<N: Nfs3> Fs<N> {
         let now = self.now();
         let calls = self.nfs.calls_at_a_time();
         self.shared.calls.store(calls, Ordering::Relaxed);
-        for line in self.failures_due(now) {
+        let failures = self.failures.lock().due(now);
+        if let Some(line) = failures {
             tracing::error!("{line}");
         }
         if now.saturating_sub(self.rested.load(Ordering::Relaxed)) >= REST {
@@ -65,10 +66,6 @@ impl<N: Nfs3> Fs<N> {
             .iter()
             .map(|(_, file)| file.clone())
             .collect();
-        for file in &open {
-            // What fails from here on is kept by `write_failed`.
-            self.lose(file.writer.abandon());
-        }
         self.write_back_all().await;
         self.release_expired(true);
         for file in open {

@@ -7,7 +7,7 @@
 //! and the msync(2) or fsync(2) of that program would report nothing.
 //!
 //! So the data is written with the credential of any open file whose opener may write now, and if
-//! that fails, all files open for writing get the error. Open files that have lost a lock do not
+//! that fails, the close(2) of all files open for writing reports the error. Open files that have lost a lock do not
 //! count; if there is no other, the data is refused.
 
 use super::error::FsResult;
@@ -15,7 +15,6 @@ use super::inode::Inode;
 use super::objects::Objects;
 use super::open_file::OpenFile;
 use super::write_place::Origin;
-use super::writer::WaitingCaller;
 use crate::cache::WriteData;
 use nfsrdma_nfs3::{Cred, Nfs3};
 use std::sync::Arc;
@@ -28,14 +27,12 @@ impl<N: Nfs3> Objects<N> {
             .is_ok_and(|file| file.inode.opens.load(Ordering::Relaxed) <= 1)
     }
 
-    /// A WRITE of mapped pages; `handle` is the kernel's guess, `caller` as in
-    /// [`Objects::write_for`].
+    /// A WRITE of mapped pages; `handle` is the kernel's guess. msync(2) and fsync(2) report errors.
     pub async fn write_mapped<'a>(
         self: &Arc<Self>,
         handle: u64,
         offset: u64,
         data: impl Into<WriteData<'a>>,
-        caller: &mut impl WaitingCaller,
     ) -> FsResult<u32> {
         let data = data.into();
         let guessed = self.file(handle)?;
@@ -51,8 +48,13 @@ impl<N: Nfs3> Objects<N> {
         };
         let writer = self.one_who_may_write(guess, &able).await;
         let all: Vec<_> = writing.into_iter().map(|(_, file)| file).collect();
-        self.write_by(&writer, &all, offset, data, Origin::Mapping, caller)
-            .await
+        let len = self
+            .write_by(&writer, &all, offset, data, Origin::Mapping)
+            .await?;
+        if writer.is_sync() || self.config.sync {
+            self.write_back(&writer.inode, true).await;
+        }
+        Ok(len)
     }
 
     /// The first open file whose opener the server lets write now; the guessed one if there is

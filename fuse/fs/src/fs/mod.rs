@@ -21,6 +21,7 @@ mod dir_handle;
 mod direct_append;
 mod direct_write;
 mod entry;
+mod err_seq;
 mod error;
 mod export;
 mod failures;
@@ -71,7 +72,6 @@ mod waiting_writes;
 mod write;
 mod write_failure;
 mod write_place;
-mod writer;
 
 pub use acl::NewMode;
 pub use change_context::KernelCache;
@@ -88,7 +88,6 @@ pub use open_file::{OpenFile, Opened};
 pub use paths::Paths;
 pub use unsafe_files::Hold;
 pub use unwritten::Unwritten;
-pub use writer::WaitingCaller;
 
 use crate::cache::{Budget, Lent, Line};
 use crate::sync::atomic::{AtomicBool, AtomicUsize};

@@ -138,7 +138,8 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<()> {
         let open = self.file(handle)?;
         // The file counts as open until the end, so that a RENAME meanwhile hides it.
-        let wrote = open.writer.wrote.load(Ordering::Relaxed);
+        let is_unsafe = |data: &Arc<FileData>| data.with(|inner| !inner.is_safe());
+        let wrote = open.can_write() && open.inode.data().is_some_and(is_unsafe);
         let under_way = (wrote || !locked.is_empty()).then(|| self.releases.begin(&open.inode));
         // Before the number can be used again.
         self.not_writable(&open, handle);
@@ -153,9 +154,6 @@ impl<N: Nfs3> Fs<N> {
             self.write_back(&inode, true).await;
         }
         self.release_locks(&inode, locked).await;
-        // No program gets the result of RELEASE: lost data is reported at the unmount.
-        let (reported, lost) = file.writer.release();
-        self.lose(lost);
         drop(file);
         // RMDIR waits from now on until the hidden name is removed, or somebody else has the file open.
         let removal = inode.hidden_in().map(|dir_node| self.removal(dir_node));
@@ -166,6 +164,6 @@ impl<N: Nfs3> Fs<N> {
             self.remove_hidden(&inode, silly).await;
         }
         drop(removal);
-        reported
+        Ok(())
     }
 }

@@ -1,10 +1,10 @@
 //! Open files.
 
+use super::err_seq::Told;
 use super::inode::Inode;
-use super::writer::Writer;
 use crate::cache::ReadAhead;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicU64};
+use crate::sync::atomic::AtomicBool;
 use nfsrdma_nfs3::Cred;
 use std::sync::Arc;
 
@@ -25,33 +25,22 @@ pub struct OpenFile {
     /// open(2) flags.
     pub flags: i32,
     pub readahead: Mutex<ReadAhead>,
-    pub writer: Arc<Writer>,
     /// A descriptor of it was closed, so there may be no other.
     pub flushed: AtomicBool,
-    /// The [losses](super::file::FileState::losses) of which fsync need not tell: those before the file
-    /// was opened, or that it has told.
-    pub(super) losses: AtomicU64,
-}
-
-impl Inode {
-    /// How often written data of the file was lost.
-    pub(super) fn losses(&self) -> u64 {
-        let data = self.data();
-        data.map_or(0, |data| data.with(|inner| inner.losses()))
-    }
+    /// The errors of writing that it has told.
+    pub(super) told: Told,
 }
 
 impl OpenFile {
     pub fn new(inode: Arc<Inode>, cred: Cred, flags: i32) -> Self {
-        let losses = AtomicU64::new(inode.losses());
+        let told = Told::new(inode.data().map(|data| &data.errors));
         OpenFile {
             inode,
             cred,
             flags,
             readahead: Mutex::default(),
-            writer: Arc::default(),
             flushed: AtomicBool::new(false),
-            losses,
+            told,
         }
     }
 

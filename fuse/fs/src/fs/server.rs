@@ -40,8 +40,7 @@ pub struct Server<N> {
     retry: Arc<Retry>,
     /// Calls that this machine could not send.
     unsent: Mutex<Throttle<Duration>>,
-    /// The mount is being shut down: data that cannot be written is reported at the unmount even if
-    /// an open file has the error, because no program will fetch it.
+    /// The mount is being shut down.
     closing: AtomicBool,
     /// The kernel sends no more requests ([`Server::end_of_requests`]).
     ended: AtomicBool,
@@ -271,9 +270,5 @@ impl<N: Nfs3> Server<N> {
     pub(super) fn close(&self) {
         self.closing.store(true, Ordering::Relaxed);
         self.retry.tick();
-    }
-
-    pub(super) fn is_closing(&self) -> bool {
-        self.closing.load(Ordering::Relaxed)
     }
 }

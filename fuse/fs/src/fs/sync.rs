@@ -4,14 +4,13 @@
 //! `write_back` asks the file's `WriteBack` for the next action until nothing is dirty or unstable:
 //! it starts WRITEs, waits for their replies, and sends a COMMIT. If the COMMIT returns another
 //! write verifier than the WRITEs, the server has restarted, and `WriteBack` makes the data dirty
-//! again. Errors are stored in each open file that wrote. Its next FSYNC returns them, once, as does that
-//! of every other open file of the same user. Until
-//! then the next FLUSH of each process returns them as well ([`super::writer`]). Data that is lost without
-//! any program getting the error is listed (`lose`) and reported at the unmount. `tick`, about once
+//! again. An error is recorded in the file ([`super::err_seq`]): the next FSYNC of each open file returns
+//! it, and until then each FLUSH of those that wrote. Data that is lost without any program getting the
+//! error is reported at the unmount ([`super::unwritten`]). `tick`, about once
 //! a second, starts the write-back of files that have been dirty
 //! for too long; `shutdown` writes back everything after the last request of the kernel.
 
-use super::clock::Nanos;
+use super::err_seq::By;
 use super::error::FsResult;
 use super::file::FileData;
 use super::files::Files;
@@ -21,11 +20,10 @@ use super::objects::Objects;
 use super::open_file::OpenFile;
 use super::unsafe_files::Hold;
 use super::unwritten::Unwritten;
-use super::writer::WaitingCaller;
 use crate::cache::{Action, Goal, Verdict};
 use crate::sync::Mutex;
 use futures_util::future::join_all;
-use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
+use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_xdr::nfs3::Stable;
 use std::pin::pin;
 use std::sync::Arc;
@@ -102,9 +100,6 @@ impl<N: Nfs3> Objects<N> {
     pub fn flush_cached(&self, handle: u64) -> Option<FsResult<()>> {
         let file = self.files.read().get(handle as usize).cloned()?;
         file.flushed.store(true, Ordering::Relaxed);
-        if file.writer.has_failed() {
-            return None;
-        }
         if !file.can_write() {
             return Some(Ok(()));
         }
@@ -118,18 +113,17 @@ impl<N: Nfs3> Objects<N> {
         // `flush` handles errors, since it knows whether a program gets them; and files that still
         // count as unsafe, because they must not keep the mount busy after close(2).
         let quick =
-            clean && !file.writer.has_failed() && !self.unsafe_files.lock().contains(data.id);
+            clean && file.error(By::Close).is_none() && !self.unsafe_files.lock().contains(data.id);
         quick.then_some(Ok(()))
     }
 
     /// FLUSH: a descriptor is closed. If it may write, all data written to the file, through any
-    /// descriptor, is put on stable storage, or the error is stored in the open files that wrote.
+    /// descriptor, is put on stable storage, or the error is recorded.
     ///
-    /// `tell` sends the result as the reply and returns whether a program gets it. One that is
-    /// being killed does not; then the next program that closes a descriptor of the open file gets
-    /// the error. Data that is lost without a program getting the error is reported at the unmount.
-    pub async fn flush(self: &Arc<Self>, handle: u64, tell: impl FnOnce(FsResult<()>) -> bool) {
-        self.flush_and_unlock(handle, 0, false, tell).await;
+    /// `gets`: whether a program gets the result; asked if that is an error of writing. One that is
+    /// being killed does not.
+    pub async fn flush(self: &Arc<Self>, handle: u64, gets: impl FnOnce() -> bool) -> FsResult<()> {
+        self.flush_and_unlock(handle, 0, false, gets).await
     }
 
     /// As [`Objects::flush`], by the process `closer`. If it has POSIX locks on the file, `locked` is
@@ -139,15 +133,9 @@ impl<N: Nfs3> Objects<N> {
         handle: u64,
         closer: u64,
         locked: bool,
-        tell: impl FnOnce(FsResult<()>) -> bool,
-    ) {
-        let file = match self.file(handle) {
-            Ok(file) => file,
-            Err(error) => {
-                tell(Err(error));
-                return;
-            }
-        };
+        gets: impl FnOnce() -> bool,
+    ) -> FsResult<()> {
+        let file = self.file(handle)?;
         // Set before the data is looked at, so that later writes see it.
         file.flushed.store(true, Ordering::Relaxed);
         if file.can_write() {
@@ -161,49 +149,44 @@ impl<N: Nfs3> Objects<N> {
             true => self.close_locks(&file.inode, handle, closer).await,
             false => Ok(()),
         };
-        let result = file.writer.close(closer);
-        let failed = result.is_err();
-        if !tell(result.and(unlocked)) && failed {
-            self.lose(file.writer.unheard(closer));
-        }
+        self.report(&file, By::Close, gets).and(unlocked)
     }
 
     pub async fn fsync(self: &Arc<Self>, handle: u64) -> FsResult<()> {
-        self.fsync_for(handle, &mut ()).await
+        self.fsync_for(handle, || true).await
     }
 
-    /// The same for a caller that may be killed meanwhile. If it is, the next fsync reports the error.
+    /// The same for a caller that may be killed meanwhile. `gets`: as for [`Objects::flush`]; the next fsync
+    /// reports an error that no program got.
     pub async fn fsync_for(
         self: &Arc<Self>,
         handle: u64,
-        caller: &mut impl WaitingCaller,
+        gets: impl FnOnce() -> bool,
     ) -> FsResult<()> {
         let file = self.file(handle)?;
-        self.write_back(&file.inode, true).await;
-        if !caller.is_waiting() {
-            return Err(NfsError::Interrupted.into());
-        }
-        self.report_lost(&file, caller)?;
+        self.sync_written(&file, gets).await?;
         self.check_locks(&file, handle)
     }
 
-    /// The end of a write with O_SYNC.
+    /// fsync(2), and the end of a write with O_SYNC.
     pub(super) async fn sync_written(
         self: &Arc<Self>,
         file: &OpenFile,
-        caller: &mut impl WaitingCaller,
+        gets: impl FnOnce() -> bool,
     ) -> FsResult<()> {
+        let since = file.told.syncs();
         self.write_back(&file.inode, true).await;
-        if !caller.is_waiting() {
-            return Err(NfsError::Interrupted.into());
+        let result = self.report(file, By::Fsync, gets);
+        if result.is_err() {
+            file.told.not_synced(since);
         }
-        self.report_own(file, caller)
+        result
     }
 }
 
 impl<N: Nfs3> Files<N> {
-    /// Writes all dirty data, and with `commit` puts it on stable storage. Errors are stored in the
-    /// open files that wrote.
+    /// Writes all dirty data, and with `commit` puts it on stable storage. Errors are recorded in the
+    /// file.
     pub(super) async fn write_back(self: &Arc<Self>, inode: &Arc<Inode>, commit: bool) {
         let Some(data) = inode.data() else { return };
         let _flushing = Flushing::new(data);
@@ -243,11 +226,7 @@ impl<N: Nfs3> Files<N> {
         if data.with(|inner| inner.is_safe()) {
             // `put` adds the file to this set after it has added the data.
             let mut files = self.unsafe_files.lock();
-            let safe = data.with(|inner| {
-                inner.release_writers();
-                inner.is_safe()
-            });
-            if safe {
+            if data.with(|inner| inner.is_safe()) {
                 files.remove(&data.id);
             }
         }
@@ -335,7 +314,8 @@ impl<N: Nfs3> Files<N> {
     pub async fn write_back_all(self: &Arc<Self>) {
         let files: Vec<_> = self.unsafe_files.lock().values().cloned().collect();
         self.write_back_files(files, |_| true, |_| {}).await;
-        for line in self.failures_due(Nanos::MAX) {
+        let failures = self.failures.lock().rest();
+        if let Some(line) = failures {
             tracing::error!("{line}");
         }
     }
@@ -349,19 +329,15 @@ impl<N: Nfs3> Files<N> {
     /// The lost data, and all data that is not safe at the server, for when it is given up.
     pub fn unsaved(&self, reason: &str) -> Vec<Unwritten> {
         let files: Vec<_> = self.unsafe_files.lock().values().cloned().collect();
-        let unsaved = files.iter().filter_map(|inode| {
-            let ranges = inode.data()?.with(|inner| inner.pages().unsaved());
-            let lost = |range| Unwritten::new(inode.fileid, range, reason.to_owned());
-            Some(ranges.into_iter().map(lost).collect::<Vec<_>>())
-        });
         let mut lost = std::mem::take(&mut *self.lost.lock());
-        lost.add(unsaved.flatten());
+        for inode in &files {
+            let Some(data) = inode.data() else { continue };
+            for range in data.with(|inner| inner.pages().unsaved()) {
+                let range = Unwritten::new(inode.fileid, range, reason.to_owned());
+                lost.add(data.id, u64::MAX, range);
+            }
+        }
         self.with_names(lost.all())
-    }
-
-    /// Keeps lost data for the report at the unmount.
-    pub(super) fn lose(&self, lost: impl IntoIterator<Item = Unwritten>) {
-        self.lost.lock().add(lost);
     }
 
     pub(super) fn with_names(&self, mut lost: Vec<Unwritten>) -> Vec<Unwritten> {

@@ -1,11 +1,11 @@
 //! Lost data, for the report at the unmount.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Range;
 
-/// The most lost ranges of one file that are listed one by one.
+/// The most entries of one file; the last one has all further ranges.
 const MOST_LISTED: usize = 16;
-/// The number of lost ranges at which those of each file are put together.
-const MOST_LOST: usize = 4096;
 
 /// Data of one file that could not be written: one range, or several that are put together.
 #[derive(Debug, Clone)]
@@ -36,62 +36,57 @@ impl Unwritten {
     }
 
     /// Adds `other`, of the same file, to this entry.
-    pub(super) fn add(&mut self, other: &Unwritten) {
+    fn add(&mut self, other: &Unwritten) {
         self.range.start = self.range.start.min(other.range.start);
         self.range.end = self.range.end.max(other.range.end);
         self.ranges += other.ranges;
         self.bytes += other.bytes;
     }
+
+    /// Whether this and `next` make one range.
+    fn touches(&self, next: &Unwritten) -> bool {
+        let touch = self.range.start <= next.range.end && next.range.start <= self.range.end;
+        touch && self.ranges == 1 && self.reason == next.reason
+    }
+
+    fn join(&mut self, next: &Unwritten) {
+        self.add(next);
+        self.ranges = 1;
+        self.bytes = self.range.end - self.range.start;
+    }
 }
 
-/// Sorts by file and offset, joins ranges that touch, and makes one entry of many ranges of a file.
-fn put_together(mut lost: Vec<Unwritten>) -> Vec<Unwritten> {
-    lost.sort_by(|a, b| {
-        (a.fileid, &a.reason, a.range.start).cmp(&(b.fileid, &b.reason, b.range.start))
-    });
-    lost.dedup_by(|next, last| {
-        let same = (last.fileid, &last.reason) == (next.fileid, &next.reason);
-        let single = last.ranges == 1 && next.ranges == 1;
-        let touch = same && single && next.range.start <= last.range.end;
-        if touch {
-            last.range.end = last.range.end.max(next.range.end);
-            last.bytes = last.range.end - last.range.start;
-        }
-        touch
-    });
-    let of_one_file = lost.chunk_by(|a, b| (a.fileid, &a.reason) == (b.fileid, &b.reason));
-    let entries = of_one_file.flat_map(|ranges| match ranges {
-        [first, rest @ ..] if ranges.len() > MOST_LISTED => {
-            let mut all = first.clone();
-            rest.iter().for_each(|range| all.add(range));
-            vec![all]
-        }
-        few => few.to_vec(),
-    });
-    entries.collect()
-}
-
-/// Lost data of all files.
+/// Lost data of which no program got the error, by [`FileData::id`](super::file::FileData::id), with the
+/// number of the file's last error ([`super::err_seq`]).
 #[derive(Debug, Default)]
-pub(super) struct LostData {
-    ranges: Vec<Unwritten>,
-    /// How many were left when they were last put together.
-    left: usize,
-}
+pub(super) struct LostData(BTreeMap<u64, (u64, Vec<Unwritten>)>);
 
 impl LostData {
-    pub(super) fn add(&mut self, lost: impl IntoIterator<Item = Unwritten>) {
-        self.ranges.extend(lost);
-        // Not at each addition: those of very many files remain many.
-        if self.ranges.len() >= MOST_LOST.max(2 * self.left) {
-            self.ranges = put_together(std::mem::take(&mut self.ranges));
-            self.left = self.ranges.len();
+    pub(super) fn add(&mut self, id: u64, number: u64, lost: Unwritten) {
+        let (last, entries) = self.0.entry(id).or_default();
+        *last = number;
+        let full = entries.len() == MOST_LISTED;
+        match entries.last_mut() {
+            Some(entry) if entry.touches(&lost) => entry.join(&lost),
+            Some(entry) if full => entry.add(&lost),
+            _ => entries.push(lost),
+        }
+    }
+
+    /// A program got the error with this number, and with it those before.
+    pub(super) fn forget(&mut self, id: u64, number: u64) {
+        if let Entry::Occupied(entry) = self.0.entry(id)
+            && entry.get().0 <= number
+        {
+            entry.remove();
         }
     }
 
     /// By file and offset.
     pub(super) fn all(&self) -> Vec<Unwritten> {
-        put_together(self.ranges.clone())
+        let mut all: Vec<_> = self.0.values().flat_map(|of| &of.1).cloned().collect();
+        all.sort_by_key(|of| (of.fileid, of.range.start));
+        all
     }
 }
 
@@ -104,29 +99,32 @@ mod tests {
     }
 
     #[test]
-    fn many_ranges_of_a_file_are_one_entry() {
+    fn very_many_ranges_of_a_file_are_few_entries() {
         let mut all = LostData::default();
         for n in 0..100_000 {
-            all.add([lost(1, n * 16)]);
-            assert!(all.ranges.len() <= MOST_LOST);
+            all.add(1, n, lost(1, n * 16));
         }
         let all = all.all();
-        assert_eq!(
-            (all.len(), all[0].ranges, all[0].bytes),
-            (1, 100_000, 800_000)
-        );
+        assert_eq!((all.len(), all[0].range.clone()), (MOST_LISTED, 0..8));
+        let ranges = 100_001 - MOST_LISTED as u64;
+        let last = all.last().unwrap();
+        assert_eq!((last.ranges, last.bytes), (ranges, 8 * ranges));
     }
 
     #[test]
-    fn those_of_very_many_files_are_put_together_seldom() {
+    fn what_a_program_was_told_is_forgotten_and_nothing_else() {
         let mut all = LostData::default();
-        let mut times = 0;
-        for n in 0..20 * MOST_LOST as u64 {
-            let before = all.left;
-            all.add([lost(n, 0)]);
-            times += u32::from(all.left != before);
-        }
-        assert_eq!(times, 5);
-        assert_eq!(all.all().len(), 20 * MOST_LOST);
+        all.add(1, 1, lost(7, 0));
+        all.add(2, 1, lost(8, 0));
+        all.add(2, 2, lost(8, 8));
+        all.forget(1, 1);
+        all.forget(2, 1);
+        let left = all.all();
+        assert_eq!(
+            (left.len(), left[0].range.clone(), left[0].ranges),
+            (1, 0..16, 1)
+        );
+        all.forget(2, 2);
+        assert!(all.all().is_empty());
     }
 }

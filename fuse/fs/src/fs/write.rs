@@ -7,11 +7,12 @@
 //! carries out: a WRITE (RFC 1813 section 3.3.7) is sent as soon as `wtmax` bytes are dirty,
 //! several at a time, but with about half of the server's credits at most, so that READs and
 //! LOOKUPs do not queue behind a flush. The reply makes the bytes unstable or clean. If the WRITE
-//! fails, its data is dropped, and the error goes to each open file that wrote, to be returned by
-//! its next write(2), fsync(2) or close(2).
+//! fails, its data is dropped, and the error is recorded in the file, to be returned by the next write(2),
+//! fsync(2) or close(2) of each open file ([`super::err_seq`]).
 //! O_DIRECT writes bypass the cache ([`super::direct_write`]).
 
 use super::changing::not_abandoned;
+use super::err_seq::By;
 use super::error::{FsError, FsResult};
 use super::file::{FileData, FileState};
 use super::files::Files;
@@ -21,7 +22,6 @@ use super::open_file::OpenFile;
 use super::outdated::size_with;
 use super::server::MemoryWait;
 use super::write_place::{Origin, Place};
-use super::writer::WaitingCaller;
 use crate::cache::{
     Accepted, Action, Goal, MAX_PIECE, Turn, Verdict, WriteCall, WriteData, WriteJob, WriteLimits,
 };
@@ -56,7 +56,7 @@ impl<N: Nfs3> Objects<N> {
     ) -> Option<FsResult<u32>> {
         let file = self.files.read().get(handle as usize).cloned()?;
         let waits = OpenFile::is_direct(flags) || file.is_sync() || self.config.sync;
-        if waits || file.writer.refuses() {
+        if waits || file.error(By::Write).is_some() {
             return None;
         }
         self.check_locks(&file, handle).ok()?;
@@ -117,34 +117,36 @@ impl<N: Nfs3> Objects<N> {
         data: impl Into<WriteData<'a>>,
         flags: i32,
     ) -> FsResult<u32> {
-        self.write_for(handle, offset, data, flags, &mut ()).await
+        self.write_for(handle, offset, data, flags, || true).await
     }
 
     /// The same for a caller that may be killed meanwhile. Where a write ends with the data on stable
-    /// storage, errors are reported as by [`Objects::fsync_for`].
+    /// storage, errors are reported as by [`Objects::fsync_for`]; `gets` is as there.
     pub async fn write_for<'a>(
         self: &Arc<Self>,
         handle: u64,
         offset: u64,
         data: impl Into<WriteData<'a>>,
         flags: i32,
-        caller: &mut impl WaitingCaller,
+        mut gets: impl FnMut() -> bool,
     ) -> FsResult<u32> {
         let data = data.into();
         let file = self.file(handle)?;
         self.check_locks(&file, handle)?;
         if !OpenFile::is_direct(flags) {
-            self.report_failure(&file, offset, caller).await?;
+            self.report_to_write(&file, &mut gets).await?;
         }
         let origin = Origin::Call(flags);
-        let write = self.write_by(&file, &[], offset, data, origin, caller);
-        let len = write.await?;
+        let len = self.write_by(&file, &[], offset, data, origin).await?;
+        if !OpenFile::is_direct(flags) && (file.is_sync() || self.config.sync) {
+            self.sync_written(&file, gets).await?;
+        }
         accepted(&file, offset, len);
         Ok(len)
     }
 
-    /// Writes with the credential of whoever opened `file`. If a WRITE fails, the error is reported
-    /// to `file` and to `others`.
+    /// Writes with the credential of whoever opened `file`. If a WRITE fails, the close of `file` and of
+    /// `others` reports the error.
     pub(super) async fn write_by(
         self: &Arc<Self>,
         file: &Arc<OpenFile>,
@@ -152,7 +154,6 @@ impl<N: Nfs3> Objects<N> {
         offset: u64,
         given: WriteData<'_>,
         origin: Origin,
-        caller: &mut impl WaitingCaller,
     ) -> FsResult<u32> {
         let inode = &file.inode;
         let has = |flag| matches!(origin, Origin::Call(flags) if flags & flag != 0);
@@ -238,9 +239,6 @@ impl<N: Nfs3> Objects<N> {
                 }
             }
         };
-        if file.is_sync() || self.config.sync {
-            self.sync_written(file, caller).await?;
-        }
         Ok(written as u32)
     }
 
@@ -298,7 +296,6 @@ impl<N: Nfs3> Objects<N> {
             let now = self.now();
             let most = self.config.dirty_file_bytes;
             let mut alloc = |len| self.pool.alloc(len);
-            inner.release_writers();
             let write_back = inner.write_back();
             let ended_at = write_back.end();
             let cred = &file.cred;
@@ -316,9 +313,7 @@ impl<N: Nfs3> Objects<N> {
             if matches!(accepted, Accepted::All | Accepted::Short(_)) {
                 // Under the lock: a WRITE of this data may fail as soon as it is released.
                 for file in std::iter::once(file).chain(others) {
-                    if !file.writer.wrote.swap(true, Ordering::Relaxed) {
-                        write_back.add_writer(Arc::downgrade(&file.writer));
-                    }
+                    file.told.wrote(&data.errors);
                 }
                 inner.void_reads(offset..end);
             }
@@ -529,7 +524,6 @@ impl<N: Nfs3> Files<N> {
 /// write(2) is told that `len` bytes at the kernel's `offset` are taken.
 fn accepted(file: &OpenFile, offset: u64, len: u32) {
     let len = u64::from(len);
-    file.writer.accepted(offset, len);
     file.inode.gets_pages();
     let mut state = file.inode.state.lock();
     state.kernel_size = state.kernel_size.max(offset.saturating_add(len));

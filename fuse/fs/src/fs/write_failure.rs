@@ -1,77 +1,54 @@
 //! What becomes of errors of WRITE and COMMIT.
 
-use super::clock::Nanos;
+use super::err_seq::By;
 use super::error::{FsError, FsResult};
 use super::failures;
-use super::file::{FileData, FileState};
+use super::file::FileData;
 use super::files::Files;
 use super::inode::Inode;
 use super::open_file::OpenFile;
 use super::unwritten::Unwritten;
-use super::writer::WaitingCaller;
-use nfsrdma_nfs3::{Nfs3, NfsError};
+use crate::named;
+use nfsrdma_nfs3::Nfs3;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 impl<N: Nfs3> Files<N> {
-    /// Fails if data that was written before through `file` is lost, and no write(2) has reported it:
-    /// a program that writes until a disk or a quota is full stops when write(2) fails.
+    /// Fails if data that was written before through `file` is lost, and no write(2) has told it.
     ///
     /// All data is written first, so that one error tells of all that does not fit. With O_SYNC each
-    /// write does that itself.
-    pub(super) async fn report_failure(
+    /// write does that itself. `gets`: whether the program gets the result.
+    pub(super) async fn report_to_write(
         self: &Arc<Self>,
-        file: &Arc<OpenFile>,
-        offset: u64,
-        caller: &mut impl WaitingCaller,
+        file: &OpenFile,
+        gets: impl FnOnce() -> bool,
     ) -> FsResult<()> {
-        if !file.writer.refuses() || file.is_sync() || self.config.sync {
+        if file.error(By::Write).is_none() || file.is_sync() || self.config.sync {
             return Ok(());
         }
         self.write_back(&file.inode, false).await;
-        if !caller.is_waiting() {
-            return Err(NfsError::Interrupted.into());
-        }
-        file.writer.refuse(offset, caller)
+        self.report(file, By::Write, gets)
     }
 
-    /// The error for fsync to report to `caller`, once: of data that was lost since `file` was opened,
-    /// whichever program of its user wrote it: one may put on stable storage what others have written.
-    /// (The errors of other users are theirs.)
-    pub(super) fn report_lost(&self, file: &OpenFile, caller: &impl WaitingCaller) -> FsResult<()> {
-        self.report_own(file, caller)?;
-        let Some(data) = file.inode.data() else {
+    /// The error for a call to report. If the program gets it, the unmount need not tell it.
+    pub(super) fn report(
+        &self,
+        file: &OpenFile,
+        by: By,
+        gets: impl FnOnce() -> bool,
+    ) -> FsResult<()> {
+        let (Some((number, error)), Some(data)) = (file.error(by), file.inode.data()) else {
             return Ok(());
         };
-        let told = file.losses.load(Ordering::Relaxed);
-        let lost_since = |inner: &mut FileState| inner.lost_since(file.cred.uid, told);
-        let (losses, lost) = data.with(|inner| (inner.losses(), lost_since(inner)));
-        if caller.sees_result() {
-            file.losses.store(losses, Ordering::Relaxed);
+        if gets() {
+            file.told.tells(by, number);
+            data.errors.saw(number);
+            self.lost.lock().forget(data.id, number);
         }
-        lost.map_or(Ok(()), Err)
+        Err(error)
     }
 
-    /// The error for a write with O_SYNC to report, once: of data that was written through `file`.
-    pub(super) fn report_own(&self, file: &OpenFile, caller: &impl WaitingCaller) -> FsResult<()> {
-        // Read before: what fails meanwhile is told by the next fsync.
-        let losses = file.inode.losses();
-        let reported = file.writer.report(caller);
-        if reported.is_err() && caller.sees_result() {
-            file.losses.store(losses, Ordering::Relaxed);
-        }
-        reported
-    }
-
-    /// The lines about data that could not be written, which are to be logged at `now`.
-    pub(super) fn failures_due(&self, now: Nanos) -> Vec<String> {
-        let paths = |files: &[u64]| self.names.paths(files.iter().copied());
-        self.failures.lock().due(now, paths)
-    }
-
-    /// Data could not be written: reports the error to each open file that wrote, or keeps it for
-    /// the unmount if none is left.
+    /// Data could not be written. The unmount reports it, unless a program gets the error before.
     pub(super) fn write_failed(
         &self,
         inode: &Inode,
@@ -79,29 +56,29 @@ impl<N: Nfs3> Files<N> {
         ranges: &[Range<u64>],
         error: &FsError,
     ) {
+        let Some(first) = ranges.first() else { return };
         self.shared.stats.write_errors.add(ranges.len() as u64);
         let fileid = inode.fileid;
-        let first = (self.failures.lock()).note(fileid, ranges, error, self.now());
-        if first && let Some(range) = ranges.first() {
+        if self.failures.lock().note(fileid, ranges) {
             let paths = self.names.paths([fileid].into_iter());
-            let line = failures::first_line(paths.get(&fileid), fileid, range, error);
-            tracing::error!("{line}");
+            let file = named::file(paths.get(&fileid), fileid);
+            failures::log(&file, first, error);
         }
         self.contents_lost(inode);
-        let writers: Vec<_> = data.with(|inner| {
-            inner.lose(error);
-            inner.write_back().writers().collect()
-        });
-        let told = !writers.is_empty();
+        let reason = error.to_string();
+        // Locked first, so that whoever gets the error finds the ranges.
+        let mut lost = self.lost.lock();
+        let number = data.errors.record(error);
         for range in ranges {
-            let lost = Unwritten::new(inode.fileid, range.clone(), error.to_string());
-            let lost = Arc::new(lost);
-            for writer in &writers {
-                writer.fail(error, &lost);
-            }
-            if !told || self.is_closing() {
-                self.lose([Arc::unwrap_or_clone(lost)]);
-            }
+            let range = Unwritten::new(fileid, range.clone(), reason.clone());
+            lost.add(data.id, number, range);
         }
+    }
+}
+
+impl OpenFile {
+    /// The error that a call has to tell, and its number.
+    pub(super) fn error(&self, by: By) -> Option<(u64, FsError)> {
+        self.told.due(by, &self.inode.data()?.errors)
     }
 }

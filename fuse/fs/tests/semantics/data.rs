@@ -745,7 +745,7 @@ fn no_mapped_page_is_cut_off_by_a_size_that_may_be_out_of_date() {
         Fate::Done
     });
     let pages = vec![1; LEN];
-    block_on(m.fs.write_mapped(f, 0, &pages[..], &mut ())).unwrap();
+    block_on(m.fs.write_mapped(f, 0, &pages[..])).unwrap();
     m.fsync(f).unwrap();
     assert!(m.server.contents("f").unwrap() == pages);
 }
@@ -779,7 +779,7 @@ fn a_mapped_page_does_not_lengthen_a_file_whose_truncation_was_answered_without_
         });
         let (fs, page) = (m.fs.clone(), [b'm'; 4096]);
         exec::spawn(async move {
-            let written = fs.write_mapped(f, 8192, &page[..], &mut ()).await;
+            let written = fs.write_mapped(f, 8192, &page[..]).await;
             assert_eq!(written.unwrap(), 4096);
             tell.send(()).unwrap();
         });

@@ -60,7 +60,7 @@ impl Program {
             return;
         }
         let done = match (mapped, flags & libc::O_DIRECT) {
-            (true, _) => block_on(fs.write_mapped(self.handle, at, &bytes, &mut ())),
+            (true, _) => block_on(fs.write_mapped(self.handle, at, &bytes)),
             (false, 0) => match fs.write_cached(self.handle, at, &bytes, flags) {
                 Some(done) => done,
                 None => block_on(fs.write(self.handle, at, &bytes, flags)),

@@ -1,0 +1,175 @@
+//! The errors of writing one file, as Linux counts them (errseq_t, docs.kernel.org/core-api/errseq.html).
+//!
+//! The file has one sequence of errors, whoever wrote. Each open file keeps the number of the last error
+//! that it has told, and so tells each error by itself, whatever other open files have told. An error that
+//! nobody has seen is also told by files that are opened later.
+
+use super::error::FsError;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+#[derive(Debug, Default)]
+pub(super) struct ErrSeq {
+    /// The number of the last error; 0: there was none.
+    last: AtomicU64,
+    /// The number of the last error that a program has seen.
+    seen: AtomicU64,
+    error: Mutex<Option<FsError>>,
+}
+
+impl ErrSeq {
+    /// Data could not be written. Returns the number of the error.
+    pub(super) fn record(&self, error: &FsError) -> u64 {
+        let mut last_error = self.error.lock();
+        *last_error = Some(error.clone());
+        self.last.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// The last error and its number, unless that is `told` or less.
+    pub(super) fn after(&self, told: u64) -> Option<(u64, FsError)> {
+        if self.last.load(Ordering::SeqCst) <= told {
+            return None;
+        }
+        let error = self.error.lock();
+        let number = self.last.load(Ordering::SeqCst);
+        error.clone().map(|error| (number, error))
+    }
+
+    pub(super) fn saw(&self, number: u64) {
+        self.seen.fetch_max(number, Ordering::SeqCst);
+    }
+}
+
+/// A call that tells errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum By {
+    /// fsync(2), or write(2) with O_SYNC.
+    Fsync,
+    Write,
+    Close,
+}
+
+/// What an open file has told of its file's [`ErrSeq`], by numbers of errors.
+///
+/// Only fsync(2) takes an error away. write(2) tells it once, so that a program that writes until the disk
+/// is full ends; but to write again what was refused does not bring back what was accepted before and is
+/// lost, and of a long write(2) the kernel may drop the error of the rest. close(2) leaves it as Linux's
+/// NFS client does: it may be that of a child, which nobody looks at.
+#[derive(Debug)]
+pub(super) struct Told {
+    /// By fsync(2), or somebody had seen it when the file was opened.
+    by_fsync: AtomicU64,
+    /// By write(2) or fsync(2).
+    by_write: AtomicU64,
+    /// The last error when data was first written through the open file since its last fsync(2): write(2)
+    /// and close(2) tell no earlier one, and without such data none.
+    since: AtomicU64,
+}
+
+/// [`Told::since`] without data.
+const NEVER: u64 = u64::MAX;
+
+impl Told {
+    /// For a file that is opened now.
+    pub(super) fn new(errors: Option<&ErrSeq>) -> Self {
+        let seen = errors.map_or(0, |errors| errors.seen.load(Ordering::SeqCst));
+        Told {
+            by_fsync: AtomicU64::new(seen),
+            by_write: AtomicU64::new(seen),
+            since: AtomicU64::new(NEVER),
+        }
+    }
+
+    /// Data was written through the open file. Call it before that can fail.
+    pub(super) fn wrote(&self, errors: &ErrSeq) {
+        if self.since.load(Ordering::SeqCst) == NEVER {
+            let last = errors.last.load(Ordering::SeqCst);
+            self.since.fetch_min(last, Ordering::SeqCst);
+        }
+    }
+
+    /// fsync(2) is about to tell what failed so far. Returns a number for [`Told::not_synced`].
+    pub(super) fn syncs(&self) -> u64 {
+        self.since.swap(NEVER, Ordering::SeqCst)
+    }
+
+    /// No program may have got what fsync(2) told.
+    pub(super) fn not_synced(&self, since: u64) {
+        self.since.fetch_min(since, Ordering::SeqCst);
+    }
+
+    /// The error that a call has to tell, and its number.
+    pub(super) fn due(&self, by: By, errors: &ErrSeq) -> Option<(u64, FsError)> {
+        let [by_fsync, by_write, since] =
+            [&self.by_fsync, &self.by_write, &self.since].map(|of| of.load(Ordering::SeqCst));
+        errors.after(match by {
+            By::Fsync => by_fsync,
+            By::Write => by_write.max(since),
+            By::Close => by_fsync.max(since),
+        })
+    }
+
+    /// A program got the error with this number.
+    pub(super) fn tells(&self, by: By, number: u64) {
+        if by == By::Fsync {
+            self.by_fsync.fetch_max(number, Ordering::SeqCst);
+        }
+        if by != By::Close {
+            self.by_write.fetch_max(number, Ordering::SeqCst);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_writes_is_told_of_what_fails_from_then_on_until_it_syncs() {
+        let errors = ErrSeq::default();
+        errors.record(&FsError::NoMemory);
+        let told = Told::new(Some(&errors));
+        let numbers = || {
+            let of = [By::Fsync, By::Write, By::Close].map(|by| told.due(by, &errors));
+            of.map(|of| of.map_or(0, |of| of.0))
+        };
+        assert_eq!(numbers(), [1, 0, 0], "it has written nothing");
+        told.wrote(&errors);
+        assert_eq!(numbers(), [1, 0, 0], "it has lost nothing");
+        errors.record(&FsError::NoMemory);
+        told.wrote(&errors);
+        assert_eq!(numbers(), [2, 2, 2]);
+        told.tells(By::Write, 2);
+        assert_eq!(numbers(), [2, 0, 2]);
+        let since = told.syncs();
+        assert_eq!(numbers(), [2, 0, 0]);
+        told.not_synced(since);
+        assert_eq!(numbers(), [2, 0, 2]);
+        told.syncs();
+        told.tells(By::Fsync, 2);
+        errors.record(&FsError::NoMemory);
+        assert_eq!(numbers(), [3, 0, 0]);
+    }
+
+    #[test]
+    fn each_open_file_has_each_error_once_and_a_later_one_what_nobody_saw() {
+        let errors = ErrSeq::default();
+        let opened = || Told::new(Some(&errors)).by_fsync.into_inner();
+        let first = opened();
+        assert!(errors.after(first).is_none());
+        errors.record(&FsError::NoMemory);
+        let later = opened();
+        for told in [first, later] {
+            assert_eq!(errors.after(told).unwrap().0, 1);
+        }
+        errors.saw(1);
+        assert!(errors.after(opened()).is_none(), "somebody saw it");
+        assert!(errors.after(later).is_some(), "it has told nothing yet");
+        // Only the last of several is told.
+        errors.record(&FsError::NoMemory);
+        errors.record(&FsError::Ended);
+        let (number, error) = errors.after(1).unwrap();
+        assert!(number == 3 && matches!(error, FsError::Ended));
+        assert!(errors.after(number).is_none());
+    }
+}
