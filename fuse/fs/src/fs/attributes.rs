@@ -10,7 +10,7 @@ use super::files::Files;
 use super::inode::{Inode, ROOT, Stamp};
 use super::inode_flags::Flag;
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError, own_credential};
-use nfsrdma_xdr::nfs3::{Attributes, FsstatOk, Status};
+use nfsrdma_xdr::nfs3::{Attributes, FileType, FsstatOk, Status};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -116,14 +116,6 @@ impl<N: Nfs3> Files<N> {
         Ok((self.visible_attributes(&inode, attributes), ttl))
     }
 
-    pub(super) fn unheard(&self, inode: &Inode) {
-        inode.state.lock().unheard();
-        if let Some(kernel) = self.change_context.kernel.get() {
-            kernel.invalidate_attributes(inode.nodeid);
-        }
-        self.drop_kernel_data(inode);
-    }
-
     /// The kernel did not get attributes that it was to be given, because the caller was killed. It
     /// still has older ones, and what they belong to.
     pub fn attributes_unheard(&self, nodeid: u64) {
@@ -182,6 +174,48 @@ impl<N: Nfs3> Files<N> {
             Some(attributes) => Ok(attributes),
             None => self.fetch(cred, inode).await,
         }
+    }
+
+    /// Close-to-open: has the server confirm what is cached of a file or directory, or drops it.
+    /// `since` is when the open began. Mostly the reply to ACCESS has confirmed it already.
+    pub(super) async fn revalidate(
+        self: &Arc<Self>,
+        cred: &Cred,
+        inode: &Arc<Inode>,
+        since: Stamp,
+    ) -> FsResult<()> {
+        let verified = || inode.state.lock().verified_since(since);
+        if verified() {
+            return Ok(());
+        }
+        if inode.is_dir() {
+            if !inode.state.lock().is_unverified() {
+                self.fetch(cred, inode).await?;
+            }
+            if !verified() {
+                // The names go with their epoch; the reply makes the kernel drop its listing.
+                inode.state.lock().renew_epoch();
+                self.expire_names_in(inode);
+            }
+            return Ok(());
+        }
+        if inode.kind != FileType::Regular {
+            return Ok(());
+        }
+        if self.may_be_cached(inode) {
+            // Own changes were under way, or replies overtook each other.
+            if !inode.state.lock().is_unverified() {
+                self.write_back(inode, false).await;
+                self.fetch(cred, inode).await?;
+            }
+            if !verified() {
+                inode.state.lock().renew_epoch();
+                self.contents_changed(inode);
+            }
+        } else {
+            inode.state.lock().renew_epoch();
+        }
+        Ok(())
     }
 
     pub async fn readlink(&self, cred: &Cred, nodeid: u64) -> FsResult<Vec<u8>> {

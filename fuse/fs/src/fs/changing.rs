@@ -5,25 +5,25 @@
 //! the reply (RFC 1813 section 2.6) and decides whether this mount alone has changed the object. If
 //! not, the cached contents are dropped, here and in the kernel ([`Files::follow`]). [`Change`] ends a
 //! change even if its future is dropped. Where a server gives no pre-operation attributes, a
-//! GETATTR is sent ahead of the first of several WRITEs instead. Calls that this machine could not
-//! send for lack of memory are made again on a `hard` mount ([`Server::again`](super::server::Server::again)).
+//! GETATTR is sent ahead of the first of several WRITEs instead.
 
 use super::change_context::KernelCache;
 use super::error::FsResult;
 use super::files::Files;
-use super::inode::{Inode, Kind, Outcome, Stamp};
+use super::inode::{Inode, Kind, Outcome, ROOT, Stamp};
 use super::inode_flags::Flag;
 use super::open_file::Opened;
 use super::outdated::drop_outdated;
-use nfsrdma_nfs3::{Cred, Nfs3, NfsError, NfsResult, ReadDone, WriteDone};
+use nfsrdma_nfs3::{Cred, Nfs3, NfsError, NfsResult, WriteDone};
+use nfsrdma_rdma::Buf;
 use nfsrdma_rdma::contract::Segs;
-use nfsrdma_rdma::{Buf, BufMut};
 use nfsrdma_rpcrdma::abandon::is_abandoned;
 use nfsrdma_xdr::nfs3::{Attributes, FileType, Stable, Verifier, WccData};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
+use std::time::Duration;
 
 /// A change by this mount that is under way. Dropping it ends the change as failed.
 pub(super) struct Change<'a, N: Nfs3> {
@@ -140,7 +140,7 @@ impl<N: Nfs3> Files<N> {
     }
 
     /// Whether contents of `inode` are cached, here or in the kernel.
-    fn may_be_cached(&self, inode: &Inode) -> bool {
+    pub(super) fn may_be_cached(&self, inode: &Inode) -> bool {
         if inode.state.lock().attributes().is_none() {
             return false;
         }
@@ -179,6 +179,48 @@ impl<N: Nfs3> Files<N> {
             }
         };
         self.follow(inode, outcome);
+    }
+
+    /// Applies the attributes in the reply to a call that was sent at `stamp`. Returns true if the
+    /// reply may be older than the attributes already known: file data in it must not be cached.
+    pub(super) fn apply_post_op_attr(
+        &self,
+        inode: &Arc<Inode>,
+        stamp: Stamp,
+        attributes: Option<&Attributes>,
+    ) -> bool {
+        let Some(attributes) = attributes else {
+            return false;
+        };
+        if attributes.kind != inode.kind {
+            // A handle names one object for ever, and an object keeps its type.
+            if let Some(more) = self
+                .other_types
+                .lock()
+                .event(Duration::from_nanos(self.now()))
+            {
+                let paths = self.names.paths([inode.fileid].into_iter());
+                let path = paths.get(&inode.fileid).map_or("an object", String::as_str);
+                tracing::warn!(
+                    "the server says that {path} (file {}) is of another type than before, which it must not \
+                     say of one handle, and {more} more such answers: see the server's log",
+                    inode.fileid
+                );
+            }
+            return false;
+        }
+        inode.mark_valid();
+        self.export.answered();
+        if inode.nodeid == ROOT && !self.fsid_known.load(Ordering::Relaxed) {
+            self.table.set_fsid(attributes.fsid);
+            self.fsid_known.store(true, Ordering::Relaxed);
+        }
+        let outcome = {
+            let mut state = inode.state.lock();
+            state.apply(stamp, attributes, self.now(), self.times(inode.kind))
+        };
+        self.follow(inode, outcome);
+        outcome.ambiguous
     }
 
     /// Invalidates what is out of date according to a reply's attributes, here and in the kernel.
@@ -242,6 +284,14 @@ impl<N: Nfs3> Files<N> {
         }
     }
 
+    pub(super) fn unheard(&self, inode: &Inode) {
+        inode.state.lock().unheard();
+        if let Some(kernel) = self.change_context.kernel.get() {
+            kernel.invalidate_attributes(inode.nodeid);
+        }
+        self.drop_kernel_data(inode);
+    }
+
     /// As [`Objects::open_unheard`](super::objects::Objects::open_unheard), for an OPENDIR.
     pub fn opendir_unheard(&self, nodeid: u64, opened: &Opened) {
         if let Some(dir) = self.table.get(nodeid).filter(|_| !opened.keep_cache) {
@@ -264,48 +314,6 @@ impl<N: Nfs3> Files<N> {
         {
             self.unheard(inode);
         }
-    }
-
-    /// Close-to-open: has the server confirm what is cached of a file or directory, or drops it.
-    /// `since` is when the open began. Mostly the reply to ACCESS has confirmed it already.
-    pub(super) async fn revalidate(
-        self: &Arc<Self>,
-        cred: &Cred,
-        inode: &Arc<Inode>,
-        since: Stamp,
-    ) -> FsResult<()> {
-        let verified = || inode.state.lock().verified_since(since);
-        if verified() {
-            return Ok(());
-        }
-        if inode.is_dir() {
-            if !inode.state.lock().is_unverified() {
-                self.fetch(cred, inode).await?;
-            }
-            if !verified() {
-                // The names go with their epoch; the reply makes the kernel drop its listing.
-                inode.state.lock().renew_epoch();
-                self.expire_names_in(inode);
-            }
-            return Ok(());
-        }
-        if inode.kind != FileType::Regular {
-            return Ok(());
-        }
-        if self.may_be_cached(inode) {
-            // Own changes were under way, or replies overtook each other.
-            if !inode.state.lock().is_unverified() {
-                self.write_back(inode, false).await;
-                self.fetch(cred, inode).await?;
-            }
-            if !verified() {
-                inode.state.lock().renew_epoch();
-                self.contents_changed(inode);
-            }
-        } else {
-            inode.state.lock().renew_epoch();
-        }
-        Ok(())
     }
 
     /// Sends WRITE and applies its wcc_data. Where the server gives no pre-operation attributes, a
@@ -394,33 +402,6 @@ impl<N: Nfs3> Files<N> {
                         return Err(error);
                     }
                 }
-            }
-        }
-    }
-
-    /// Sends READ into `sink`. If this machine could not send it, repeats it with new buffers.
-    pub(super) async fn read_again(
-        self: &Arc<Self>,
-        cred: &Cred,
-        inode: &Arc<Inode>,
-        offset: u64,
-        sink: Segs<BufMut>,
-    ) -> FsResult<ReadDone> {
-        let sizes: Vec<usize> = sink.iter().map(|buf| buf.len()).collect();
-        let (mut sink, mut tries) = (sink, 0);
-        loop {
-            let error = match self.nfs.read(cred, &inode.handle, offset, sink).await {
-                Ok(done) => return Ok(done),
-                Err(error) => error,
-            };
-            if !self.again(&error, &mut tries).await {
-                return Err(self.note_error(inode, error));
-            }
-            sink = Segs::new();
-            for &size in &sizes {
-                let mut buf = self.alloc(size).await?;
-                buf.resize(size);
-                sink.push(buf);
             }
         }
     }

@@ -10,7 +10,7 @@ use super::error::{FsError, FsResult};
 use super::export::Export;
 use super::failures::FailureLog;
 use super::file::FileData;
-use super::inode::{Inode, ROOT, Stamp};
+use super::inode::Inode;
 use super::inode_flags::Flag;
 use super::inode_table::Table;
 use super::names::Names;
@@ -51,7 +51,7 @@ pub struct Files<N> {
     pub(super) export: Export,
     pub(super) superuser: Superuser,
     /// Replies about objects of another type.
-    other_types: Mutex<Throttle<Duration>>,
+    pub(super) other_types: Mutex<Throttle<Duration>>,
     pub(super) change_context: ChangeContext,
     /// Notified when a hidden name was removed, or a call that might remove a last name has ended.
     pub(super) removed: Notify,
@@ -117,48 +117,6 @@ impl<N: Nfs3> Files<N> {
             let epoch = inode.state.lock().epoch;
             FileData::new(id, epoch, &self.shared)
         })
-    }
-
-    /// Applies the attributes in the reply to a call that was sent at `stamp`. Returns true if the
-    /// reply may be older than the attributes already known: file data in it must not be cached.
-    pub(super) fn apply_post_op_attr(
-        &self,
-        inode: &Arc<Inode>,
-        stamp: Stamp,
-        attributes: Option<&Attributes>,
-    ) -> bool {
-        let Some(attributes) = attributes else {
-            return false;
-        };
-        if attributes.kind != inode.kind {
-            // A handle names one object for ever, and an object keeps its type.
-            if let Some(more) = self
-                .other_types
-                .lock()
-                .event(Duration::from_nanos(self.now()))
-            {
-                let paths = self.names.paths([inode.fileid].into_iter());
-                let path = paths.get(&inode.fileid).map_or("an object", String::as_str);
-                tracing::warn!(
-                    "the server says that {path} (file {}) is of another type than before, which it must not \
-                     say of one handle, and {more} more such answers: see the server's log",
-                    inode.fileid
-                );
-            }
-            return false;
-        }
-        inode.mark_valid();
-        self.export.answered();
-        if inode.nodeid == ROOT && !self.fsid_known.load(Ordering::Relaxed) {
-            self.table.set_fsid(attributes.fsid);
-            self.fsid_known.store(true, Ordering::Relaxed);
-        }
-        let outcome = {
-            let mut state = inode.state.lock();
-            state.apply(stamp, attributes, self.now(), self.times(inode.kind))
-        };
-        self.follow(inode, outcome);
-        outcome.ambiguous
     }
 
     /// Notes what an error of a call on `inode` shows (a stale handle, a refusal), and converts it.

@@ -27,6 +27,7 @@ mod export;
 mod failures;
 mod file;
 mod files;
+mod flush;
 mod flushes;
 mod hidden;
 mod inode;

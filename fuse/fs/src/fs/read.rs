@@ -22,7 +22,7 @@ use super::open_file::OpenFile;
 use super::outdated::current_size;
 use crate::cache::{MAX_PIECE, Piece};
 use futures_util::future::join_all;
-use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
+use nfsrdma_nfs3::{Cred, Nfs3, NfsError, ReadDone};
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
 use nfsrdma_rpcrdma::exec;
@@ -294,6 +294,33 @@ impl<N: Nfs3> Files<N> {
         });
         data.lend(lent.into_iter());
         eof
+    }
+
+    /// Sends READ into `sink`. If this machine could not send it, repeats it with new buffers.
+    async fn read_again(
+        self: &Arc<Self>,
+        cred: &Cred,
+        inode: &Arc<Inode>,
+        offset: u64,
+        sink: Segs<BufMut>,
+    ) -> FsResult<ReadDone> {
+        let sizes: Vec<usize> = sink.iter().map(|buf| buf.len()).collect();
+        let (mut sink, mut tries) = (sink, 0);
+        loop {
+            let error = match self.nfs.read(cred, &inode.handle, offset, sink).await {
+                Ok(done) => return Ok(done),
+                Err(error) => error,
+            };
+            if !self.again(&error, &mut tries).await {
+                return Err(self.note_error(inode, error));
+            }
+            sink = Segs::new();
+            for &size in &sizes {
+                let mut buf = self.alloc(size).await?;
+                buf.resize(size);
+                sink.push(buf);
+            }
+        }
     }
 
     async fn read_call(

@@ -3,39 +3,23 @@
 //! A buffered write is copied into blocks of the cache and answered at once (`write_cached`).
 //! `write` waits where that is impossible: the limit of dirty memory is reached, the buffer pool is
 //! empty, the file is being flushed, or it has another user's data that is not on stable storage.
-//! The file's `WriteBack` keeps the state of each byte and names the next action, which this file
-//! carries out: a WRITE (RFC 1813 section 3.3.7) is sent as soon as `wtmax` bytes are dirty,
-//! several at a time, but with about half of the server's credits at most, so that READs and
-//! LOOKUPs do not queue behind a flush. The reply makes the bytes unstable or clean. If the WRITE
-//! fails, its data is dropped, and the error is recorded in the file, to be returned by the next write(2),
-//! fsync(2) or close(2) of each open file ([`super::err_seq`]).
+//! From there `flush.rs` sends it. If that fails, the error is recorded in the file, to be returned by the
+//! next write(2), fsync(2) or close(2) of each open file ([`super::err_seq`]).
 //! O_DIRECT writes bypass the cache ([`super::direct_write`]).
 
 use super::changing::not_abandoned;
 use super::err_seq::By;
 use super::error::{FsError, FsResult};
-use super::file::{FileData, FileState};
-use super::files::Files;
-use super::inode::Inode;
 use super::objects::Objects;
 use super::open_file::OpenFile;
 use super::outdated::size_with;
 use super::server::MemoryWait;
 use super::write_place::{Origin, Place};
-use crate::cache::{
-    Accepted, Action, Goal, MAX_PIECE, Turn, Verdict, WriteCall, WriteData, WriteJob, WriteLimits,
-};
-use nfsrdma_nfs3::{Cred, Nfs3, NfsError, WriteDone};
-use nfsrdma_rpcrdma::exec;
-use nfsrdma_xdr::nfs3::Stable;
-use std::ops::Range;
+use crate::cache::{Accepted, Goal, Turn, WriteData};
+use nfsrdma_nfs3::Nfs3;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How many files [`Files::relieve`] writes back at a time.
-const RELIEVED: usize = 16;
-/// The most files among which it looks for them.
-const LOOKED_AT: usize = 1024;
 /// After so many pauses in which a flush has made no progress, pages of a mapping become part of it:
 /// the kernel waits for them, and with it, uninterruptibly, a program that closes the file. A server
 /// that does not answer must not keep that.
@@ -339,185 +323,6 @@ impl<N: Nfs3> Objects<N> {
             Accepted::Wait | Accepted::Full | Accepted::OtherUser => {}
         }
         Ok(result)
-    }
-}
-
-impl<N: Nfs3> Files<N> {
-    /// The limits for the WRITEs of a file now. Half of the server's credits are left to READs and to
-    /// calls on names, which would otherwise wait for the WRITEs of a flush.
-    pub(super) fn write_limits(&self) -> WriteLimits {
-        let calls = self.shared.calls.load(Ordering::Relaxed);
-        let most = (calls / 2).clamp(1, self.config.write_parallel.max(1));
-        let wtmax = self.limits().wtmax.max(1);
-        let dirty = self.shared.dirty.load(Ordering::Relaxed);
-        WriteLimits {
-            wtmax,
-            free: most.saturating_sub(self.shared.writes.load(Ordering::Relaxed)),
-            most_bytes: (self.config.dirty_bytes as u64 / 4).max(u64::from(wtmax)),
-            dirty_file_bytes: self.config.dirty_file_bytes,
-            crowded: dirty > self.config.dirty_bytes / 2,
-        }
-    }
-
-    /// Starts the WRITEs that `goal` asks for, which is [`Goal::Full`] or [`Goal::Started`].
-    pub(super) fn start_writes(
-        self: &Arc<Self>,
-        inode: &Arc<Inode>,
-        data: &Arc<FileData>,
-        goal: Goal,
-    ) {
-        loop {
-            let action = data.with(|inner| {
-                let limits = self.write_limits();
-                inner.write_back().next(goal, &limits)
-            });
-            match action {
-                Action::Write(call) => self.spawn_write(inode, call),
-                Action::Again => {}
-                _ => break,
-            }
-        }
-    }
-
-    /// Sends a WRITE without waiting for its reply.
-    pub(super) fn spawn_write(self: &Arc<Self>, inode: &Arc<Inode>, call: WriteCall<Cred>) {
-        let (fs, inode) = (self.clone(), inode.clone());
-        exec::spawn(async move {
-            let WriteCall { job, cred, stable } = call;
-            fs.run_write(&cred, &inode, job, stable).await;
-        });
-    }
-
-    /// Starts to write and commit data because memory is short. It takes a few files at a time, and
-    /// the next ones when it is called again.
-    pub(super) fn relieve(self: &Arc<Self>) {
-        let files: Vec<_> = {
-            let files = self.unsafe_files.lock();
-            let from = self.relieved.load(Ordering::Relaxed);
-            let (mut next, mut last) = (Vec::new(), 0);
-            for (&id, inode) in files.in_turn(from).take(LOOKED_AT) {
-                last = id + 1;
-                // Where the server answers FILE_SYNC, most of the files may have nothing to do.
-                let busy = |data: &Arc<FileData>| data.with(|inner| !inner.is_safe());
-                if inode.data().is_some_and(busy) {
-                    next.push(inode.clone());
-                }
-                if next.len() == RELIEVED {
-                    break;
-                }
-            }
-            self.relieved.store(last, Ordering::Relaxed);
-            next
-        };
-        for inode in files {
-            if let Some(data) = inode.data() {
-                self.start_writes(&inode, data, Goal::Started);
-                self.start_commit(&inode, data, 1);
-            }
-        }
-    }
-
-    /// Sends a COMMIT if at least `least` bytes are unstable, which makes them evictable.
-    fn start_commit(self: &Arc<Self>, inode: &Arc<Inode>, data: &Arc<FileData>, least: usize) {
-        let cred = loop {
-            match data.with(|inner| inner.write_back().commit_of(least as u64)) {
-                Action::Commit(cred) => break cred,
-                Action::Again => {}
-                _ => return,
-            }
-        };
-        let (fs, inode) = (self.clone(), inode.clone());
-        exec::spawn(async move {
-            let data = fs.data(&inode).clone();
-            fs.run_commit(&cred, &inode, &data).await;
-        });
-    }
-
-    /// Sends a WRITE, and does what follows from its reply.
-    pub(super) async fn run_write(
-        self: &Arc<Self>,
-        cred: &Cred,
-        inode: &Arc<Inode>,
-        job: WriteJob,
-        stable: Stable,
-    ) {
-        /// If the future is dropped, the data of its WRITE is dirty again.
-        struct End<'a>(&'a FileData, Range<u64>);
-        impl Drop for End<'_> {
-            fn drop(&mut self) {
-                self.0
-                    .with(|inner| inner.write_back().write_ended(self.1.clone()));
-                self.0.changed.notify_waiters();
-            }
-        }
-        let data = self.data(inode);
-        let sent = job.offset..job.offset + u64::from(job.len);
-        let mut end = End(data, sent.clone());
-        self.shared.stats.writes_sent.add(1);
-        let busy = self.shared.busy();
-        let answer = self
-            .write_call(cred, inode, job.offset, job.data, stable)
-            .await;
-        let in_vain = |done: &WriteDone| {
-            let weaker = stable == Stable::FileSync && done.committed != Stable::FileSync;
-            weaker && data.with(|inner| inner.write_back().restarts_too_often())
-        };
-        let answer = match answer {
-            Ok(done) if in_vain(&done) => {
-                let habit = "it does not put on stable storage what it is told to";
-                Err(NfsError::PeerMisbehaved(habit.into()))
-            }
-            answer => answer,
-        };
-        match answer {
-            Ok(done) => {
-                let count = done.count.min(job.len);
-                let verdict = data.with(|inner| {
-                    // A READ that is under way may return the old data, and it must not be cached
-                    // even if the block is dropped before.
-                    inner.void_reads(sent.clone());
-                    inner
-                        .write_back()
-                        .write_answered(sent, count, done.committed, done.verifier)
-                });
-                end.1 = 0..0;
-                if verdict == Verdict::Restarted {
-                    self.suspect_locks();
-                }
-            }
-            Err(error) => {
-                let error = self.note_error(inode, error);
-                data.with(|inner| inner.write_back().write_failed(sent.clone()));
-                end.1 = 0..0;
-                self.write_failed(inode, data, &[sent], &error);
-            }
-        }
-        drop(end);
-        drop(busy);
-        // There is room for another full WRITE now.
-        self.start_writes(inode, data, Goal::Full);
-        // The clean blocks may be dropped now.
-        self.shared.budget.make_room(0);
-        let all = self.shared.uncommitted.load(Ordering::Relaxed);
-        if all > self.config.cache_bytes / 4 {
-            self.start_commit(inode, data, self.config.cache_bytes / 32);
-        } else if data.with(|inner| self.behind(inner)).is_some() {
-            self.start_commit(inode, data, self.stream_bytes() as usize);
-        }
-    }
-
-    /// Bytes of a long sequential run of writes that stay cached.
-    fn stream_bytes(&self) -> u64 {
-        self.config.cache_bytes as u64 / 8
-    }
-
-    /// The part of a long sequential run of writes that is dropped once the server has it: all but
-    /// its beginning and the block in which it continues. If it were kept, it would evict the
-    /// blocks of other files, though it is hardly ever read again.
-    pub(super) fn behind(&self, inner: &mut FileState) -> Option<Range<u64>> {
-        let run = inner.pages().run();
-        let left = run.start + self.stream_bytes()..run.end / MAX_PIECE * MAX_PIECE;
-        (left.start < left.end).then_some(left)
     }
 }
 

@@ -11,25 +11,8 @@ use super::unwritten::Unwritten;
 use crate::named;
 use nfsrdma_nfs3::Nfs3;
 use std::ops::Range;
-use std::sync::Arc;
 
 impl<N: Nfs3> Files<N> {
-    /// Fails if data that was written before through `file` is lost, and no write(2) has told it.
-    ///
-    /// All data is written first, so that one error tells of all that does not fit. With O_SYNC each
-    /// write does that itself. `gets`: whether the program gets the result.
-    pub(super) async fn report_to_write(
-        self: &Arc<Self>,
-        file: &OpenFile,
-        gets: impl FnOnce() -> bool,
-    ) -> FsResult<()> {
-        if file.error(By::Write).is_none() || file.is_sync() || self.config.sync {
-            return Ok(());
-        }
-        self.write_back(&file.inode, false).await;
-        self.report(file, By::Write, gets)
-    }
-
     /// The error for a call to report. If the program gets it, the unmount need not tell it.
     pub(super) fn report(
         &self,

@@ -1,0 +1,439 @@
+//! Write-back: dirty data goes to the server, and onto its stable storage (RFC 1813 sections 3.3.7, 3.3.21
+//! and 4.11).
+//!
+//! The file's `WriteBack` keeps the state of each byte and names the next action, which this file carries
+//! out: a WRITE is sent as soon as `wtmax` bytes are dirty, several at a time, but with about half of the
+//! server's credits at most, so that READs and LOOKUPs do not queue behind a flush. The reply makes the
+//! bytes unstable or clean. If the WRITE fails, its data is dropped, and the error is recorded.
+//! `write_back` starts WRITEs, waits for their replies, and sends a COMMIT, until nothing is dirty or
+//! unstable. If the COMMIT returns another write verifier than the WRITEs, the server has restarted, and
+//! `WriteBack` makes the data dirty again.
+
+use super::file::{FileData, FileState};
+use super::files::Files;
+use super::flushes::Part;
+use super::inode::Inode;
+use super::unsafe_files::Hold;
+use super::unwritten::Unwritten;
+use crate::cache::{Action, Goal, MAX_PIECE, Verdict, WriteCall, WriteJob, WriteLimits};
+use crate::sync::Mutex;
+use futures_util::future::join_all;
+use nfsrdma_nfs3::{Cred, Nfs3, NfsError, WriteDone};
+use nfsrdma_rpcrdma::exec;
+use nfsrdma_xdr::nfs3::Stable;
+use std::ops::Range;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// How many files [`Files::relieve`] writes back at a time.
+const RELIEVED: usize = 16;
+/// The most files among which it looks for them.
+const LOOKED_AT: usize = 1024;
+/// The most files that are written back at the same time.
+const FILES_AT_A_TIME: usize = 8;
+
+/// While this lives, programs' writes to the file wait.
+struct Flushing<'a>(&'a FileData);
+
+impl<'a> Flushing<'a> {
+    fn new(data: &'a FileData) -> Self {
+        data.with(|inner| inner.write_back().begin_flush());
+        Flushing(data)
+    }
+}
+
+impl Drop for Flushing<'_> {
+    fn drop(&mut self) {
+        self.0.with(|inner| inner.write_back().end_flush());
+        self.0.changed.notify_waiters();
+    }
+}
+
+/// The flush that does the work of all with the same goal, until this is dropped.
+struct Leading<'a> {
+    data: &'a FileData,
+    commit: bool,
+    reached: bool,
+}
+
+impl<'a> Leading<'a> {
+    /// Waits for the flush that leads, if there is one. `None`: it has done the work.
+    async fn begin(data: &'a FileData, commit: bool) -> Option<Self> {
+        let mut since = None;
+        loop {
+            let mut ended = pin!(data.flushed.notified());
+            ended.as_mut().enable();
+            match data.with(|inner| inner.flushes().part(commit, since)) {
+                Part::Lead => break,
+                Part::Done => return None,
+                Part::Wait(number) => since = Some(number),
+            }
+            ended.await;
+        }
+        let reached = false;
+        Some(Leading {
+            data,
+            commit,
+            reached,
+        })
+    }
+}
+
+impl Drop for Leading<'_> {
+    fn drop(&mut self) {
+        let (commit, reached) = (self.commit, self.reached);
+        self.data.with(|inner| {
+            // Pages of a mapping may have come since: whoever waits may have waited for them.
+            let has_all = match commit {
+                true => inner.is_safe(),
+                false => !inner.write_back().is_dirty(),
+            };
+            let reached = reached && has_all;
+            inner.flushes().end(commit, reached);
+        });
+        self.data.flushed.notify_waiters();
+    }
+}
+
+impl<N: Nfs3> Files<N> {
+    /// The limits for the WRITEs of a file now. Half of the server's credits are left to READs and to
+    /// calls on names, which would otherwise wait for the WRITEs of a flush.
+    pub(super) fn write_limits(&self) -> WriteLimits {
+        let calls = self.shared.calls.load(Ordering::Relaxed);
+        let most = (calls / 2).clamp(1, self.config.write_parallel.max(1));
+        let wtmax = self.limits().wtmax.max(1);
+        let dirty = self.shared.dirty.load(Ordering::Relaxed);
+        WriteLimits {
+            wtmax,
+            free: most.saturating_sub(self.shared.writes.load(Ordering::Relaxed)),
+            most_bytes: (self.config.dirty_bytes as u64 / 4).max(u64::from(wtmax)),
+            dirty_file_bytes: self.config.dirty_file_bytes,
+            crowded: dirty > self.config.dirty_bytes / 2,
+        }
+    }
+
+    /// Starts the WRITEs that `goal` asks for, which is [`Goal::Full`] or [`Goal::Started`].
+    pub(super) fn start_writes(
+        self: &Arc<Self>,
+        inode: &Arc<Inode>,
+        data: &Arc<FileData>,
+        goal: Goal,
+    ) {
+        loop {
+            let action = data.with(|inner| {
+                let limits = self.write_limits();
+                inner.write_back().next(goal, &limits)
+            });
+            match action {
+                Action::Write(call) => self.spawn_write(inode, call),
+                Action::Again => {}
+                _ => break,
+            }
+        }
+    }
+
+    /// Sends a WRITE without waiting for its reply.
+    pub(super) fn spawn_write(self: &Arc<Self>, inode: &Arc<Inode>, call: WriteCall<Cred>) {
+        let (fs, inode) = (self.clone(), inode.clone());
+        exec::spawn(async move {
+            let WriteCall { job, cred, stable } = call;
+            fs.run_write(&cred, &inode, job, stable).await;
+        });
+    }
+
+    /// Starts to write and commit data because memory is short. It takes a few files at a time, and
+    /// the next ones when it is called again.
+    pub(super) fn relieve(self: &Arc<Self>) {
+        let files: Vec<_> = {
+            let files = self.unsafe_files.lock();
+            let from = self.relieved.load(Ordering::Relaxed);
+            let (mut next, mut last) = (Vec::new(), 0);
+            for (&id, inode) in files.in_turn(from).take(LOOKED_AT) {
+                last = id + 1;
+                // Where the server answers FILE_SYNC, most of the files may have nothing to do.
+                let busy = |data: &Arc<FileData>| data.with(|inner| !inner.is_safe());
+                if inode.data().is_some_and(busy) {
+                    next.push(inode.clone());
+                }
+                if next.len() == RELIEVED {
+                    break;
+                }
+            }
+            self.relieved.store(last, Ordering::Relaxed);
+            next
+        };
+        for inode in files {
+            if let Some(data) = inode.data() {
+                self.start_writes(&inode, data, Goal::Started);
+                self.start_commit(&inode, data, 1);
+            }
+        }
+    }
+
+    /// Sends a COMMIT if at least `least` bytes are unstable, which makes them evictable.
+    fn start_commit(self: &Arc<Self>, inode: &Arc<Inode>, data: &Arc<FileData>, least: usize) {
+        let cred = loop {
+            match data.with(|inner| inner.write_back().commit_of(least as u64)) {
+                Action::Commit(cred) => break cred,
+                Action::Again => {}
+                _ => return,
+            }
+        };
+        let (fs, inode) = (self.clone(), inode.clone());
+        exec::spawn(async move {
+            let data = fs.data(&inode).clone();
+            fs.run_commit(&cred, &inode, &data).await;
+        });
+    }
+
+    /// Sends a WRITE, and does what follows from its reply.
+    pub(super) async fn run_write(
+        self: &Arc<Self>,
+        cred: &Cred,
+        inode: &Arc<Inode>,
+        job: WriteJob,
+        stable: Stable,
+    ) {
+        /// If the future is dropped, the data of its WRITE is dirty again.
+        struct End<'a>(&'a FileData, Range<u64>);
+        impl Drop for End<'_> {
+            fn drop(&mut self) {
+                self.0
+                    .with(|inner| inner.write_back().write_ended(self.1.clone()));
+                self.0.changed.notify_waiters();
+            }
+        }
+        let data = self.data(inode);
+        let sent = job.offset..job.offset + u64::from(job.len);
+        let mut end = End(data, sent.clone());
+        self.shared.stats.writes_sent.add(1);
+        let busy = self.shared.busy();
+        let answer = self
+            .write_call(cred, inode, job.offset, job.data, stable)
+            .await;
+        let in_vain = |done: &WriteDone| {
+            let weaker = stable == Stable::FileSync && done.committed != Stable::FileSync;
+            weaker && data.with(|inner| inner.write_back().restarts_too_often())
+        };
+        let answer = match answer {
+            Ok(done) if in_vain(&done) => {
+                let habit = "it does not put on stable storage what it is told to";
+                Err(NfsError::PeerMisbehaved(habit.into()))
+            }
+            answer => answer,
+        };
+        match answer {
+            Ok(done) => {
+                let count = done.count.min(job.len);
+                let verdict = data.with(|inner| {
+                    // A READ that is under way may return the old data, and it must not be cached
+                    // even if the block is dropped before.
+                    inner.void_reads(sent.clone());
+                    inner
+                        .write_back()
+                        .write_answered(sent, count, done.committed, done.verifier)
+                });
+                end.1 = 0..0;
+                if verdict == Verdict::Restarted {
+                    self.suspect_locks();
+                }
+            }
+            Err(error) => {
+                let error = self.note_error(inode, error);
+                data.with(|inner| inner.write_back().write_failed(sent.clone()));
+                end.1 = 0..0;
+                self.write_failed(inode, data, &[sent], &error);
+            }
+        }
+        drop(end);
+        drop(busy);
+        // There is room for another full WRITE now.
+        self.start_writes(inode, data, Goal::Full);
+        // The clean blocks may be dropped now.
+        self.shared.budget.make_room(0);
+        let all = self.shared.uncommitted.load(Ordering::Relaxed);
+        if all > self.config.cache_bytes / 4 {
+            self.start_commit(inode, data, self.config.cache_bytes / 32);
+        } else if data.with(|inner| self.behind(inner)).is_some() {
+            self.start_commit(inode, data, self.stream_bytes() as usize);
+        }
+    }
+
+    /// Bytes of a long sequential run of writes that stay cached.
+    fn stream_bytes(&self) -> u64 {
+        self.config.cache_bytes as u64 / 8
+    }
+
+    /// The part of a long sequential run of writes that is dropped once the server has it: all but
+    /// its beginning and the block in which it continues. If it were kept, it would evict the
+    /// blocks of other files, though it is hardly ever read again.
+    pub(super) fn behind(&self, inner: &mut FileState) -> Option<Range<u64>> {
+        let run = inner.pages().run();
+        let left = run.start + self.stream_bytes()..run.end / MAX_PIECE * MAX_PIECE;
+        (left.start < left.end).then_some(left)
+    }
+
+    /// Writes all dirty data, and with `commit` puts it on stable storage. Errors are recorded in the
+    /// file.
+    pub(super) async fn write_back(self: &Arc<Self>, inode: &Arc<Inode>, commit: bool) {
+        let Some(data) = inode.data() else { return };
+        let _flushing = Flushing::new(data);
+        let Some(mut leading) = Leading::begin(data, commit).await else {
+            return;
+        };
+        let goal = match commit {
+            true => Goal::Committed,
+            false => Goal::Written,
+        };
+        loop {
+            let action = data.until(|inner| {
+                let limits = self.write_limits();
+                match inner.write_back().next(goal, &limits) {
+                    Action::Wait => None,
+                    action => Some(action),
+                }
+            });
+            match action.await {
+                // FILE_SYNC: mostly this WRITE is the last one, and there will be no COMMIT.
+                Action::Write(call) if call.stable == Stable::FileSync => {
+                    self.run_write(&call.cred, inode, call.job, call.stable)
+                        .await;
+                }
+                Action::Write(call) => self.spawn_write(inode, call),
+                Action::Commit(cred) => self.run_commit(&cred, inode, data).await,
+                Action::Again | Action::Wait => {}
+                Action::Done => break,
+            }
+        }
+        leading.reached = true;
+        self.note_safe(data);
+    }
+
+    /// Removes a file from the unsafe ones if all of its data is on stable storage.
+    pub(super) fn note_safe(&self, data: &FileData) {
+        if data.with(|inner| inner.is_safe()) {
+            // `put` adds the file to this set after it has added the data.
+            let mut files = self.unsafe_files.lock();
+            if data.with(|inner| inner.is_safe()) {
+                files.remove(&data.id);
+            }
+        }
+    }
+
+    /// Sends a COMMIT for which [`WriteBack::next`] asked.
+    ///
+    /// [`WriteBack::next`]: crate::cache::WriteBack::next
+    pub(super) async fn run_commit(&self, cred: &Cred, inode: &Arc<Inode>, data: &Arc<FileData>) {
+        /// If the future is dropped, another COMMIT is needed.
+        struct End<'a>(&'a FileData);
+        impl Drop for End<'_> {
+            fn drop(&mut self) {
+                self.0.with(|inner| inner.write_back().commit_ended());
+                self.0.changed.notify_waiters();
+            }
+        }
+        let end = End(data);
+        self.shared.stats.commits_sent.add(1);
+        match self.commit_call(cred, inode).await {
+            Ok((_, verifier)) => {
+                let verdict = data.with(|inner| inner.write_back().commit_answered(verifier));
+                while !data.with(|inner| inner.write_back().end_commit()) {}
+                data.with(|inner| {
+                    if let Some(behind) = self.behind(inner) {
+                        inner.pages().invalidate_range(behind);
+                    }
+                });
+                if verdict == Verdict::Restarted {
+                    self.suspect_locks();
+                }
+            }
+            Err(error) => {
+                let error = self.note_error(inode, error);
+                loop {
+                    let (lost, all) = data.with(|inner| inner.write_back().commit_failed());
+                    self.write_failed(inode, data, &lost, &error);
+                    if all {
+                        break;
+                    }
+                }
+            }
+        }
+        drop(end);
+        self.shared.budget.make_room(0);
+        self.shared.freed.notify_waiters();
+        self.shared.writers.call();
+    }
+
+    /// Writes back and commits those `files` for which `start` returns true, some at the same time,
+    /// and calls `finish` after each.
+    pub(super) async fn write_back_files(
+        self: &Arc<Self>,
+        files: Vec<Arc<Inode>>,
+        start: impl Fn(&Inode) -> bool,
+        finish: impl Fn(&Inode),
+    ) {
+        let workers = files.len().min(FILES_AT_A_TIME);
+        let files = Mutex::new(files);
+        let next = || files.lock().pop();
+        let worker = || async {
+            while let Some(inode) = next() {
+                if start(&inode) {
+                    self.write_back(&inode, true).await;
+                    finish(&inode);
+                }
+            }
+        };
+        join_all((0..workers).map(|_| worker())).await;
+    }
+
+    /// Sets the function that keeps a reference to the mount while data is not safe at the server
+    /// and no descriptor keeps one.
+    pub fn set_hold(&self, hold: Hold) {
+        self.unsafe_files.lock().set_hold(hold);
+    }
+
+    /// FLUSH will be answered although data is not safe: a reference to the mount is needed.
+    pub fn hold_unsafe(&self) {
+        self.unsafe_files.lock().keep();
+    }
+
+    /// Writes back and commits all data written so far. Programs can go on: open files stay open,
+    /// and hidden files stay.
+    pub async fn write_back_all(self: &Arc<Self>) {
+        let files: Vec<_> = self.unsafe_files.lock().values().cloned().collect();
+        self.write_back_files(files, |_| true, |_| {}).await;
+        let failures = self.failures.lock().rest();
+        if let Some(line) = failures {
+            tracing::error!("{line}");
+        }
+    }
+
+    /// The lost data of which no program got the error. [`Fs::shutdown`](super::Fs::shutdown) returns it as well.
+    pub fn lost(&self) -> Vec<Unwritten> {
+        let lost = self.lost.lock().all();
+        self.with_names(lost)
+    }
+
+    /// The lost data, and all data that is not safe at the server, for when it is given up.
+    pub fn unsaved(&self, reason: &str) -> Vec<Unwritten> {
+        let files: Vec<_> = self.unsafe_files.lock().values().cloned().collect();
+        let mut lost = std::mem::take(&mut *self.lost.lock());
+        for inode in &files {
+            let Some(data) = inode.data() else { continue };
+            for range in data.with(|inner| inner.pages().unsaved()) {
+                let range = Unwritten::new(inode.fileid, range, reason.to_owned());
+                lost.add(data.id, u64::MAX, range);
+            }
+        }
+        self.with_names(lost.all())
+    }
+
+    pub(super) fn with_names(&self, mut lost: Vec<Unwritten>) -> Vec<Unwritten> {
+        let names = self.names.paths(lost.iter().map(|of| of.fileid));
+        for of in &mut lost {
+            of.name = names.get(&of.fileid).cloned();
+        }
+        lost
+    }
+}
