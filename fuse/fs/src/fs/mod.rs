@@ -1,8 +1,24 @@
 //! The file system over [`Nfs3`].
 //!
-//! Each group of operations has a file of its own; this file holds the type [`Fs`] and what all
-//! groups use. Operations are futures that never block a thread; `nfsrdma_rpcrdma::exec` polls
+//! Its rooms are four structs, each with methods in several files ([`Fs`] has the list); a file
+//! calls only files below it. Operations are futures that never block a thread; `nfsrdma_rpcrdma::exec` polls
 //! them. Functions named `*_cached` answer at once from memory, or return `None`.
+//!
+//! # Which locks may nest
+//!
+//! Nothing waits with a lock held, and hardly any lock is taken while another one is. These are all
+//! cases; who holds the left one may take those to its right, in this order:
+//!
+//! | Held | Then |
+//! | --- | --- |
+//! | [`UnsafeFiles`](unsafe_files::UnsafeFiles) | `FileState` |
+//! | `FileState`, the data of one file ([`file`]) | `State`; the list of [`Budget`]'s blocks |
+//! | `Held` of [`PendingOpens`], the files of [`Releases`] | `State` |
+//! | `State`, the attributes of one object ([`inode`]) | [`Listings`] |
+//! | [`Listings`] | the handles of the [table](inode_table), then its nodes |
+//! | what is [lost](unwritten) | the error of the file ([`err_seq`]) |
+//! | a throttle of log lines | [`names`] |
+//! | the locks of a mount ([`crate::locks`]) | those of one owner and file, then its credential |
 
 mod access;
 mod acl;
