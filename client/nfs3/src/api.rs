@@ -1,19 +1,20 @@
 //! The interface between the file system and an NFSv3 server.
 //!
-//! [`Nfs3`] is implemented by `Nfs3Client` and, for tests, by servers in memory and by wrappers
-//! that inject faults. Retries happen beneath this trait, according to the mount's `hard`, `soft`
+//! [`Nfs3`] has the procedures, whose list is [`procedures!`](crate::procedures); what else the file
+//! system must know of the way to the server is [`Transport`]. Both are implemented by `Nfs3Client`
+//! and, for tests, by servers in memory and by wrappers that inject faults. Retries happen beneath this trait, according to the mount's `hard`, `soft`
 //! and `softerr`; a result is final. Replies have been checked: they have at most as many bytes as
 //! were asked for. The names in directories are as the server sent them.
 
 pub use nfsrdma_rpcrdma::rpc::{Cred, Credential};
-pub use nfsrdma_rpcrdma::transport::Driver;
 
+use crate::transport::Transport;
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
 use nfsrdma_rpcrdma::throttle::{Throttle, and_more};
 use nfsrdma_xdr::nfs3::{
     Attributes, FileHandle, FsinfoOk, FsstatOk, LinkWcc, PathconfOk, RenameWcc, SetAttributes,
-    SpecData, Stable, Status, Verifier, WccData,
+    SpecData, Stable, Status, Time, Verifier, WccData,
 };
 use nfsrdma_xdr::posix_acl::PosixAcl;
 use parking_lot::Mutex;
@@ -172,107 +173,63 @@ pub struct DirPage {
     pub eof: bool,
 }
 
-/// An NFSv3 server, as the file system sees it. Each method is one procedure of RFC 1813.
-///
-/// The futures are run by `nfsrdma_rpcrdma::exec::spawn` or by tokio. Dropping one abandons the
-/// call, whose buffers stay with the transport until the reply.
-#[rustfmt::skip]
-pub trait Nfs3: Send + Sync + 'static {
-    fn getattr(&self, cred: &Cred, object: &FileHandle)
-        -> impl Future<Output = NfsResult<Attributes>> + Send;
-    /// With `guard`, the call fails with NOT_SYNC unless the ctime is this one.
-    fn setattr(&self, cred: &Cred, object: &FileHandle, new: &SetAttributes, guard: Option<nfsrdma_xdr::nfs3::Time>)
-        -> impl Future<Output = NfsResult<WccData>> + Send;
-    fn lookup(&self, cred: &Cred, dir: &FileHandle, name: &[u8])
-        -> impl Future<Output = NfsResult<Found>> + Send;
-    /// Returns which of the `wanted` bits of `nfs3::access` are granted, and attributes.
-    fn access(&self, cred: &Cred, object: &FileHandle, wanted: u32)
-        -> impl Future<Output = NfsResult<(u32, Option<Attributes>)>> + Send;
-    fn readlink(&self, cred: &Cred, symlink: &FileHandle)
-        -> impl Future<Output = NfsResult<(Vec<u8>, Option<Attributes>)>> + Send;
-    /// Reads as many bytes as `sink` holds, which must not exceed `limits().rtmax`.
-    fn read(&self, cred: &Cred, file: &FileHandle, offset: u64, sink: Segs<BufMut>)
-        -> impl Future<Output = NfsResult<ReadDone>> + Send;
-    /// Writes `data`, which must not exceed `limits().wtmax`; the server may write less.
-    fn write(&self, cred: &Cred, file: &FileHandle, offset: u64, data: Segs<Buf>, stable: Stable)
-        -> impl Future<Output = NfsResult<WriteDone>> + Send;
-    /// A `count` of 0 means up to the end of the file.
-    fn commit(&self, cred: &Cred, file: &FileHandle, offset: u64, count: u32)
-        -> impl Future<Output = NfsResult<(WccData, Verifier)>> + Send;
-    fn create(&self, cred: &Cred, dir: &FileHandle, name: &[u8], mode: CreateMode, attributes: &SetAttributes)
-        -> impl Future<Output = NfsResult<Made>> + Send;
-    fn mkdir(&self, cred: &Cred, dir: &FileHandle, name: &[u8], attributes: &SetAttributes)
-        -> impl Future<Output = NfsResult<Made>> + Send;
-    fn symlink(&self, cred: &Cred, dir: &FileHandle, name: &[u8], target: &[u8], attributes: &SetAttributes)
-        -> impl Future<Output = NfsResult<Made>> + Send;
-    fn mknod(&self, cred: &Cred, dir: &FileHandle, name: &[u8], special: Special, attributes: &SetAttributes)
-        -> impl Future<Output = NfsResult<Made>> + Send;
-    fn remove(&self, cred: &Cred, dir: &FileHandle, name: &[u8])
-        -> impl Future<Output = NfsResult<WccData>> + Send;
-    fn rmdir(&self, cred: &Cred, dir: &FileHandle, name: &[u8])
-        -> impl Future<Output = NfsResult<WccData>> + Send;
-    fn rename(&self, cred: &Cred, from_dir: &FileHandle, from: &[u8], to_dir: &FileHandle, to: &[u8])
-        -> impl Future<Output = NfsResult<RenameWcc>> + Send;
-    fn link(&self, cred: &Cred, file: &FileHandle, dir: &FileHandle, name: &[u8])
-        -> impl Future<Output = NfsResult<LinkWcc>> + Send;
-    /// `count` is the largest size of the results, in bytes.
-    fn readdir(&self, cred: &Cred, dir: &FileHandle, cookie: u64, verifier: Verifier, count: u32)
-        -> impl Future<Output = NfsResult<DirPage>> + Send;
-    fn readdirplus(&self, cred: &Cred, dir: &FileHandle, cookie: u64, verifier: Verifier, dircount: u32, maxcount: u32)
-        -> impl Future<Output = NfsResult<DirPage>> + Send;
-    fn fsstat(&self, cred: &Cred, object: &FileHandle)
-        -> impl Future<Output = NfsResult<FsstatOk>> + Send;
-    fn fsinfo(&self, cred: &Cred, object: &FileHandle)
-        -> impl Future<Output = NfsResult<FsinfoOk>> + Send;
-    fn pathconf(&self, cred: &Cred, object: &FileHandle)
-        -> impl Future<Output = NfsResult<PathconfOk>> + Send;
-    /// Whether the server has NFS_ACL.
-    fn has_acl(&self) -> bool {
-        false
-    }
-    /// GETACL of NFS_ACL; for a directory also the default ACL.
-    fn getacl(&self, _cred: &Cred, _object: &FileHandle, _directory: bool)
-        -> impl Future<Output = NfsResult<(Option<Attributes>, Acls)>> + Send {
-        async { Err(NfsError::Status(Status::NotSupp)) }
-    }
-    /// SETACL of NFS_ACL, with the lists that `_lists` selects; an empty list removes the ACL.
-    fn setacl(&self, _cred: &Cred, _object: &FileHandle, _acls: &Acls, _lists: SetLists)
-        -> impl Future<Output = NfsResult<Option<Attributes>>> + Send {
-        async { Err(NfsError::Status(Status::NotSupp)) }
-    }
-    /// The limits of the server from FSINFO, further reduced by the mount's options.
-    fn limits(&self) -> Limits;
-    /// Number of calls that wait to be sent with others ([`nfsrdma_rpcrdma::exec::deferring`]).
-    fn deferred(&self) -> u32 {
-        0
-    }
-    /// Sends the deferred calls.
-    fn kick(&self) {}
-    /// Whether no call is under way or waits to be sent, so that none can free memory.
-    /// Implementations that do not know return false.
-    fn is_idle(&self) -> bool {
-        false
-    }
-    /// The connection slots, for event loops to poll; empty where there is nothing to poll.
-    fn drivers(&self) -> Vec<Driver> {
-        Vec::new()
-    }
-
-    /// How many calls the server accepts at a time (credits, RFC 8166 section 3.3.1), over all
-    /// connections; further calls wait in the client.
-    fn calls_at_a_time(&self) -> usize {
-        64
-    }
+/// Every procedure once: its name, its arguments behind the credential, and its results. `$make!` is
+/// given the list, and makes what treats all procedures alike: the trait [`Nfs3`], and wrappers of it.
+/// It sees the types that are imported where `procedures!` stands.
+#[macro_export]
+macro_rules! procedures {
+    ($make:ident) => {
+        $make! {
+            getattr(object: &FileHandle) -> Attributes;
+            /// With `guard`, the call fails with NOT_SYNC unless the ctime is this one.
+            setattr(object: &FileHandle, new: &SetAttributes, guard: Option<Time>) -> WccData;
+            lookup(dir: &FileHandle, name: &[u8]) -> Found;
+            /// Returns which of the `wanted` bits of `nfs3::access` are granted, and attributes.
+            access(object: &FileHandle, wanted: u32) -> (u32, Option<Attributes>);
+            readlink(symlink: &FileHandle) -> (Vec<u8>, Option<Attributes>);
+            /// Reads as many bytes as `sink` holds, which must not exceed `limits().rtmax`.
+            read(file: &FileHandle, offset: u64, sink: Segs<BufMut>) -> ReadDone;
+            /// Writes `data`, which must not exceed `limits().wtmax`; the server may write less.
+            write(file: &FileHandle, offset: u64, data: Segs<Buf>, stable: Stable) -> WriteDone;
+            /// A `count` of 0 means up to the end of the file.
+            commit(file: &FileHandle, offset: u64, count: u32) -> (WccData, Verifier);
+            create(dir: &FileHandle, name: &[u8], mode: CreateMode, attributes: &SetAttributes) -> Made;
+            mkdir(dir: &FileHandle, name: &[u8], attributes: &SetAttributes) -> Made;
+            symlink(dir: &FileHandle, name: &[u8], target: &[u8], attributes: &SetAttributes) -> Made;
+            mknod(dir: &FileHandle, name: &[u8], special: Special, attributes: &SetAttributes) -> Made;
+            remove(dir: &FileHandle, name: &[u8]) -> WccData;
+            rmdir(dir: &FileHandle, name: &[u8]) -> WccData;
+            rename(from_dir: &FileHandle, from: &[u8], to_dir: &FileHandle, to: &[u8]) -> RenameWcc;
+            link(file: &FileHandle, dir: &FileHandle, name: &[u8]) -> LinkWcc;
+            /// `count` is the largest size of the results, in bytes.
+            readdir(dir: &FileHandle, cookie: u64, verifier: Verifier, count: u32) -> DirPage;
+            readdirplus(dir: &FileHandle, cookie: u64, verifier: Verifier, dircount: u32, maxcount: u32) -> DirPage;
+            fsstat(object: &FileHandle) -> FsstatOk;
+            fsinfo(object: &FileHandle) -> FsinfoOk;
+            pathconf(object: &FileHandle) -> PathconfOk;
+            /// GETACL of NFS_ACL; for a directory also the default ACL.
+            getacl(object: &FileHandle, directory: bool) -> (Option<Attributes>, Acls);
+            /// SETACL of NFS_ACL, with the lists that `lists` selects; an empty list removes the ACL.
+            setacl(object: &FileHandle, acls: &Acls, lists: SetLists) -> Option<Attributes>;
+        }
+    };
 }
 
-/// The sizes in force, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Largest READ.
-    pub rtmax: u32,
-    /// Largest WRITE.
-    pub wtmax: u32,
-    /// Size of READDIR and READDIRPLUS results to ask for.
-    pub dtpref: u32,
-    pub max_file_size: u64,
+macro_rules! declare {
+    ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),*) -> $results:ty;)*) => {
+        /// An NFSv3 server, as the file system sees it. Each method is one procedure of RFC 1813, or
+        /// of NFS_ACL.
+        ///
+        /// The futures are run by `nfsrdma_rpcrdma::exec::spawn` or by tokio. Dropping one abandons
+        /// the call, whose buffers stay with the transport until the reply.
+        pub trait Nfs3: Transport {
+            $(
+                $(#[$doc])*
+                fn $name(&self, cred: &Cred $(, $arg: $type)*)
+                    -> impl Future<Output = NfsResult<$results>> + Send;
+            )*
+        }
+    };
 }
+
+procedures!(declare);

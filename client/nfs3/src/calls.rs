@@ -12,8 +12,8 @@
 //! already in the state that was asked for, the call counts as successful (`retransmitted.rs`).
 
 use crate::api::{
-    Acls, CreateMode, Cred, DirPage, Found, Limits, Made, Nfs3, NfsError, NfsResult, ReadDone,
-    SetLists, Special, WriteDone,
+    Acls, CreateMode, Cred, DirPage, Found, Made, Nfs3, NfsError, NfsResult, ReadDone, SetLists,
+    Special, WriteDone,
 };
 use crate::checks::{at, entry, handle, misbehaved};
 use crate::client::Nfs3Client;
@@ -23,7 +23,7 @@ use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
 use nfsrdma_rpcrdma::Error;
 use nfsrdma_rpcrdma::error::ProtocolError;
-use nfsrdma_rpcrdma::transport::{Driver, Payload};
+use nfsrdma_rpcrdma::transport::Payload;
 use nfsrdma_xdr::codec::DecodeError;
 use nfsrdma_xdr::nfs3::*;
 
@@ -74,10 +74,6 @@ fn is_too_long(error: &Error) -> bool {
 }
 
 impl Nfs3 for Nfs3Client {
-    fn has_acl(&self) -> bool {
-        self.wants_acl()
-    }
-
     async fn getacl(
         &self,
         cred: &Cred,
@@ -561,29 +557,5 @@ impl Nfs3 for Nfs3Client {
     async fn pathconf(&self, cred: &Cred, object: &FileHandle) -> NfsResult<PathconfOk> {
         let args = RootArgs { object: *object };
         call!(self, Pathconf, cred, args, |ok| Ok(ok))
-    }
-
-    fn limits(&self) -> Limits {
-        self.known().get()
-    }
-
-    fn deferred(&self) -> u32 {
-        self.engine().deferred()
-    }
-
-    fn kick(&self) {
-        self.engine().kick();
-    }
-
-    fn is_idle(&self) -> bool {
-        self.engine().is_idle()
-    }
-
-    fn drivers(&self) -> Vec<Driver> {
-        self.engine().drivers()
-    }
-
-    fn calls_at_a_time(&self) -> usize {
-        self.engine().granted()
     }
 }

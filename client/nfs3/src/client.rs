@@ -12,6 +12,7 @@ use crate::api::{Cred, NfsError, NfsResult};
 use crate::limits::Known;
 use crate::procedures::{ErrorCounters, NFS3};
 use crate::put_off::PutOff;
+use crate::transport::{Driver, Limits, Transport};
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut, Pool};
 use nfsrdma_rpcrdma::abandon::is_abandoned;
@@ -62,11 +63,6 @@ impl Nfs3Client {
                 acl: AtomicBool::new(false),
             }),
         }
-    }
-
-    /// Whether the server has NFS_ACL and the mount uses it.
-    pub(crate) fn wants_acl(&self) -> bool {
-        self.inner.acl.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set_acl(&self, present: bool) {
@@ -261,6 +257,36 @@ impl Nfs3Client {
             engine.sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(1));
         }
+    }
+}
+
+impl Transport for Nfs3Client {
+    fn limits(&self) -> Limits {
+        self.inner.known.get()
+    }
+
+    fn has_acl(&self) -> bool {
+        self.inner.acl.load(Ordering::Relaxed)
+    }
+
+    fn deferred(&self) -> u32 {
+        self.inner.engine.deferred()
+    }
+
+    fn kick(&self) {
+        self.inner.engine.kick();
+    }
+
+    fn is_idle(&self) -> bool {
+        self.inner.engine.is_idle()
+    }
+
+    fn drivers(&self) -> Vec<Driver> {
+        self.inner.engine.drivers()
+    }
+
+    fn calls_at_a_time(&self) -> usize {
+        self.inner.engine.granted()
     }
 }
 

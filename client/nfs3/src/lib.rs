@@ -1,7 +1,7 @@
 //! NFSv3 (RFC 1813) and MOUNT as typed calls, over the RPC transport of `nfsrdma-rpcrdma`.
 //!
-//! [`mount`] mounts an export, [`api`] is the interface to the file system ([`Nfs3`]), and
-//! [`client`] makes calls ([`Nfs3Client`]). `calls` has a method for each procedure, and `create`
+//! [`mount`] mounts an export, [`api`] and [`transport`] are the interface to the file system ([`Nfs3`],
+//! [`Transport`]), and [`client`] makes calls ([`Nfs3Client`]). `calls` has a method for each procedure, and `create`
 //! those that create an object. `retransmitted` interprets errors of calls that were sent more than
 //! once, `limits` holds the sizes that the server accepts, `renewal` asks for them again, and
 //! [`nlm`] locks files at the server.
@@ -21,6 +21,7 @@ mod procedures;
 mod put_off;
 mod renewal;
 mod retransmitted;
+pub mod transport;
 
 pub use api::*;
 pub use client::Nfs3Client;
@@ -30,3 +31,4 @@ pub use nfsrdma_rpcrdma::Stats;
 pub use options::{
     ClientOptions, MountProtocol, MountTarget, Recovery, TransportOptions, WriteChunk,
 };
+pub use transport::*;

@@ -1,8 +1,9 @@
 //! The sizes of READ and WRITE that a server accepts. They are asked for when mounting, and again
 //! after the connection was lost, because a restarted server may have other limits.
 
-use crate::api::{Cred, Limits};
+use crate::api::Cred;
 use crate::options::WriteChunk;
+use crate::transport::Limits;
 use nfsrdma_rdma::Buf;
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rpcrdma::throttle::{Throttle, and_more};

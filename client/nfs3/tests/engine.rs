@@ -5,7 +5,7 @@ mod common;
 
 use common::data::*;
 use common::*;
-use nfsrdma_nfs3::{Acls, Nfs3, NfsError, SetLists};
+use nfsrdma_nfs3::{Acls, Nfs3, NfsError, SetLists, Transport};
 use nfsrdma_nfs3::{ClientOptions, Recovery, TransportOptions, WriteChunk};
 use nfsrdma_rdma::Pool;
 use nfsrdma_rdma_testing::loopback::Options;

@@ -4,7 +4,9 @@
 mod common;
 
 use common::{Act, Manners, Seen, Server, options};
-use nfsrdma_nfs3::{ClientOptions, Cred, Credential, Driver, Mounted, Nfs3, TransportOptions};
+use nfsrdma_nfs3::{
+    ClientOptions, Cred, Credential, Driver, Mounted, Nfs3, Transport, TransportOptions,
+};
 use nfsrdma_rdma::Armed;
 use nfsrdma_rdma_testing::fault::{ConnectFault, Plan};
 use nfsrdma_rdma_testing::loopback;

@@ -5,7 +5,7 @@ mod common;
 
 use common::data::*;
 use common::*;
-use nfsrdma_nfs3::{Nfs3, NfsError};
+use nfsrdma_nfs3::{Nfs3, NfsError, Transport};
 use nfsrdma_rdma_testing::loopback;
 use nfsrdma_xdr::codec::Encode;
 use nfsrdma_xdr::nfs3::*;

@@ -6,7 +6,7 @@ mod common;
 use common::data::*;
 use common::*;
 use nfsrdma_nfs3::{ClientOptions, Recovery, TransportOptions};
-use nfsrdma_nfs3::{Nfs3, NfsError};
+use nfsrdma_nfs3::{Nfs3, NfsError, Transport};
 use nfsrdma_rdma_testing::drain;
 use nfsrdma_rdma_testing::fault::{Plan, When};
 use nfsrdma_rdma_testing::loopback::Options;

@@ -6,7 +6,7 @@ use nfsrdma_iwarp::{IwarpOptions, IwarpProvider};
 use nfsrdma_nfs3::{
     ClientOptions, MountProtocol, MountTarget, Mounted, TransportOptions, WriteChunk,
 };
-use nfsrdma_nfs3::{CreateMode, Cred, Credential, Nfs3, NfsError, Special};
+use nfsrdma_nfs3::{CreateMode, Cred, Credential, Nfs3, NfsError, Special, Transport};
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{ConnectParams, Connection, Listener, Pool, Provider, Result as RdmaResult};
 use nfsrdma_test_support::{Launch, Responder, build_responder};

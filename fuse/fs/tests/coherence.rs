@@ -9,7 +9,7 @@ mod common;
 use common::{Mounted, mount_of};
 use nfsrdma_fs::fs::{Found, FsConfig, ROOT};
 use nfsrdma_memory_server::{Fate, MemoryServer, Op, PreOp};
-use nfsrdma_nfs3::{Credential, Nfs3};
+use nfsrdma_nfs3::{Credential, Transport};
 use nfsrdma_rpcrdma::exec::block_on;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;

@@ -3,11 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
-use nfsrdma_fs::fs::{Clock, Found, Fs, FsConfig, ROOT};
+use nfsrdma_fs::fs::{self, Clock, Fs, FsConfig, ROOT};
 use nfsrdma_memory_server::MemoryServer;
 use nfsrdma_nfs3::{
-    Acls, CreateMode, Cred, Credential, DirPage, Limits, Made, Nfs3, NfsError, NfsResult, ReadDone,
-    SetLists, Special, WriteDone,
+    Acls, CreateMode, Cred, Credential, DirPage, Found, Limits, Made, Nfs3, NfsError, NfsResult,
+    ReadDone, SetLists, Special, Transport, WriteDone,
 };
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut, Pool};
@@ -70,50 +70,6 @@ impl Liar {
         }
     }
 
-    fn attributes(&self, mut of: Attributes) -> Attributes {
-        if !self.lies() {
-            return of;
-        }
-        let which = self.random.lock().u8(0..12);
-        match which {
-            0 => {
-                let kinds = FileType::ALL;
-                of.kind = kinds[self.random.lock().usize(..kinds.len())];
-            }
-            1 => of.mode = self.odd() as u32,
-            2 => of.nlink = self.odd() as u32,
-            3 => of.uid = self.odd() as u32,
-            4..=6 => of.size = self.odd(),
-            7 => of.used = self.odd(),
-            8 => of.fsid = self.odd(),
-            9 => of.fileid = self.odd(),
-            10 => of.mtime = self.time(),
-            _ => of.ctime = self.time(),
-        }
-        of
-    }
-
-    fn maybe(&self, of: Option<Attributes>) -> Option<Attributes> {
-        match self.lies() {
-            true => None,
-            false => of.map(|of| self.attributes(of)),
-        }
-    }
-
-    fn wcc(&self, mut of: WccData) -> WccData {
-        of.after = self.maybe(of.after);
-        if self.lies() {
-            of.before = None;
-        } else if self.lies() {
-            of.before = Some(WccAttributes {
-                size: self.odd(),
-                mtime: self.time(),
-                ctime: self.time(),
-            });
-        }
-        of
-    }
-
     /// A handle of another object, or one that the server does not know.
     fn handle(&self, of: FileHandle) -> FileHandle {
         if !self.lies() {
@@ -125,52 +81,6 @@ impl Liar {
             None if pick == NAMES.len() => self.honest.root(),
             None => FileHandle::new(&[9; 64]).unwrap(),
         }
-    }
-
-    fn verifier(&self, of: Verifier) -> Verifier {
-        match self.lies() {
-            true => Verifier(self.odd().to_be_bytes()),
-            false => of,
-        }
-    }
-
-    fn page(&self, of: NfsResult<DirPage>) -> NfsResult<DirPage> {
-        let mut page = of?;
-        page.dir = self.maybe(page.dir);
-        page.verifier = self.verifier(page.verifier);
-        if self.lies() {
-            page.eof = !page.eof;
-        }
-        if self.lies() {
-            page.entries.clear();
-        }
-        for entry in &mut page.entries {
-            if self.lies() {
-                entry.cookie = self.odd();
-            }
-            if self.lies() {
-                entry.fileid = self.odd();
-            }
-            if self.lies() {
-                let name = NAMES[self.random.lock().usize(..NAMES.len())];
-                entry.name = name.as_bytes().into();
-            }
-            entry.attributes = self.maybe(entry.attributes);
-            entry.handle = entry.handle.map(|handle| self.handle(handle));
-        }
-        Ok(page)
-    }
-
-    fn made(&self, of: NfsResult<Made>) -> NfsResult<Made> {
-        let of = of?;
-        Ok(Made {
-            object: match self.lies() {
-                true => None,
-                false => of.object.map(|object| self.handle(object)),
-            },
-            attributes: self.maybe(of.attributes),
-            dir: self.wcc(of.dir),
-        })
     }
 
     /// An honest result, or an error status.
@@ -186,262 +96,210 @@ impl Liar {
     }
 }
 
-impl Nfs3 for Liar {
-    async fn getattr(&self, cred: &Cred, object: &FileHandle) -> NfsResult<Attributes> {
-        let done = self.answer(self.honest.getattr(cred, object)).await?;
-        Ok(self.attributes(done))
-    }
+/// A result that a [`Liar`] may change.
+trait Lie {
+    fn told_by(self, liar: &Liar) -> Self;
+}
 
-    async fn setattr(
-        &self,
-        cred: &Cred,
-        object: &FileHandle,
-        new: &SetAttributes,
-        guard: Option<Time>,
-    ) -> NfsResult<WccData> {
-        let call = self.honest.setattr(cred, object, new, guard);
-        Ok(self.wcc(self.answer(call).await?))
-    }
-
-    async fn lookup(
-        &self,
-        cred: &Cred,
-        dir: &FileHandle,
-        name: &[u8],
-    ) -> NfsResult<nfsrdma_nfs3::Found> {
-        let found = self.answer(self.honest.lookup(cred, dir, name)).await?;
-        Ok(nfsrdma_nfs3::Found {
-            object: self.handle(found.object),
-            attributes: self.maybe(found.attributes),
-            dir: self.maybe(found.dir),
-        })
-    }
-
-    async fn access(
-        &self,
-        cred: &Cred,
-        object: &FileHandle,
-        wanted: u32,
-    ) -> NfsResult<(u32, Option<Attributes>)> {
-        let call = self.honest.access(cred, object, wanted);
-        let (granted, attributes) = self.answer(call).await?;
-        Ok((granted, self.maybe(attributes)))
-    }
-
-    async fn readlink(
-        &self,
-        cred: &Cred,
-        symlink: &FileHandle,
-    ) -> NfsResult<(Vec<u8>, Option<Attributes>)> {
-        let (path, of) = self.answer(self.honest.readlink(cred, symlink)).await?;
-        Ok((path, self.maybe(of)))
-    }
-
-    async fn read(
-        &self,
-        cred: &Cred,
-        file: &FileHandle,
-        offset: u64,
-        sink: Segs<BufMut>,
-    ) -> NfsResult<ReadDone> {
-        let call = self.honest.read(cred, file, offset, sink);
-        let mut done = self.answer(call).await?;
-        done.attributes = self.maybe(done.attributes);
-        if self.lies() {
-            let room: usize = done.data.iter().map(|buf| buf.len()).sum();
-            done.count = self.random.lock().u32(0..=room as u32);
+impl Lie for Attributes {
+    fn told_by(mut self, liar: &Liar) -> Self {
+        if !liar.lies() {
+            return self;
         }
-        if self.lies() {
-            done.eof = !done.eof;
+        let which = liar.random.lock().u8(0..12);
+        match which {
+            0 => {
+                let kinds = FileType::ALL;
+                self.kind = kinds[liar.random.lock().usize(..kinds.len())];
+            }
+            1 => self.mode = liar.odd() as u32,
+            2 => self.nlink = liar.odd() as u32,
+            3 => self.uid = liar.odd() as u32,
+            4..=6 => self.size = liar.odd(),
+            7 => self.used = liar.odd(),
+            8 => self.fsid = liar.odd(),
+            9 => self.fileid = liar.odd(),
+            10 => self.mtime = liar.time(),
+            _ => self.ctime = liar.time(),
         }
-        Ok(done)
+        self
     }
+}
 
-    async fn write(
-        &self,
-        cred: &Cred,
-        file: &FileHandle,
-        offset: u64,
-        data: Segs<Buf>,
-        stable: Stable,
-    ) -> NfsResult<WriteDone> {
-        let call = self.honest.write(cred, file, offset, data, stable);
-        let mut done = self.answer(call).await?;
-        done.wcc = self.wcc(done.wcc);
-        done.verifier = self.verifier(done.verifier);
-        if self.lies() && done.count > 0 {
-            done.count = self.random.lock().u32(1..=done.count);
+impl Lie for Option<Attributes> {
+    fn told_by(self, liar: &Liar) -> Self {
+        match liar.lies() {
+            true => None,
+            false => self.map(|attributes| attributes.told_by(liar)),
         }
-        if self.lies() {
-            done.committed = Stable::ALL[self.random.lock().usize(..3)];
+    }
+}
+
+impl Lie for WccData {
+    fn told_by(mut self, liar: &Liar) -> Self {
+        self.after = self.after.told_by(liar);
+        if liar.lies() {
+            self.before = None;
+        } else if liar.lies() {
+            self.before = Some(WccAttributes {
+                size: liar.odd(),
+                mtime: liar.time(),
+                ctime: liar.time(),
+            });
         }
-        Ok(done)
+        self
     }
+}
 
-    async fn commit(
-        &self,
-        cred: &Cred,
-        file: &FileHandle,
-        offset: u64,
-        count: u32,
-    ) -> NfsResult<(WccData, Verifier)> {
-        let call = self.honest.commit(cred, file, offset, count);
-        let (wcc, verifier) = self.answer(call).await?;
-        Ok((self.wcc(wcc), self.verifier(verifier)))
+impl Lie for RenameWcc {
+    fn told_by(self, liar: &Liar) -> Self {
+        RenameWcc {
+            from_dir: self.from_dir.told_by(liar),
+            to_dir: self.to_dir.told_by(liar),
+        }
     }
+}
 
-    async fn create(
-        &self,
-        cred: &Cred,
-        dir: &FileHandle,
-        name: &[u8],
-        mode: CreateMode,
-        attributes: &SetAttributes,
-    ) -> NfsResult<Made> {
-        let call = self.honest.create(cred, dir, name, mode, attributes);
-        self.made(self.answer(call).await)
+impl Lie for LinkWcc {
+    fn told_by(self, liar: &Liar) -> Self {
+        LinkWcc {
+            attributes: self.attributes.told_by(liar),
+            dir: self.dir.told_by(liar),
+        }
     }
+}
 
-    async fn mkdir(
-        &self,
-        cred: &Cred,
-        dir: &FileHandle,
-        name: &[u8],
-        attributes: &SetAttributes,
-    ) -> NfsResult<Made> {
-        let call = self.honest.mkdir(cred, dir, name, attributes);
-        self.made(self.answer(call).await)
+impl Lie for Verifier {
+    fn told_by(self, liar: &Liar) -> Self {
+        match liar.lies() {
+            true => Verifier(liar.odd().to_be_bytes()),
+            false => self,
+        }
     }
+}
 
-    async fn symlink(
-        &self,
-        cred: &Cred,
-        dir: &FileHandle,
-        name: &[u8],
-        target: &[u8],
-        attributes: &SetAttributes,
-    ) -> NfsResult<Made> {
-        let call = self.honest.symlink(cred, dir, name, target, attributes);
-        self.made(self.answer(call).await)
+impl Lie for Found {
+    fn told_by(self, liar: &Liar) -> Self {
+        Found {
+            object: liar.handle(self.object),
+            attributes: self.attributes.told_by(liar),
+            dir: self.dir.told_by(liar),
+        }
     }
+}
 
-    async fn mknod(
-        &self,
-        cred: &Cred,
-        dir: &FileHandle,
-        name: &[u8],
-        special: Special,
-        attributes: &SetAttributes,
-    ) -> NfsResult<Made> {
-        let call = self.honest.mknod(cred, dir, name, special, attributes);
-        self.made(self.answer(call).await)
+impl Lie for Made {
+    fn told_by(self, liar: &Liar) -> Self {
+        Made {
+            object: match liar.lies() {
+                true => None,
+                false => self.object.map(|object| liar.handle(object)),
+            },
+            attributes: self.attributes.told_by(liar),
+            dir: self.dir.told_by(liar),
+        }
     }
+}
 
-    async fn remove(&self, cred: &Cred, dir: &FileHandle, name: &[u8]) -> NfsResult<WccData> {
-        let done = self.answer(self.honest.remove(cred, dir, name)).await;
-        Ok(self.wcc(done?))
+impl Lie for ReadDone {
+    fn told_by(mut self, liar: &Liar) -> Self {
+        self.attributes = self.attributes.told_by(liar);
+        if liar.lies() {
+            let room: usize = self.data.iter().map(|buf| buf.len()).sum();
+            self.count = liar.random.lock().u32(0..=room as u32);
+        }
+        if liar.lies() {
+            self.eof = !self.eof;
+        }
+        self
     }
+}
 
-    async fn rmdir(&self, cred: &Cred, dir: &FileHandle, name: &[u8]) -> NfsResult<WccData> {
-        let done = self.answer(self.honest.rmdir(cred, dir, name)).await;
-        Ok(self.wcc(done?))
+impl Lie for WriteDone {
+    fn told_by(mut self, liar: &Liar) -> Self {
+        self.wcc = self.wcc.told_by(liar);
+        self.verifier = self.verifier.told_by(liar);
+        if liar.lies() && self.count > 0 {
+            self.count = liar.random.lock().u32(1..=self.count);
+        }
+        if liar.lies() {
+            self.committed = Stable::ALL[liar.random.lock().usize(..3)];
+        }
+        self
     }
+}
 
-    async fn rename(
-        &self,
-        cred: &Cred,
-        from_dir: &FileHandle,
-        from: &[u8],
-        to_dir: &FileHandle,
-        to: &[u8],
-    ) -> NfsResult<RenameWcc> {
-        let call = self.honest.rename(cred, from_dir, from, to_dir, to);
-        let done = self.answer(call).await?;
-        Ok(RenameWcc {
-            from_dir: self.wcc(done.from_dir),
-            to_dir: self.wcc(done.to_dir),
-        })
+impl Lie for DirPage {
+    fn told_by(mut self, liar: &Liar) -> Self {
+        self.dir = self.dir.told_by(liar);
+        self.verifier = self.verifier.told_by(liar);
+        if liar.lies() {
+            self.eof = !self.eof;
+        }
+        if liar.lies() {
+            self.entries.clear();
+        }
+        for entry in &mut self.entries {
+            if liar.lies() {
+                entry.cookie = liar.odd();
+            }
+            if liar.lies() {
+                entry.fileid = liar.odd();
+            }
+            if liar.lies() {
+                let name = NAMES[liar.random.lock().usize(..NAMES.len())];
+                entry.name = name.as_bytes().into();
+            }
+            entry.attributes = entry.attributes.told_by(liar);
+            entry.handle = entry.handle.map(|handle| liar.handle(handle));
+        }
+        self
     }
+}
 
-    async fn link(
-        &self,
-        cred: &Cred,
-        file: &FileHandle,
-        dir: &FileHandle,
-        name: &[u8],
-    ) -> NfsResult<LinkWcc> {
-        let done = self.answer(self.honest.link(cred, file, dir, name)).await?;
-        Ok(LinkWcc {
-            attributes: self.maybe(done.attributes),
-            dir: self.wcc(done.dir),
-        })
+impl Lie for FsstatOk {
+    fn told_by(mut self, liar: &Liar) -> Self {
+        (self.total_bytes, self.free_files) = (liar.odd(), liar.odd());
+        self
     }
+}
 
-    async fn readdir(
-        &self,
-        cred: &Cred,
-        dir: &FileHandle,
-        cookie: u64,
-        verifier: Verifier,
-        count: u32,
-    ) -> NfsResult<DirPage> {
-        let call = self.honest.readdir(cred, dir, cookie, verifier, count);
-        self.page(self.answer(call).await)
+impl<A: Lie, B: Lie> Lie for (A, B) {
+    fn told_by(self, liar: &Liar) -> Self {
+        (self.0.told_by(liar), self.1.told_by(liar))
     }
+}
 
-    async fn readdirplus(
-        &self,
-        cred: &Cred,
-        dir: &FileHandle,
-        cookie: u64,
-        verifier: Verifier,
-        dircount: u32,
-        maxcount: u32,
-    ) -> NfsResult<DirPage> {
-        let call = self
-            .honest
-            .readdirplus(cred, dir, cookie, verifier, dircount, maxcount);
-        self.page(self.answer(call).await)
-    }
+macro_rules! honest {
+    ($($type:ty),*) => {
+        $(impl Lie for $type {
+            fn told_by(self, _: &Liar) -> Self {
+                self
+            }
+        })*
+    };
+}
 
-    async fn fsstat(&self, cred: &Cred, object: &FileHandle) -> NfsResult<FsstatOk> {
-        let mut done = self.answer(self.honest.fsstat(cred, object)).await?;
-        (done.total_bytes, done.free_files) = (self.odd(), self.odd());
-        Ok(done)
-    }
+honest!(u32, Vec<u8>, Acls, FsinfoOk, PathconfOk);
 
-    async fn fsinfo(&self, cred: &Cred, object: &FileHandle) -> NfsResult<FsinfoOk> {
-        self.answer(self.honest.fsinfo(cred, object)).await
-    }
+macro_rules! liar {
+    ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),*) -> $results:ty;)*) => {
+        impl Nfs3 for Liar {
+            $(
+                async fn $name(&self, cred: &Cred $(, $arg: $type)*) -> NfsResult<$results> {
+                    let results = self.answer(self.honest.$name(cred $(, $arg)*)).await?;
+                    Ok(results.told_by(self))
+                }
+            )*
+        }
+    };
+}
 
-    async fn pathconf(&self, cred: &Cred, object: &FileHandle) -> NfsResult<PathconfOk> {
-        self.answer(self.honest.pathconf(cred, object)).await
-    }
+nfsrdma_nfs3::procedures!(liar);
 
+impl Transport for Liar {
     fn has_acl(&self) -> bool {
         true
-    }
-
-    async fn getacl(
-        &self,
-        cred: &Cred,
-        object: &FileHandle,
-        directory: bool,
-    ) -> NfsResult<(Option<Attributes>, Acls)> {
-        let call = self.honest.getacl(cred, object, directory);
-        let (of, acls) = self.answer(call).await?;
-        Ok((self.maybe(of), acls))
-    }
-
-    async fn setacl(
-        &self,
-        cred: &Cred,
-        object: &FileHandle,
-        acls: &Acls,
-        lists: SetLists,
-    ) -> NfsResult<Option<Attributes>> {
-        let call = self.honest.setacl(cred, object, acls, lists);
-        Ok(self.maybe(self.answer(call).await?))
     }
 
     fn limits(&self) -> Limits {
@@ -533,7 +391,7 @@ impl Run {
                     Some(found) => Ok(found),
                     None => block_on(fs.lookup(&cred, dir, name)),
                 };
-                if let Ok(Found::Is(entry)) = found {
+                if let Ok(fs::Found::Is(entry)) = found {
                     self.nodes.push(entry.nodeid);
                 }
             }

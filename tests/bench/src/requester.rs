@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, anyhow};
 use nfsrdma_iwarp::{IwarpOptions, IwarpProvider};
 use nfsrdma_nfs3::{ClientOptions, MountTarget, Mounted};
-use nfsrdma_nfs3::{Cred, Credential, Nfs3};
+use nfsrdma_nfs3::{Cred, Credential, Nfs3, Transport};
 use nfsrdma_rdma::Pool;
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_xdr::nfs3::{FileHandle, Stable};

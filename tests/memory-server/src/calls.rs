@@ -4,8 +4,8 @@ use super::data::Data;
 use super::tree::{Body, Dir, Id, Tree};
 use super::{MemoryServer, Op, PreOp, verifier};
 use nfsrdma_nfs3::{
-    Acls, CreateMode, Cred, DirEntry, DirPage, Found, Limits, Made, Nfs3, NfsResult, ReadDone,
-    SetLists, Special, WriteDone,
+    Acls, CreateMode, Cred, DirEntry, DirPage, Found, Limits, Made, Nfs3, NfsError, NfsResult,
+    ReadDone, SetLists, Special, Transport, WriteDone,
 };
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
@@ -624,8 +624,13 @@ impl Nfs3 for MemoryServer {
         .await
     }
 
-    fn has_acl(&self) -> bool {
-        self.tree.lock().acls
+    async fn getacl(
+        &self,
+        _: &Cred,
+        _: &FileHandle,
+        _: bool,
+    ) -> NfsResult<(Option<Attributes>, Acls)> {
+        Err(NfsError::Status(Status::NotSupp))
     }
 
     async fn setacl(
@@ -646,9 +651,15 @@ impl Nfs3 for MemoryServer {
         })
         .await
     }
+}
 
+impl Transport for MemoryServer {
     fn limits(&self) -> Limits {
         self.limits
+    }
+
+    fn has_acl(&self) -> bool {
+        self.tree.lock().acls
     }
 
     fn is_idle(&self) -> bool {

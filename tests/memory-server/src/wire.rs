@@ -3,7 +3,7 @@
 //! transport, with its failures.
 
 use super::MemoryServer;
-use nfsrdma_nfs3::{CreateMode, Cred, Credential, Made, Nfs3, NfsError, Special};
+use nfsrdma_nfs3::{CreateMode, Cred, Credential, Made, Nfs3, NfsError, Special, Transport};
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{BufMut, Pool};
 use nfsrdma_xdr::codec::{Decode, DecodeError, Encode, Encoder, Payload};

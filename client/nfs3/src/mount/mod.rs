@@ -23,6 +23,7 @@ use crate::api::{Cred, Nfs3, NfsError};
 use crate::client::Nfs3Client;
 use crate::limits::Source;
 use crate::options::{ClientOptions, MountProtocol, MountTarget};
+use crate::transport::Transport;
 use dial::{Probe, dial};
 use mountd::Mountd;
 use nfsrdma_rdma::{Pool, Protection, Provider};

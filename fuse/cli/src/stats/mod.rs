@@ -23,7 +23,7 @@ use document::{Limits, ServerLimits};
 use mount_list::MountState;
 use nfsrdma_fs::fs::{Fs, Paths};
 use nfsrdma_nfs3::mount::Mounted;
-use nfsrdma_nfs3::{Nfs3, Nfs3Client};
+use nfsrdma_nfs3::{Nfs3Client, Transport};
 use nfsrdma_xdr::nfs3::FileHandle;
 use std::path::Path;
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 use crate::support::*;
 use nfsrdma_fs::fs::{FsConfig, LookupCache, Opened, ROOT};
 use nfsrdma_memory_server::{Fate, MemoryServer, Op, PreOp};
-use nfsrdma_nfs3::{Limits, Nfs3};
+use nfsrdma_nfs3::{Limits, Nfs3, Transport};
 use nfsrdma_rpcrdma::exec::block_on;
 use nfsrdma_rpcrdma::tap::caller;
 use std::sync::Arc;
