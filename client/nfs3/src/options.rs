@@ -52,7 +52,7 @@ pub enum MountProtocol {
 }
 
 /// The options of a client. [`ClientOptions::default`] has the defaults of nfs(5).
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientOptions {
     /// Options of the RPC transport. Its `connect_timeout` also limits each step of mounting.
     pub transport: TransportOptions,

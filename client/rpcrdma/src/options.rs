@@ -39,7 +39,7 @@ pub struct Program {
 }
 
 /// How calls are transported.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransportOptions {
     /// Largest message sent or received without chunks, in bytes: a multiple of 1024 from 1024 to
     /// 262144. In each direction the smaller of this and the server's value is used (RFC 8797).

@@ -35,8 +35,8 @@ fn options(text: &str) {
         }
     };
     let negotiated = Negotiated {
-        rsize: parsed.rsize.unwrap_or(1 << 20),
-        wsize: parsed.wsize.unwrap_or(1 << 20),
+        rsize: parsed.client.rsize.unwrap_or(1 << 20),
+        wsize: parsed.client.wsize.unwrap_or(1 << 20),
     };
     let shown = parsed.effective(negotiated);
     match Options::parse(&shown) {

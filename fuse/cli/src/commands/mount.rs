@@ -242,7 +242,7 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
     if geteuid().is_root() {
         enter_in_utab(plan);
     }
-    raise_read_ahead(mount.as_ref(), plan.options.readahead);
+    raise_read_ahead(mount.as_ref(), plan.options.fs.readahead_bytes as u64);
     let notifier = mount
         .as_ref()
         .and_then(|mount| exit_watch::ExitNotifier::listen(&mount.device).ok());

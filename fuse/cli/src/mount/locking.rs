@@ -1,7 +1,7 @@
 //! Chooses whether locks go to the server, and starts the client of its lock manager.
 
 use crate::failure::Failure;
-use crate::options::{LocalLock, MountProto, Options, Recovery};
+use crate::options::{LocalLock, MountProtocol, Options, Recovery};
 use nfsrdma_fs::locks::{Kinds, LockConfig, Locks};
 use nfsrdma_nfs3::nlm::{Abandoned, CallbackOptions, CallbackSink, Journal, NlmClient};
 use nfsrdma_rpcrdma::rpc::RetryPolicy;
@@ -52,7 +52,7 @@ pub(crate) async fn choose(
     if local == LocalLock::All {
         return Ok(Chosen::local());
     }
-    let client = NlmClient::new(server, options.lock_port, options.reserved_port);
+    let client = NlmClient::new(server, options.lock_port, options.client.resvport);
     let (has_none, why) = match client.probe().await {
         Ok(true) => {
             if let Some(place) = client.place() {
@@ -97,9 +97,9 @@ async fn begin(client: NlmClient, local: LocalLock, options: &Options, tap: &Arc
 /// it is only down for a while. If it did not, the server has no rpcbind, and so no lock manager
 /// that clients could find, as many servers that only serve NFS over RDMA.
 fn needs_rpcbind(options: &Options) -> bool {
-    options.mount_port.is_none()
-        && options.mount_host.is_none()
-        && options.mount_proto != Some(MountProto::Rdma)
+    options.client.mountport.is_none()
+        && options.client.mounthost.is_none()
+        && options.client.mountproto != MountProtocol::Rdma
 }
 
 /// The directories for journals of locks, the best one first: root's first one outlives a restart
@@ -156,10 +156,11 @@ async fn start(client: Arc<NlmClient>, local: LocalLock, options: &Options) -> A
 }
 
 fn config(local: LocalLock, options: &Options) -> LockConfig {
+    let transport = &options.client.transport;
     let policy = RetryPolicy {
-        timeo: options.timeo,
-        retrans: options.retrans,
-        recovery: options.recovery,
+        timeo: transport.timeo,
+        retrans: transport.retrans,
+        recovery: transport.recovery,
     };
     let limit = policy.patience();
     let config = LockConfig {
@@ -167,7 +168,7 @@ fn config(local: LocalLock, options: &Options) -> LockConfig {
             posix: matches!(local, LocalLock::None | LocalLock::Flock),
             flock: matches!(local, LocalLock::None | LocalLock::Posix),
         },
-        patience: match options.recovery {
+        patience: match transport.recovery {
             Recovery::Hard => None,
             Recovery::Soft => Some((limit, false)),
             Recovery::SoftErr => Some((limit, true)),
@@ -183,12 +184,7 @@ mod tests {
 
     #[test]
     fn a_soft_mount_asks_for_locks_as_long_as_for_anything_else() {
-        let options = Options {
-            timeo: Duration::from_secs(10),
-            retrans: 2,
-            recovery: Recovery::Soft,
-            ..Options::default()
-        };
+        let options = Options::parse("soft,timeo=100,retrans=2").unwrap();
         let patience = config(LocalLock::None, &options).patience;
         assert_eq!(patience, Some((Duration::from_secs(30), false)));
     }

@@ -76,12 +76,12 @@ fn verbs_to(options: &Options, host: &str) -> Result<Chosen, String> {
     const ROUTE: Duration = Duration::from_secs(2);
     let verbs = nfsrdma_verbs::Verbs::new();
     // The mount resolves the name again, and then reports a failure.
-    let peers = (host, options.port)
+    let peers = (host, options.client.port)
         .to_socket_addrs()
         .map_err(|_| format!("{host} cannot be resolved"))?;
     let end = Instant::now() + ROUTE;
     let mut why = format!("{host} has no address");
-    for peer in peers.filter(|peer| options.family.admits(peer.ip())) {
+    for peer in peers.filter(|peer| !options.client.ipv6_only || peer.is_ipv6()) {
         let left = end.saturating_duration_since(Instant::now());
         match verbs.reaches(peer, left) {
             Ok(device) => {
@@ -112,7 +112,9 @@ fn iwarp(options: &Options) -> Arc<dyn Provider> {
     let defaults = IwarpOptions::default();
     // A short `timeo` asks to notice a silent server early. So it also shortens the times after
     // which TCP gives up a path, both with data unacknowledged and when idle.
-    let within = |time: Option<Duration>| time.map(|time| time.min(options.timeo.max(SECOND)));
+    let within = |time: Option<Duration>| {
+        time.map(|time| time.min(options.client.transport.timeo.max(SECOND)))
+    };
     Arc::new(IwarpProvider::new(IwarpOptions {
         crc: options.crc,
         fpdu: match options.fpdu {

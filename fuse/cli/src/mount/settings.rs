@@ -3,14 +3,13 @@
 use crate::mount::fuse_mount::{allow_other, permissions};
 use crate::options::mount_source::MountSource;
 use crate::options::show::Negotiated;
-use crate::options::{Family, LocalLock, MAX_IO, MountProto, Options, Permissions, Recovery, cpus};
+use crate::options::{LocalLock, MAX_IO, Options, Permissions, Recovery, cpus};
 use nfsrdma_fs::adapter::{Access, FuseOptions};
 use nfsrdma_fs::fs::{self, FsConfig};
 use nfsrdma_nfs3::Nfs3Client;
 use nfsrdma_nfs3::Transport;
-use nfsrdma_nfs3::options::{self as engine, ClientOptions, MountTarget, TransportOptions};
+use nfsrdma_nfs3::options::{ClientOptions, MountTarget, TransportOptions};
 use rustix::process::geteuid;
-use std::time::Duration;
 
 /// Memory for messages and Reply chunks in flight, in addition to the cache, in bytes. It is
 /// reserved, and touched only when used.
@@ -33,8 +32,8 @@ pub(crate) fn effective(options: &Options, client: &Nfs3Client) -> String {
 /// The options before the server has said which sizes it accepts.
 pub(crate) fn wanted(options: &Options) -> String {
     options.effective(Negotiated {
-        rsize: options.rsize.unwrap_or(MAX_IO),
-        wsize: options.wsize.unwrap_or(MAX_IO),
+        rsize: options.client.rsize.unwrap_or(MAX_IO),
+        wsize: options.client.wsize.unwrap_or(MAX_IO),
     })
 }
 
@@ -49,76 +48,40 @@ pub(crate) fn target(spec: &MountSource) -> MountTarget {
 /// The settings of the NFS client and its transport.
 pub(crate) fn client(options: &Options) -> ClientOptions {
     ClientOptions {
-        port: options.port,
-        rsize: options.rsize,
-        wsize: options.wsize,
-        mounthost: options.mount_host.clone(),
-        ipv6_only: options.family == Family::V6,
-        mount_ipv6_only: options.mount_family == Family::V6,
-        mountport: options.mount_port,
-        mountproto: match options.mount_proto {
-            None => engine::MountProtocol::Auto,
-            Some(MountProto::Tcp) => engine::MountProtocol::Tcp,
-            Some(MountProto::Udp) => engine::MountProtocol::Udp,
-            Some(MountProto::Rdma) => engine::MountProtocol::Rdma,
-        },
-        resvport: options.reserved_port,
-        acl: options.acl,
         transport: TransportOptions {
-            inline: options.inline,
-            credits: options.credits,
-            write_chunk: options.write_chunk,
-            timeo: options.timeo,
-            retrans: options.retrans,
-            recovery: options.recovery,
             nconnect: options.connections(),
-            ..TransportOptions::default()
+            ..options.client.transport.clone()
         },
-        ..ClientOptions::default()
+        ..options.client.clone()
     }
 }
 
 /// The settings of the file system.
 pub(crate) fn file_system(options: &Options) -> FsConfig {
-    let zero = Duration::ZERO;
-    let (reg, dir) = match options.attributes {
-        Some(times) => (
-            (times.reg_min, times.reg_max),
-            (times.dir_min, times.dir_max),
-        ),
-        None => ((zero, zero), (zero, zero)),
-    };
     // The rest of `cache=`, which limits all buffers, is for data in flight and for messages.
     let cache = options.cache as usize / 4 * 3;
     let dirty = (options.dirty_limit() as usize).min(cache);
     FsConfig {
-        acregmin: reg.0,
-        acregmax: reg.1,
-        acdirmin: dir.0,
-        acdirmax: dir.1,
-        lookup_cache: options.lookup_cache,
         permissions: match permissions(options) {
             Permissions::Kernel => fs::Permissions::Kernel,
             Permissions::Server if allow_other(options) => fs::Permissions::Server,
             Permissions::Server => fs::Permissions::ServerForOne(geteuid().as_raw()),
         },
-        nocto: !options.close_to_open,
-        hard: options.recovery == Recovery::Hard,
+        hard: options.client.transport.recovery == Recovery::Hard,
         sync: options.vfs.sync,
-        readdirplus: options.readdirplus,
         cache_bytes: cache,
         dirty_bytes: dirty,
         dirty_file_bytes: (dirty / 2).max(1 << 20),
-        readahead_bytes: options.readahead as usize,
-        ..FsConfig::default()
+        ..options.fs.clone()
     }
 }
 
 /// The size of the pool from which all buffers come, in bytes.
 pub(crate) fn pool_bytes(options: &Options, config: &FsConfig) -> usize {
     // Each credit may have a call and a reply, in blocks of a power of two.
-    let message = (options.inline as usize).next_power_of_two().max(4096);
-    let calls = options.credits as usize * options.connections() as usize;
+    let transport = &options.client.transport;
+    let message = (transport.inline as usize).next_power_of_two().max(4096);
+    let calls = transport.credits as usize * options.connections() as usize;
     config.pool_bytes() + MESSAGES + 4 * calls * message
 }
 
@@ -144,6 +107,7 @@ pub(crate) fn fuse(spec: &MountSource, options: &Options, local_lock: LocalLock)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     fn options(text: &str) -> Options {
         Options::parse(text).unwrap()

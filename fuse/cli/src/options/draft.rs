@@ -3,16 +3,17 @@
 //! Options have no order, so two that contradict each other are an error, which names both. What
 //! depends on several options is decided when all have been read ([`Draft::finish`]).
 
-use super::{
-    AttributeTimes, IO_UNIT, LocalLock, MAX_IO, OptionError, Options, Permissions, Transport,
-};
+use super::{IO_UNIT, LocalLock, MAX_IO, OptionError, Options, Permissions, Transport};
 use crate::options::size::parse_size;
+use nfsrdma_fs::fs::FsConfig;
 use std::collections::HashMap;
 use std::time::Duration;
 
 pub(super) type Outcome = Result<(), OptionError>;
 
 pub(super) const MAX_SECONDS: u64 = 10 * 365 * 86400;
+/// The names of the attribute times.
+const TIMES: [&str; 4] = ["acregmin", "acregmax", "acdirmin", "acdirmax"];
 /// Largest cache, in bytes.
 const MAX_CACHE: u64 = 1 << 40;
 pub(super) const SECONDS: &str = "a number of seconds";
@@ -26,9 +27,6 @@ pub(super) struct Draft {
     claims: HashMap<&'static str, (String, String)>,
     /// The option being parsed, as given.
     pub(super) given: String,
-    pub(super) reg: [u64; 2],
-    pub(super) dir: [u64; 2],
-    pub(super) noac: bool,
     /// Whether `write=wait` was given.
     pub(super) wait: bool,
     /// Whether `dev` was given.
@@ -41,15 +39,10 @@ pub(super) struct Draft {
 impl Draft {
     /// Begins with the defaults.
     pub(super) fn new() -> Draft {
-        let options = Options::default();
-        let times = options.attributes.expect("the default caches attributes");
         Draft {
-            options,
+            options: Options::default(),
             claims: HashMap::new(),
             given: String::new(),
-            reg: [times.reg_min.as_secs(), times.reg_max.as_secs()],
-            dir: [times.dir_min.as_secs(), times.dir_max.as_secs()],
-            noac: false,
             wait: false,
             dev: false,
             addr: None,
@@ -122,15 +115,16 @@ impl Draft {
     pub(super) fn actime(&mut self, name: &'static str, text: &str) -> Outcome {
         let seconds = self.number(name, text, 0..=u32::MAX.into(), SECONDS)?;
         let seconds = seconds.min(MAX_SECONDS);
-        for setting in ["acregmin", "acregmax", "acdirmin", "acdirmax"] {
+        for setting in TIMES {
             if name == "actimeo" || name == setting {
                 self.claim(setting, seconds)?;
+                let fs = &mut self.options.fs;
                 *match setting {
-                    "acregmin" => &mut self.reg[0],
-                    "acregmax" => &mut self.reg[1],
-                    "acdirmin" => &mut self.dir[0],
-                    _ => &mut self.dir[1],
-                } = seconds;
+                    "acregmin" => &mut fs.acregmin,
+                    "acregmax" => &mut fs.acregmax,
+                    "acdirmin" => &mut fs.acdirmin,
+                    _ => &mut fs.acdirmax,
+                } = Duration::from_secs(seconds);
             }
         }
         Ok(())
@@ -168,10 +162,18 @@ impl Draft {
     }
 
     /// Makes each minimum at most its maximum, by changing the one that was not given.
-    fn order_times(&self) -> Result<[[u64; 2]; 2], OptionError> {
-        let mut pairs = [self.reg, self.dir];
-        let names = [("acregmin", "acregmax"), ("acdirmin", "acdirmax")];
-        for ([least, most], (min, max)) in pairs.iter_mut().zip(names) {
+    fn order_times(&mut self) -> Outcome {
+        let FsConfig {
+            mut acregmin,
+            mut acregmax,
+            mut acdirmin,
+            mut acdirmax,
+            ..
+        } = self.options.fs;
+        for (least, most, min, max) in [
+            (&mut acregmin, &mut acregmax, TIMES[0], TIMES[1]),
+            (&mut acdirmin, &mut acdirmax, TIMES[2], TIMES[3]),
+        ] {
             if *least <= *most {
                 continue;
             }
@@ -186,7 +188,13 @@ impl Draft {
                 _ => *least = *most,
             }
         }
-        Ok(pairs)
+        self.set_times([acregmin, acregmax, acdirmin, acdirmax]);
+        Ok(())
+    }
+
+    fn set_times(&mut self, times: [Duration; 4]) {
+        let fs = &mut self.options.fs;
+        [fs.acregmin, fs.acregmax, fs.acdirmin, fs.acdirmax] = times;
     }
 
     /// The cache contains the dirty data, so a cache of the default size grows with `dirty`.
@@ -214,19 +222,19 @@ impl Draft {
     /// is not the server, and if no option names it.
     fn use_mountaddr(&mut self) {
         if let Some(address) = self.mountaddr.take()
-            && self.options.mount_host.is_none()
+            && self.options.client.mounthost.is_none()
             && self.addr.as_ref() != Some(&address)
         {
-            self.options.mount_host = Some(address);
+            self.options.client.mounthost = Some(address);
         }
     }
 
     pub(super) fn finish(mut self) -> Result<Options, OptionError> {
-        [self.reg, self.dir] = self.order_times()?;
+        self.order_times()?;
         self.fit_cache()?;
         self.use_mountaddr();
-        if self.noac {
-            if let Some((_, given)) = ["acregmin", "acregmax", "acdirmin", "acdirmax"]
+        if self.options.noac {
+            if let Some((_, given)) = TIMES
                 .iter()
                 .filter_map(|name| self.claims.get(name))
                 .find(|(value, _)| value != "0")
@@ -237,19 +245,10 @@ impl Draft {
                 });
             }
             // nfs(5) defines noac as actimeo=0 and sync.
-            self.options.attributes = None;
-        } else {
-            let [reg_min, reg_max] = self.reg.map(Duration::from_secs);
-            let [dir_min, dir_max] = self.dir.map(Duration::from_secs);
-            self.options.attributes = Some(AttributeTimes {
-                reg_min,
-                reg_max,
-                dir_min,
-                dir_max,
-            });
+            self.set_times([Duration::ZERO; 4]);
         }
         // `async` is the default and takes back `sync` alone, whichever of them comes last.
-        self.options.vfs.sync |= self.noac || self.wait;
+        self.options.vfs.sync |= self.options.noac || self.wait;
         let contradicts = match (self.options.lock, self.options.local_lock) {
             (Some(lock), Some(local)) => lock == (local == LocalLock::All),
             _ => false,

@@ -14,13 +14,13 @@ pub mod table;
 pub(super) use parse::{protects, split};
 
 pub use nfsrdma_fs::fs::LookupCache;
-pub use nfsrdma_nfs3::options::NFS_RDMA_PORT;
-pub use nfsrdma_nfs3::{Recovery, WriteChunk};
+pub use nfsrdma_nfs3::{MountProtocol, Recovery, WriteChunk};
 
 #[cfg(test)]
 mod tests;
 
-use std::net::IpAddr;
+use nfsrdma_fs::fs::FsConfig;
+use nfsrdma_nfs3::ClientOptions;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -31,35 +31,6 @@ use thiserror::Error;
 pub const MAX_IO: u32 = 1 << 20;
 /// rsize and wsize are multiples of this many bytes.
 pub const IO_UNIT: u32 = 4096;
-
-/// The address family to use for the server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Family {
-    /// Any family, in the order of the resolver.
-    Any,
-    V4,
-    V6,
-}
-
-impl Family {
-    /// Whether `address` belongs to the family.
-    pub fn admits(self, address: IpAddr) -> bool {
-        match self {
-            Family::Any => true,
-            Family::V4 => address.is_ipv4(),
-            Family::V6 => address.is_ipv6(),
-        }
-    }
-}
-
-/// How to reach the MOUNT service.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MountProto {
-    Tcp,
-    Udp,
-    /// The RDMA connection of NFS.
-    Rdma,
-}
 
 /// Who checks permissions before the server is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,15 +69,6 @@ pub enum Transport {
     Auto,
     Iwarp,
     Verbs,
-}
-
-/// How long attributes are cached (nfs(5), "Data and metadata coherence").
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AttributeTimes {
-    pub reg_min: Duration,
-    pub reg_max: Duration,
-    pub dir_min: Duration,
-    pub dir_max: Duration,
 }
 
 /// How the local kernel maintains access times.
@@ -174,37 +136,19 @@ impl FromStr for MetricsAt {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     pub vfs: VfsFlags,
-    /// Largest READ in bytes; `None` takes what the server prefers.
-    pub rsize: Option<u32>,
-    /// Largest WRITE in bytes; `None` takes what the server prefers.
-    pub wsize: Option<u32>,
-    /// The port on which the server listens for RDMA.
-    pub port: u16,
-    pub family: Family,
-    /// The host that runs MOUNT, if it is not the server.
-    pub mount_host: Option<String>,
-    /// `None` asks rpcbind.
-    pub mount_port: Option<u16>,
-    /// `None` tries TCP, then UDP.
-    pub mount_proto: Option<MountProto>,
-    pub mount_family: Family,
-    pub recovery: Recovery,
+    /// Settings of the NFS client and its transport, but for `nconnect`.
+    pub client: ClientOptions,
+    /// Settings of the file system, but for those that depend on several options.
+    pub fs: FsConfig,
     /// Only shown: deadly signals always interrupt a waiting call, and other signals never do.
     pub intr: bool,
-    pub timeo: Duration,
-    pub retrans: u32,
     /// How long to repeat attempts to mount; `None` is the default.
     pub retry: Option<Duration>,
     pub background: bool,
-    /// `None` with `noac`.
-    pub attributes: Option<AttributeTimes>,
-    pub close_to_open: bool,
-    pub lookup_cache: LookupCache,
-    pub readdirplus: bool,
+    /// Attributes are never taken from the cache: their times in `fs` are 0.
+    pub noac: bool,
     /// Connections to the server; `None` is one for each event loop, up to four.
     pub nconnect: Option<u32>,
-    /// Use a port below 1024 for MOUNT and NLM.
-    pub reserved_port: bool,
     /// `lock` or `nolock`; `None` is `lock` where the server has NLM.
     pub lock: Option<bool>,
     pub local_lock: Option<LocalLock>,
@@ -213,11 +157,6 @@ pub struct Options {
     /// The port for callbacks of lock managers; `None` is any port, and 0 is no callbacks.
     pub callback_port: Option<u16>,
     pub transport: Transport,
-    pub write_chunk: WriteChunk,
-    /// The inline threshold to announce, in bytes.
-    pub inline: u32,
-    /// Most calls in flight on one connection.
-    pub credits: u32,
     /// Whether to ask for CRC32C on iWARP.
     pub crc: bool,
     /// Largest FPDU to send on iWARP, in bytes; `None` chooses it by the path MTU.
@@ -226,8 +165,6 @@ pub struct Options {
     pub cache: u64,
     /// Most dirty bytes; `None` is a quarter of the cache.
     pub dirty: Option<u64>,
-    /// Bytes to read ahead of a sequential reader.
-    pub readahead: u64,
     /// The number of event loops; `None` chooses by the number of CPUs.
     pub workers: Option<usize>,
     /// FUSE reader threads in place of event loops; `None` chooses by the number of CPUs.
@@ -238,8 +175,6 @@ pub struct Options {
     pub allow_other: Option<bool>,
     /// `None` is the kernel if other users may use the mount, and otherwise the server.
     pub permissions: Option<Permissions>,
-    /// Whether to use NFS_ACL if the server has it.
-    pub acl: bool,
     /// Whether to accept unknown options.
     pub sloppy: bool,
     /// For /etc/fstab: a mount that fails does not fail the boot.
@@ -266,39 +201,18 @@ impl Default for Options {
                 access_time: AccessTime::Relative,
                 dir_access_time: true,
             },
-            rsize: None,
-            wsize: None,
-            port: NFS_RDMA_PORT,
-            family: Family::Any,
-            mount_host: None,
-            mount_port: None,
-            mount_proto: None,
-            mount_family: Family::Any,
-            recovery: Recovery::Hard,
+            client: ClientOptions::default(),
+            fs: FsConfig::default(),
             intr: false,
-            timeo: Duration::from_secs(60),
-            retrans: 2,
             retry: None,
             background: false,
-            attributes: Some(AttributeTimes {
-                reg_min: Duration::from_secs(3),
-                reg_max: Duration::from_secs(60),
-                dir_min: Duration::from_secs(30),
-                dir_max: Duration::from_secs(60),
-            }),
-            close_to_open: true,
-            lookup_cache: LookupCache::All,
-            readdirplus: true,
+            noac: false,
             nconnect: None,
-            reserved_port: true,
             lock: None,
             local_lock: None,
             lock_port: None,
             callback_port: None,
             transport: Transport::Auto,
-            write_chunk: WriteChunk::PositionZero,
-            inline: 4096,
-            credits: 64,
             //= RFC 5044, Section 1.2
             //# It is possible to disable this CRC check; however, CRCs MUST be enabled unless it is
             //# clear that the end-to-end connection through the network has data integrity at least
@@ -311,13 +225,11 @@ impl Default for Options {
             fpdu: None,
             cache: 256 << 20,
             dirty: None,
-            readahead: 4 << 20,
             workers: None,
             threads: None,
             metrics: None,
             allow_other: None,
             permissions: None,
-            acl: true,
             sloppy: false,
             nofail: false,
             remount: false,

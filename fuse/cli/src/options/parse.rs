@@ -60,7 +60,7 @@ fn parse(text: &str, url_port: Option<u16>) -> Result<Options, OptionError> {
     if let Some(port) = url_port {
         draft.given = format!("port {port} of the URL");
         draft.claim("port", port)?;
-        draft.options.port = port;
+        draft.options.client.port = port;
     }
     let mut words = split(text);
     if words.iter().any(|word| word == "remount") {

@@ -1,8 +1,7 @@
 //! Formats the effective options, in the order in which the kernel's NFS mounts show them.
 
 use super::{
-    AccessTime, Family, LookupCache, MountProto, Options, Permissions, Recovery, Transport,
-    WriteChunk,
+    AccessTime, LookupCache, MountProtocol, Options, Permissions, Recovery, Transport, WriteChunk,
 };
 use crate::options::size::show_size;
 use std::fmt::{self, Display};
@@ -48,7 +47,7 @@ impl Options {
             ),
             (!vfs.exec, "noexec"),
             (!vfs.symfollow, "nosymfollow"),
-            (vfs.sync && self.attributes.is_some(), "sync"),
+            (vfs.sync && !self.noac, "sync"),
             (vfs.dirsync, "dirsync"),
             (vfs.access_time == AccessTime::Always, "strictatime"),
             (vfs.access_time == AccessTime::Relative, "relatime"),
@@ -66,16 +65,16 @@ impl Options {
 
     /// Caches, their times, and what happens to calls without an answer.
     fn show_consistency(&self, words: &mut Words) {
-        match self.attributes {
-            None => words.flag("noac"),
-            Some(times) => {
-                words.value("acregmin", times.reg_min.as_secs());
-                words.value("acregmax", times.reg_max.as_secs());
-                words.value("acdirmin", times.dir_min.as_secs());
-                words.value("acdirmax", times.dir_max.as_secs());
+        match self.noac {
+            true => words.flag("noac"),
+            false => {
+                words.value("acregmin", self.fs.acregmin.as_secs());
+                words.value("acregmax", self.fs.acregmax.as_secs());
+                words.value("acdirmin", self.fs.acdirmin.as_secs());
+                words.value("acdirmax", self.fs.acdirmax.as_secs());
             }
         }
-        words.flag(match self.recovery {
+        words.flag(match self.client.transport.recovery {
             Recovery::Hard => "hard",
             Recovery::Soft => "soft",
             Recovery::SoftErr => "softerr",
@@ -83,18 +82,18 @@ impl Options {
         if self.intr {
             words.flag("intr");
         }
-        if !self.close_to_open {
+        if self.fs.nocto {
             words.flag("nocto");
         }
-        if !self.acl {
+        if !self.client.acl {
             words.flag("noacl");
         }
-        match self.lookup_cache {
+        match self.fs.lookup_cache {
             LookupCache::All => {}
             LookupCache::Positive => words.value("lookupcache", "positive"),
             LookupCache::None => words.value("lookupcache", "none"),
         }
-        if !self.readdirplus {
+        if !self.fs.readdirplus {
             words.flag("nordirplus");
         }
         if self.background {
@@ -105,43 +104,36 @@ impl Options {
     fn show_connection(&self, words: &mut Words) {
         words.value(
             "proto",
-            if self.family == Family::V6 {
+            if self.client.ipv6_only {
                 "rdma6"
             } else {
                 "rdma"
             },
         );
-        words.value("port", self.port);
+        words.value("port", self.client.port);
         words.value("nconnect", self.connections());
-        words.value("timeo", self.timeo.as_millis() / 100);
-        words.value("retrans", self.retrans);
+        words.value("timeo", self.client.transport.timeo.as_millis() / 100);
+        words.value("retrans", self.client.transport.retrans);
         if let Some(retry) = self.retry {
             words.value("retry", retry.as_secs() / 60);
         }
     }
 
     fn show_mount_protocol(&self, words: &mut Words) {
-        if let Some(host) = &self.mount_host {
+        if let Some(host) = &self.client.mounthost {
             words.value("mounthost", host);
         }
-        if let Some(port) = self.mount_port {
+        if let Some(port) = self.client.mountport {
             words.value("mountport", port);
         }
-        if let Some(proto) = self.mount_proto {
-            let six = self.mount_family == Family::V6;
-            words.value(
-                "mountproto",
-                match proto {
-                    MountProto::Tcp if six => "tcp6",
-                    MountProto::Tcp => "tcp",
-                    MountProto::Udp if six => "udp6",
-                    MountProto::Udp => "udp",
-                    MountProto::Rdma if six => "rdma6",
-                    MountProto::Rdma => "rdma",
-                },
-            );
+        let six = self.client.mount_ipv6_only;
+        match self.client.mountproto {
+            MountProtocol::Auto => {}
+            MountProtocol::Tcp => words.value("mountproto", if six { "tcp6" } else { "tcp" }),
+            MountProtocol::Udp => words.value("mountproto", if six { "udp6" } else { "udp" }),
+            MountProtocol::Rdma => words.value("mountproto", if six { "rdma6" } else { "rdma" }),
         }
-        if !self.reserved_port {
+        if !self.client.resvport {
             words.flag("noresvport");
         }
     }
@@ -185,13 +177,13 @@ impl Options {
         );
         words.value(
             "write_chunk",
-            match self.write_chunk {
+            match self.client.transport.write_chunk {
                 WriteChunk::PositionZero => "pz",
                 WriteChunk::Reduced => "reduced",
             },
         );
-        words.value("inline", self.inline);
-        words.value("credits", self.credits);
+        words.value("inline", self.client.transport.inline);
+        words.value("credits", self.client.transport.credits);
         if self.transport != Transport::Verbs {
             words.flag(if self.crc { "crc" } else { "nocrc" });
             if let Some(fpdu) = self.fpdu {
@@ -204,7 +196,7 @@ impl Options {
     fn show_limits(&self, words: &mut Words) {
         words.value("cache", show_size(self.cache));
         words.value("dirty", show_size(self.dirty_limit()));
-        words.value("readahead", show_size(self.readahead));
+        words.value("readahead", show_size(self.fs.readahead_bytes as u64));
         words.value("workers", self.workers());
         if let Some(threads) = self.threads {
             words.value("threads", threads);

@@ -17,14 +17,14 @@ fn with(change: impl FnOnce(&mut Options)) -> Options {
     options
 }
 
-fn times(values: [u64; 4]) -> Option<AttributeTimes> {
-    let [reg_min, reg_max, dir_min, dir_max] = values.map(Duration::from_secs);
-    Some(AttributeTimes {
-        reg_min,
-        reg_max,
-        dir_min,
-        dir_max,
-    })
+fn set_times(options: &mut Options, times: [u64; 4]) {
+    let fs = &mut options.fs;
+    [fs.acregmin, fs.acregmax, fs.acdirmin, fs.acdirmax] = times.map(Duration::from_secs);
+}
+
+fn times(text: &str) -> [u64; 4] {
+    let fs = ok(text).fs;
+    [fs.acregmin, fs.acregmax, fs.acdirmin, fs.acdirmax].map(|time| time.as_secs())
 }
 
 //= RFC 5044, Section 1.2
@@ -86,17 +86,19 @@ type Change = fn(&mut Options);
 
 /// Options, and the change that each makes to the defaults.
 const SETTINGS: &[(&str, Change)] = &[
-    ("rsize=65536", |o| o.rsize = Some(65536)),
-    ("rsize=64K", |o| o.rsize = Some(65536)),
-    ("wsize=1M", |o| o.wsize = Some(1 << 20)),
+    ("rsize=65536", |o| o.client.rsize = Some(65536)),
+    ("rsize=64K", |o| o.client.rsize = Some(65536)),
+    ("wsize=1M", |o| o.client.wsize = Some(1 << 20)),
     // Sizes are rounded down, to at least one unit and at most the largest size (nfs(5)).
-    ("rsize=10000", |o| o.rsize = Some(8192)),
-    ("rsize=1", |o| o.rsize = Some(4096)),
-    ("wsize=8M", |o| o.wsize = Some(1 << 20)),
-    ("port=2049", |o| o.port = 2049),
-    ("proto=rdma6", |o| o.family = Family::V6),
-    ("mounthost=other", |o| o.mount_host = Some("other".into())),
-    ("mountport=892", |o| o.mount_port = Some(892)),
+    ("rsize=10000", |o| o.client.rsize = Some(8192)),
+    ("rsize=1", |o| o.client.rsize = Some(4096)),
+    ("wsize=8M", |o| o.client.wsize = Some(1 << 20)),
+    ("port=2049", |o| o.client.port = 2049),
+    ("proto=rdma6", |o| o.client.ipv6_only = true),
+    ("mounthost=other", |o| {
+        o.client.mounthost = Some("other".into())
+    }),
+    ("mountport=892", |o| o.client.mountport = Some(892)),
     ("lock", |o| o.lock = Some(true)),
     ("nolock", |o| o.lock = Some(false)),
     ("local_lock=flock", |o| {
@@ -109,42 +111,51 @@ const SETTINGS: &[(&str, Change)] = &[
     ("lockport=4045", |o| o.lock_port = Some(4045)),
     ("callbackport=4046", |o| o.callback_port = Some(4046)),
     ("callbackport=none", |o| o.callback_port = Some(0)),
-    ("mountproto=udp", |o| o.mount_proto = Some(MountProto::Udp)),
+    ("mountproto=udp", |o| {
+        o.client.mountproto = MountProtocol::Udp
+    }),
     ("mountproto=tcp6", |o| {
-        o.mount_proto = Some(MountProto::Tcp);
-        o.mount_family = Family::V6;
+        o.client.mountproto = MountProtocol::Tcp;
+        o.client.mount_ipv6_only = true;
     }),
     ("mountproto=rdma", |o| {
-        o.mount_proto = Some(MountProto::Rdma)
+        o.client.mountproto = MountProtocol::Rdma
     }),
-    ("soft", |o| o.recovery = Recovery::Soft),
-    ("softerr", |o| o.recovery = Recovery::SoftErr),
+    ("soft", |o| o.client.transport.recovery = Recovery::Soft),
+    ("softerr", |o| {
+        o.client.transport.recovery = Recovery::SoftErr
+    }),
     ("intr", |o| o.intr = true),
-    ("timeo=15", |o| o.timeo = Duration::from_millis(1500)),
-    ("retrans=5", |o| o.retrans = 5),
+    ("timeo=15", |o| {
+        o.client.transport.timeo = Duration::from_millis(1500)
+    }),
+    ("retrans=5", |o| o.client.transport.retrans = 5),
     ("retry=3", |o| o.retry = Some(Duration::from_secs(180))),
     ("bg", |o| o.background = true),
     ("noac", |o| {
-        o.attributes = None;
+        o.noac = true;
+        set_times(o, [0; 4]);
         o.vfs.sync = true;
     }),
-    ("acregmin=5", |o| o.attributes = times([5, 60, 30, 60])),
-    ("acregmax=90", |o| o.attributes = times([3, 90, 30, 60])),
-    ("acdirmin=7", |o| o.attributes = times([3, 60, 7, 60])),
-    ("acdirmax=70", |o| o.attributes = times([3, 60, 30, 70])),
-    ("actimeo=9", |o| o.attributes = times([9; 4])),
-    ("nocto", |o| o.close_to_open = false),
-    ("noacl", |o| o.acl = false),
+    ("acregmin=5", |o| set_times(o, [5, 60, 30, 60])),
+    ("acregmax=90", |o| set_times(o, [3, 90, 30, 60])),
+    ("acdirmin=7", |o| set_times(o, [3, 60, 7, 60])),
+    ("acdirmax=70", |o| set_times(o, [3, 60, 30, 70])),
+    ("actimeo=9", |o| set_times(o, [9; 4])),
+    ("nocto", |o| o.fs.nocto = true),
+    ("noacl", |o| o.client.acl = false),
     ("lookupcache=pos", |o| {
-        o.lookup_cache = LookupCache::Positive
+        o.fs.lookup_cache = LookupCache::Positive
     }),
     ("lookupcache=positive", |o| {
-        o.lookup_cache = LookupCache::Positive
+        o.fs.lookup_cache = LookupCache::Positive
     }),
-    ("lookupcache=none", |o| o.lookup_cache = LookupCache::None),
-    ("nordirplus", |o| o.readdirplus = false),
+    ("lookupcache=none", |o| {
+        o.fs.lookup_cache = LookupCache::None
+    }),
+    ("nordirplus", |o| o.fs.readdirplus = false),
     ("nconnect=4", |o| o.nconnect = Some(4)),
-    ("noresvport", |o| o.reserved_port = false),
+    ("noresvport", |o| o.client.resvport = false),
     ("ro", |o| o.vfs.read_only = true),
     ("sync", |o| o.vfs.sync = true),
     ("dirsync", |o| o.vfs.dirsync = true),
@@ -176,16 +187,16 @@ const SETTINGS: &[(&str, Change)] = &[
     ("transport=iwarp", |o| o.transport = Transport::Iwarp),
     ("transport=verbs", |o| o.transport = Transport::Verbs),
     ("write_chunk=reduced", |o| {
-        o.write_chunk = WriteChunk::Reduced
+        o.client.transport.write_chunk = WriteChunk::Reduced
     }),
-    ("inline=1024", |o| o.inline = 1024),
-    ("inline=64K", |o| o.inline = 65536),
-    ("credits=1", |o| o.credits = 1),
+    ("inline=1024", |o| o.client.transport.inline = 1024),
+    ("inline=64K", |o| o.client.transport.inline = 65536),
+    ("credits=1", |o| o.client.transport.credits = 1),
     ("nocrc", |o| o.crc = false),
     ("fpdu=1460", |o| o.fpdu = Some(1460)),
     ("cache=1G", |o| o.cache = 1 << 30),
     ("dirty=8M", |o| o.dirty = Some(8 << 20)),
-    ("readahead=0", |o| o.readahead = 0),
+    ("readahead=0", |o| o.fs.readahead_bytes = 0),
     ("workers=3", |o| o.workers = Some(3)),
     ("threads=2", |o| o.threads = Some(2)),
     ("metrics=9100", |o| {
@@ -287,17 +298,17 @@ fn contradictions_name_both() {
     );
     assert_eq!(said("lock,local_lock=all"), both("lock", "local_lock=all"));
     // The same value twice is no contradiction.
-    assert_eq!(ok("hard,hard,rsize=4K,rsize=4096").rsize, Some(4096));
-    assert_eq!(ok("noac,actimeo=0").attributes, None);
+    assert_eq!(ok("hard,hard,rsize=4K,rsize=4096").client.rsize, Some(4096));
+    assert_eq!(ok("noac,actimeo=0"), ok("noac"));
 }
 
 /// A given option never contradicts a default, which gives way.
 #[test]
 fn defaults_contradict_nothing() {
-    assert_eq!(ok("acregmin=99").attributes, times([99, 99, 30, 60]));
-    assert_eq!(ok("acregmax=1").attributes, times([1, 1, 30, 60]));
-    assert_eq!(ok("acdirmax=1").attributes, times([3, 60, 1, 1]));
-    assert_eq!(ok("acdirmin=90").attributes, times([3, 60, 90, 90]));
+    assert_eq!(times("acregmin=99"), [99, 99, 30, 60]);
+    assert_eq!(times("acregmax=1"), [1, 1, 30, 60]);
+    assert_eq!(times("acdirmax=1"), [3, 60, 1, 1]);
+    assert_eq!(times("acdirmin=90"), [3, 60, 90, 90]);
     assert_eq!(ok("dirty=1G").cache, 2 << 30);
     assert_eq!(ok("dirty=1T").cache, 1 << 40);
     assert_eq!(ok("dirty=256M").cache, 256 << 20);
@@ -305,7 +316,7 @@ fn defaults_contradict_nothing() {
 
 #[test]
 fn the_port_of_a_url_is_one_of_the_options() {
-    let with_port = |text: &str, port| Options::parse_with_port(text, port).map(|o| o.port);
+    let with_port = |text: &str, port| Options::parse_with_port(text, port).map(|o| o.client.port);
     assert_eq!(with_port("", Some(7)), Ok(7));
     assert_eq!(with_port("port=7", Some(7)), Ok(7));
     assert_eq!(with_port("port=0", Some(7)), Ok(7));
@@ -345,7 +356,7 @@ fn what_the_kernels_client_takes_is_taken() {
     assert_eq!(ok("mounthost=m,mountaddr=10.0.0.2"), ok("mounthost=m"));
     assert_eq!(ok("timeo=100000"), ok("timeo=36000"));
     assert_eq!(ok("retrans=100000"), ok("retrans=1000"));
-    assert_eq!(ok("actimeo=4294967295").attributes, times([MAX_SECONDS; 4]));
+    assert_eq!(times("actimeo=4294967295"), [MAX_SECONDS; 4]);
     assert!(!ok("nosymfollow").vfs.symfollow);
     assert_eq!(
         ok("context=\"system_u:object_r:nfs_t:s0:c1,c2\"").security_contexts,
@@ -487,8 +498,8 @@ proptest! {
     fn what_is_in_force_is_parsed_to_the_same(words in proptest::collection::vec(word(), 0..8)) {
         let Ok(options) = Options::parse(&words.join(",")) else { return Ok(()) };
         let negotiated = Negotiated {
-            rsize: options.rsize.unwrap_or(MAX_IO),
-            wsize: options.wsize.unwrap_or(MAX_IO),
+            rsize: options.client.rsize.unwrap_or(MAX_IO),
+            wsize: options.client.wsize.unwrap_or(MAX_IO),
         };
         let shown = options.effective(negotiated);
         let mut again = Options::parse(&shown)
@@ -504,8 +515,8 @@ proptest! {
         again.workers = options.workers;
         prop_assert_eq!(again.connections(), options.connections());
         again.nconnect = options.nconnect;
-        again.rsize = options.rsize;
-        again.wsize = options.wsize;
+        again.client.rsize = options.client.rsize;
+        again.client.wsize = options.client.wsize;
         if options.transport == Transport::Verbs {
             again.crc = options.crc;
         }

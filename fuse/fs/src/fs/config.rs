@@ -27,7 +27,7 @@ pub enum Permissions {
 }
 
 /// Settings of one mount.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FsConfig {
     /// The least and the greatest time for which attributes of a file are valid. Both are zero with
     /// `noac`.

@@ -7,7 +7,7 @@ use super::super::entry::{Entry, accept, either, flag, refuse, value};
 pub(super) static TABLE: &[Entry] = &[
     flag!("ac", |d, _| d.claim("ac", true)),
     flag!("noac", |d, _| {
-        d.noac = true;
+        d.options.noac = true;
         d.claim("ac", false)
     }),
     value!("acregmin", SECONDS, Draft::actime),
@@ -17,11 +17,11 @@ pub(super) static TABLE: &[Entry] = &[
     value!("actimeo", SECONDS, Draft::actime),
     flag!("cto", |d, _| d.claim("cto", true)),
     flag!("nocto", |d, _| {
-        d.options.close_to_open = false;
+        d.options.fs.nocto = true;
         d.claim("cto", false)
     }),
     value!("lookupcache", "all, positive or none", |d, n, v| {
-        d.options.lookup_cache = match v {
+        d.options.fs.lookup_cache = match v {
             "all" => LookupCache::All,
             "pos" | "positive" => LookupCache::Positive,
             "none" => LookupCache::None,
@@ -30,15 +30,15 @@ pub(super) static TABLE: &[Entry] = &[
         d.claim(n, &v[..3])
     }),
     either!("rdirplus", |d, n, v| {
-        d.options.readdirplus = match v {
+        d.options.fs.readdirplus = match v {
             None | Some("force") => true,
             Some("none") => false,
             Some(_) => return d.bad(n, "none or force, or stands alone"),
         };
-        d.claim("rdirplus", d.options.readdirplus)
+        d.claim("rdirplus", d.options.fs.readdirplus)
     }),
     flag!("nordirplus", |d, _| {
-        d.options.readdirplus = false;
+        d.options.fs.readdirplus = false;
         d.claim("rdirplus", false)
     }),
     value!("nconnect", "a number from 1 to 16", |d, n, v| {
@@ -72,7 +72,7 @@ pub(super) static TABLE: &[Entry] = &[
     accept!("noalignwrite"),
     flag!("acl", |d, _| d.claim("acl", true)),
     flag!("noacl", |d, _| {
-        d.options.acl = false;
+        d.options.client.acl = false;
         d.claim("acl", false)
     }),
 ];

@@ -40,7 +40,7 @@ pub(super) static TABLE: &[Entry] = &[
         d.claim(n, v)
     }),
     value!("write_chunk", "pz or reduced", |d, n, v| {
-        d.options.write_chunk = match v {
+        d.options.client.transport.write_chunk = match v {
             "pz" => WriteChunk::PositionZero,
             "reduced" => WriteChunk::Reduced,
             _ => return d.bad(n, "pz or reduced"),
@@ -57,13 +57,13 @@ pub(super) static TABLE: &[Entry] = &[
             if size % 1024 != 0 {
                 return d.bad(n, WANTED);
             }
-            d.options.inline = size as u32;
+            d.options.client.transport.inline = size as u32;
             d.claim(n, size)
         }
     ),
     value!("credits", "a number from 1 to 1024", |d, n, v| {
         let count = d.number(n, v, 1..=1024, "a number from 1 to 1024")?;
-        d.options.credits = count as u32;
+        d.options.client.transport.credits = count as u32;
         d.claim(n, count)
     }),
     flag!("crc", |d, _| d.claim("crc", true)),
@@ -86,8 +86,9 @@ pub(super) static TABLE: &[Entry] = &[
         d.claim(n, size)
     }),
     value!("readahead", "0 to 1G", |d, n, v| {
-        d.options.readahead = d.size(n, v, 0..=1 << 30, "0 to 1G")?;
-        d.claim(n, d.options.readahead)
+        let size = d.size(n, v, 0..=1 << 30, "0 to 1G")?;
+        d.options.fs.readahead_bytes = size as usize;
+        d.claim(n, size)
     }),
     value!("threads", "a number from 1 to 64", |d, n, v| {
         let count = d.number(n, v, 1..=64, "a number from 1 to 64")?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 fn recovery(d: &mut Draft, how: Recovery) -> Outcome {
     d.claim("recovery", format!("{how:?}"))?;
-    d.options.recovery = how;
+    d.options.client.transport.recovery = how;
     Ok(())
 }
 
@@ -24,14 +24,14 @@ pub(super) static TABLE: &[Entry] = &[
         let tenths = d.number(n, v, 1..=u32::MAX.into(), "tenths of a second, at least 1")?;
         // A larger value is reduced to the limit (nfs(5)).
         let tenths = tenths.min(36000);
-        d.options.timeo = Duration::from_millis(tenths * 100);
+        d.options.client.transport.timeo = Duration::from_millis(tenths * 100);
         d.claim(n, tenths)
     }),
     value!("retrans", "a number of tries", |d, n, v| {
         let count = d
             .number(n, v, 0..=u32::MAX.into(), "a number of tries")?
             .min(1000);
-        d.options.retrans = count as u32;
+        d.options.client.transport.retrans = count as u32;
         d.claim(n, count)
     }),
     value!("retry", "a number of minutes", |d, n, v| {

@@ -67,7 +67,7 @@ pub(super) static TABLE: &[Entry] = &[
     }),
     flag!("resvport", |d, _| d.claim("resvport", true)),
     flag!("noresvport", |d, _| {
-        d.options.reserved_port = false;
+        d.options.client.resvport = false;
         d.claim("resvport", false)
     }),
 ];

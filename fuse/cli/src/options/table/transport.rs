@@ -2,7 +2,7 @@
 
 use super::super::draft::{Draft, Outcome, PORT, SIZE};
 use super::super::entry::{Entry, accept, flag, refuse, value};
-use super::super::{Family, MountProto, OptionError};
+use super::super::{MountProtocol, OptionError};
 use std::net::IpAddr;
 
 const TCP_ONLY: &str = "this program speaks NFS over RDMA only; use mount -t nfs for TCP and UDP";
@@ -38,28 +38,28 @@ fn version(d: &mut Draft, name: &'static str, text: &str) -> Outcome {
 pub(super) static TABLE: &[Entry] = &[
     // Sizes and addresses.
     value!("rsize", SIZE, |d, n, v| {
-        d.options.rsize = d.io_size(n, v)?;
+        d.options.client.rsize = d.io_size(n, v)?;
         Ok(())
     }),
     value!("wsize", SIZE, |d, n, v| {
-        d.options.wsize = d.io_size(n, v)?;
+        d.options.client.wsize = d.io_size(n, v)?;
         Ok(())
     }),
     value!("port", PORT, |d, n, v| {
         if let Some(port) = d.port(n, v)? {
-            d.options.port = port;
+            d.options.client.port = port;
         }
         Ok(())
     }),
     value!("proto", "rdma or rdma6", |d, n, v| {
-        let family = match v {
-            "rdma" => Family::Any,
-            "rdma6" => Family::V6,
+        let ipv6_only = match v {
+            "rdma" => false,
+            "rdma6" => true,
             "tcp" | "tcp6" | "udp" | "udp6" => return d.cannot(TCP_ONLY),
             _ => return d.bad(n, "rdma or rdma6"),
         };
         d.claim("proto", v)?;
-        d.options.family = family;
+        d.options.client.ipv6_only = ipv6_only;
         Ok(())
     }),
     flag!("rdma", |_, _| Ok(())),
@@ -127,27 +127,27 @@ pub(super) static TABLE: &[Entry] = &[
             return d.bad(n, "a host");
         }
         d.claim(n, v)?;
-        d.options.mount_host = Some(v.into());
+        d.options.client.mounthost = Some(v.into());
         Ok(())
     }),
     value!("mountport", PORT, |d, n, v| {
-        d.options.mount_port = d.port(n, v)?;
+        d.options.client.mountport = d.port(n, v)?;
         Ok(())
     }),
     value!("mountproto", "tcp, tcp6, udp, udp6 or rdma", |d, n, v| {
-        let (proto, family) = match v {
-            "tcp" => (MountProto::Tcp, Family::Any),
-            "tcp6" => (MountProto::Tcp, Family::V6),
-            "udp" => (MountProto::Udp, Family::Any),
-            "udp6" => (MountProto::Udp, Family::V6),
-            "rdma" => (MountProto::Rdma, Family::Any),
-            "rdma6" => (MountProto::Rdma, Family::V6),
+        let (proto, ipv6_only) = match v {
+            "tcp" => (MountProtocol::Tcp, false),
+            "tcp6" => (MountProtocol::Tcp, true),
+            "udp" => (MountProtocol::Udp, false),
+            "udp6" => (MountProtocol::Udp, true),
+            "rdma" => (MountProtocol::Rdma, false),
+            "rdma6" => (MountProtocol::Rdma, true),
             "auto" => return Ok(()),
             _ => return d.bad(n, "tcp, tcp6, udp, udp6 or rdma"),
         };
         d.claim(n, v)?;
-        d.options.mount_proto = Some(proto);
-        d.options.mount_family = family;
+        d.options.client.mountproto = proto;
+        d.options.client.mount_ipv6_only = ipv6_only;
         Ok(())
     }),
     value!("mountvers", "3", |d, n, v| match v {
