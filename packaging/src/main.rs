@@ -1,5 +1,5 @@
 //! `nfsrdma-pages DIR`: writes the manual pages and the shell completions into DIR. They are made
-//! from the texts in `man/`, the program's own command line and docs/CONFIGURATION.md.
+//! from the texts in `man/`, the program's own command line and its table of mount options.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -23,12 +23,10 @@ const LINKS: [&str; 3] = [
     "umount.nfsrdma.8",
     "umount.fuse.nfsrdma.8",
 ];
-const CONFIGURATION: &str = include_str!("../../docs/CONFIGURATION.md");
 
 /// All files, with their names and texts.
 fn files() -> Result<Vec<(String, String)>, String> {
     let command = nfsrdma::cli::command();
-    let sections = reference::sections(CONFIGURATION)?;
     let mut files = Vec::new();
     for (name, page) in PAGES {
         files.push((name.into(), pages::fill(page, &command)?));
@@ -36,7 +34,7 @@ fn files() -> Result<Vec<(String, String)>, String> {
     for name in LINKS {
         files.push((name.into(), ".so man8/mount.nfsrdma.8\n".into()));
     }
-    let words = reference::words(&sections);
+    let words = reference::words();
     for (shell, name) in completions::SHELLS {
         files.push((name.into(), completions::script(shell, &command, &words)?));
     }

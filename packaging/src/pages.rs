@@ -1,6 +1,7 @@
 //! The manual pages: texts in `man/`, into which the program's own definitions are inserted.
 
-use crate::roff::{entry, escape, prose, subsection};
+use crate::reference;
+use crate::roff::{entry, escape, prose, sentence, subsection};
 use clap::{Arg, Command};
 
 /// Completes a page. Lines of the form `.\" @NAME` are replaced; an unknown name is an error.
@@ -9,7 +10,10 @@ pub(crate) fn fill(page: &str, command: &Command) -> Result<String, String> {
     for line in page.lines() {
         match line.strip_prefix(".\\\" @") {
             Some("commands") => out.push_str(&commands(command)),
-            Some(other) => return Err(format!("unknown directive @{other}")),
+            Some(other) => match other.strip_prefix("options ") {
+                Some(title) => out.push_str(&reference::manual(title)?),
+                None => return Err(format!("unknown directive @{other}")),
+            },
             None => {
                 out.push_str(&line.replace("@VERSION@", env!("CARGO_PKG_VERSION")));
                 out.push('\n');
@@ -17,14 +21,6 @@ pub(crate) fn fill(page: &str, command: &Command) -> Result<String, String> {
         }
     }
     Ok(out)
-}
-
-fn sentence(text: &str) -> String {
-    let mut chars = text.chars();
-    match chars.next() {
-        None => String::new(),
-        Some(first) => format!("{}{}.", first.to_uppercase(), chars.as_str()),
-    }
 }
 
 /// Each command with its usage and options.
@@ -39,15 +35,12 @@ fn commands(command: &Command) -> String {
         out.push_str(&usage(command.get_name(), sub));
         if let Some(about) = sub.get_long_about().or(sub.get_about()) {
             out.push_str(".PP\n");
-            out.push_str(&prose(&sentence(about.to_string().trim_end_matches('.'))));
+            out.push_str(&prose(&sentence(&about.to_string())));
         }
         for arg in arguments(sub) {
             let help = arg.get_long_help().or(arg.get_help());
             let help = help.map(ToString::to_string).unwrap_or_default();
-            out.push_str(&entry(
-                &tag(arg),
-                &prose(&sentence(help.trim_end_matches('.'))),
-            ));
+            out.push_str(&entry(&tag(arg), &prose(&sentence(&help))));
         }
     }
     out

@@ -2,7 +2,7 @@
 
 use super::*;
 use nfsrdma::cli::command;
-use nfsrdma::options::table;
+use nfsrdma::options::table::{SECTIONS, Section};
 
 fn file(name: &str) -> String {
     let found = files().unwrap().into_iter().find(|(file, _)| file == name);
@@ -63,31 +63,67 @@ const REFUSED: &str = "\"REFUSED OPTIONS\"";
 const BEHIND: &str = "EXAMPLES";
 
 #[test]
-fn every_option_and_no_other_is_in_nfsrdma_5() {
-    let described = described(FIRST, BEHIND);
-    let described: Vec<&str> = described.iter().map(|entry| &*entry.option).collect();
-    let names: Vec<&str> = table::entries().map(|entry| entry.name).collect();
-    for name in &names {
-        let is_it = |option: &&str| option.split('=').next() == Some(name);
-        assert!(described.iter().any(is_it), "nfsrdma(5) lacks {name}");
+fn every_section_of_options_is_in_nfsrdma_5_once() {
+    let page = include_str!("../man/nfsrdma.5");
+    for section in SECTIONS {
+        let directive = format!("\n.\\\" @options {}\n", section.title);
+        assert_eq!(page.matches(&directive).count(), 1, "{directive}");
     }
-    for option in &described {
-        let name = option.split('=').next().unwrap();
-        // Names that begin with x- belong to other programs (fstab(5)).
-        assert!(
-            names.contains(&name) || name == "x-",
-            "nfsrdma(5) has {option}, and the program does not"
-        );
+}
+
+/// The table of a section in docs/CONFIGURATION.md, without its heading.
+fn rows_of(section: &Section) -> String {
+    let with_defaults = section
+        .entries
+        .iter()
+        .any(|entry| !entry.default.is_empty());
+    let mut out = String::from(match with_defaults {
+        true => "| Option | Default | Meaning |\n| --- | --- | --- |\n",
+        false => "| Option | Meaning |\n| --- | --- |\n",
+    });
+    for entry in section.entries {
+        let forms = entry.forms().map(|form| format!("`{form}`"));
+        let forms = forms.collect::<Vec<_>>().join(", ").replace('|', "\\|");
+        let default = match (with_defaults, entry.default) {
+            (false, _) => String::new(),
+            (true, "") => "| ".into(),
+            (true, default) => format!("| {default} "),
+        };
+        let help = entry.help.replace("\n\n", " ");
+        out += &format!("| {forms} {default}| {help} |\n");
     }
-    // All values of a choice are described as well.
-    let sections = reference::sections(CONFIGURATION).unwrap();
-    for word in reference::words(&sections) {
-        let is_pattern = word.contains(char::is_uppercase);
-        assert!(
-            is_pattern || described.contains(&&*word),
-            "nfsrdma(5) lacks {word}"
-        );
+    out
+}
+
+/// The tables of docs/CONFIGURATION.md are made from the program's. `NFSRDMA_GOLDEN=write` writes
+/// them again.
+#[test]
+fn the_tables_of_options_are_those_of_the_program() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/CONFIGURATION.md");
+    let before = std::fs::read_to_string(&path).unwrap();
+    let mut text = before.clone();
+    for section in SECTIONS {
+        let heading = format!("\n## {}\n", section.title);
+        let begin = text.find(&heading).expect(&heading);
+        let begin = begin + text[begin..].find("\n| Option |").expect(&heading) + 1;
+        let end = begin
+            + text[begin..]
+                .find("|\n\n")
+                .map_or(text.len() - begin, |at| at + 2);
+        text.replace_range(begin..end, &rows_of(section));
     }
+    if std::env::var("NFSRDMA_GOLDEN").is_ok_and(|how| how == "write") {
+        std::fs::write(&path, &text).unwrap();
+        return;
+    }
+    let other = before
+        .lines()
+        .zip(text.lines())
+        .find(|(is, ought)| is != ought);
+    assert!(
+        before == text,
+        "docs/CONFIGURATION.md is not as the program's options are; NFSRDMA_GOLDEN=write writes it: {other:?}"
+    );
 }
 
 #[test]
@@ -153,8 +189,7 @@ fn every_shell_completes_every_command_and_option() {
 #[test]
 fn what_is_completed_is_accepted() {
     use nfsrdma::options::Options;
-    let sections = reference::sections(CONFIGURATION).unwrap();
-    let words = reference::words(&sections);
+    let words = reference::words();
     assert!(words.len() > 80);
     for word in words.iter().filter(|word| !word.ends_with('=')) {
         Options::parse(word).unwrap_or_else(|error| panic!("{word}: {error}"));

@@ -135,8 +135,7 @@ fn run(name: &str, command: &Command) -> Result<(), Failure> {
         Command::Capture(args) => observe::capture::run(args),
         Command::Fstab(args) => commands::fstab::run(args),
         Command::ListOptions => {
-            let names = options::table::entries().map(|entry| (entry.name, entry.kind()));
-            let lines: String = names
+            let lines: String = options::table::names()
                 .map(|(name, kind)| format!("{kind} {name}\n"))
                 .collect();
             output::result(&lines).map(drop)

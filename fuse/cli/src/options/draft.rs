@@ -27,6 +27,9 @@ pub(super) struct Draft {
     claims: HashMap<&'static str, (String, String)>,
     /// The option being parsed, as given.
     pub(super) given: String,
+    /// Its name, and the values that it takes.
+    pub(super) name: &'static str,
+    pub(super) takes: String,
     /// Whether `write=wait` was given.
     pub(super) wait: bool,
     /// Whether `dev` was given.
@@ -43,6 +46,8 @@ impl Draft {
             options: Options::default(),
             claims: HashMap::new(),
             given: String::new(),
+            name: "",
+            takes: String::new(),
             wait: false,
             dev: false,
             addr: None,
@@ -66,16 +71,20 @@ impl Draft {
         }
     }
 
-    pub(super) fn bad<T>(
-        &self,
-        name: &'static str,
-        wanted: &'static str,
-    ) -> Result<T, OptionError> {
+    pub(super) fn bad<T>(&self) -> Result<T, OptionError> {
         Err(OptionError::BadValue {
             given: self.given.clone(),
-            name,
-            wanted,
+            name: self.name,
+            wanted: self.takes.clone(),
         })
+    }
+
+    /// For an option with one value.
+    pub(super) fn only(&mut self, _: &'static str, value: &str) -> Outcome {
+        match value == self.takes {
+            true => Ok(()),
+            false => self.bad(),
+        }
     }
 
     pub(super) fn cannot(&self, reason: &'static str) -> Outcome {
@@ -87,33 +96,29 @@ impl Draft {
 
     pub(super) fn number(
         &self,
-        name: &'static str,
         text: &str,
         range: std::ops::RangeInclusive<u64>,
-        wanted: &'static str,
     ) -> Result<u64, OptionError> {
         match text.parse().ok().filter(|number| range.contains(number)) {
             Some(number) => Ok(number),
-            None => self.bad(name, wanted),
+            None => self.bad(),
         }
     }
 
     pub(super) fn size(
         &self,
-        name: &'static str,
         text: &str,
         range: std::ops::RangeInclusive<u64>,
-        wanted: &'static str,
     ) -> Result<u64, OptionError> {
         match parse_size(text).filter(|size| range.contains(size)) {
             Some(size) => Ok(size),
-            None => self.bad(name, wanted),
+            None => self.bad(),
         }
     }
 
     /// Sets one of the four attribute times, or all of them.
     pub(super) fn actime(&mut self, name: &'static str, text: &str) -> Outcome {
-        let seconds = self.number(name, text, 0..=u32::MAX.into(), SECONDS)?;
+        let seconds = self.number(text, 0..=u32::MAX.into())?;
         let seconds = seconds.min(MAX_SECONDS);
         for setting in TIMES {
             if name == "actimeo" || name == setting {
@@ -136,7 +141,7 @@ impl Draft {
         name: &'static str,
         text: &str,
     ) -> Result<Option<u32>, OptionError> {
-        let size = self.size(name, text, 0..=u64::MAX, SIZE)?;
+        let size = self.size(text, 0..=u64::MAX)?;
         let size = (size > 0).then(|| (size.min(MAX_IO.into()) as u32 / IO_UNIT).max(1) * IO_UNIT);
         self.claim(name, size.unwrap_or(0))?;
         Ok(size)
@@ -148,7 +153,7 @@ impl Draft {
         name: &'static str,
         text: &str,
     ) -> Result<Option<u16>, OptionError> {
-        let port = self.number(name, text, 0..=65535, PORT)? as u16;
+        let port = self.number(text, 0..=65535)? as u16;
         if port == 0 {
             return Ok(None);
         }

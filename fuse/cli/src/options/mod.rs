@@ -1,7 +1,7 @@
 //! Mount options. They have the names and meanings of nfs(5); a few are this program's own.
 //!
-//! [`Options::parse`] is pure: it turns a text into settings or an error. The parser knows the
-//! names in [`table`], and docs/CONFIGURATION.md describes each of them, which a test checks.
+//! [`Options::parse`] is pure: it turns a text into settings or an error. All options are in the
+//! [`table`], from which the parser, what is shown, and the documentation are made.
 
 mod draft;
 mod entry;
@@ -10,6 +10,7 @@ mod parse;
 pub mod show;
 pub mod size;
 pub mod table;
+mod words;
 
 pub(super) use parse::{protects, split};
 
@@ -261,14 +262,14 @@ pub enum OptionError {
     #[error("options '{first}' and '{second}' contradict each other: leave one out")]
     Contradiction { first: String, second: String },
     #[error("option '{name}' needs a value: {name}= takes {wanted}")]
-    NeedsValue { name: String, wanted: &'static str },
+    NeedsValue { name: String, wanted: String },
     #[error("option '{0}' takes no value: write {0} alone")]
     TakesNone(String),
     #[error("'{given}' is not allowed: {name} takes {wanted}")]
     BadValue {
         given: String,
         name: &'static str,
-        wanted: &'static str,
+        wanted: String,
     },
     #[error("option '{given}' cannot be honoured: {reason}")]
     CannotHonour { given: String, reason: &'static str },

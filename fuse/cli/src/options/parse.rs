@@ -1,8 +1,8 @@
 //! Parses the text of `-o`: splits it into options, looks up each in the table, and applies it.
 
 use super::draft::{Draft, Outcome};
-use super::entry::Action;
-use super::table::entries;
+use super::entry::{Action, Entry};
+use super::table::{entries, find};
 use super::{OptionError, Options};
 use crate::nearest::nearest;
 
@@ -23,8 +23,8 @@ pub(crate) fn split(text: &str) -> Vec<String> {
 
 /// The supported option whose name is most similar to `name`.
 fn meant(name: &str) -> Option<&'static str> {
-    let honoured = entries().filter(|entry| !matches!(entry.action, Action::Refuse(_)));
-    nearest(name, honoured.map(|entry| entry.name))
+    let honoured = entries().filter(|entry| !entry.is_refused());
+    nearest(name, honoured.flat_map(Entry::names))
 }
 
 /// Options that FUSE shows in /proc/mounts, and that mount(8) repeats with `remount`.
@@ -104,21 +104,24 @@ fn one(draft: &mut Draft, word: &str) -> Outcome {
     if word.trim() != word {
         return Err(OptionError::Blank(word.into()));
     }
-    let Some(entry) = entries().find(|entry| entry.name == name) else {
+    let Some((entry, name)) = find(name) else {
         return Err(unknown(draft, name));
     };
-    match (&entry.action, value) {
-        (Action::Flag(set), None) => set(draft, entry.name),
-        (Action::Flag(set), Some(_)) if matches!(name, "user") => set(draft, entry.name),
-        (Action::Flag(_), Some(_)) => Err(OptionError::TakesNone(name.into())),
-        (Action::Value(_, set), Some(value)) => set(draft, entry.name, value),
-        (Action::Either(set), value) => set(draft, entry.name, value),
-        (Action::Value(wanted, _), None) => Err(OptionError::NeedsValue {
+    let set = match entry.action {
+        Action::Set(set) => set,
+        Action::Accept => return Ok(()),
+        Action::Refuse => return draft.cannot(entry.help),
+    };
+    (draft.name, draft.takes) = (name, entry.takes(name));
+    match (entry.alone_or_valued(name), value) {
+        ((false, _), None) => Err(OptionError::NeedsValue {
             name: name.into(),
-            wanted,
+            wanted: entry.takes(name),
         }),
-        (Action::Accept, _) => Ok(()),
-        (Action::Refuse(reason), _) => draft.cannot(reason),
+        // mount(8) adds the name of the user.
+        ((_, false), Some(_)) if name != "user" => Err(OptionError::TakesNone(name.into())),
+        ((_, true), Some("")) => draft.bad(),
+        (_, value) => set(draft, name, value.unwrap_or_default()),
     }
 }
 

@@ -2,77 +2,165 @@
 
 use super::super::LookupCache;
 use super::super::draft::{Draft, SECONDS};
-use super::super::entry::{Entry, accept, either, flag, refuse, value};
+use super::super::entry::{Action, Entry, Section, accept, choice, size, toggle};
+use super::super::size::show_size;
 
-pub(super) static TABLE: &[Entry] = &[
-    flag!("ac", |d, _| d.claim("ac", true)),
-    flag!("noac", |d, _| {
-        d.options.noac = true;
-        d.claim("ac", false)
-    }),
-    value!("acregmin", SECONDS, Draft::actime),
-    value!("acregmax", SECONDS, Draft::actime),
-    value!("acdirmin", SECONDS, Draft::actime),
-    value!("acdirmax", SECONDS, Draft::actime),
-    value!("actimeo", SECONDS, Draft::actime),
-    flag!("cto", |d, _| d.claim("cto", true)),
-    flag!("nocto", |d, _| {
-        d.options.fs.nocto = true;
-        d.claim("cto", false)
-    }),
-    value!("lookupcache", "all, positive or none", |d, n, v| {
-        d.options.fs.lookup_cache = match v {
-            "all" => LookupCache::All,
-            "pos" | "positive" => LookupCache::Positive,
-            "none" => LookupCache::None,
-            _ => return d.bad(n, "all, positive or none"),
-        };
-        d.claim(n, &v[..3])
-    }),
-    either!("rdirplus", |d, n, v| {
-        d.options.fs.readdirplus = match v {
-            None | Some("force") => true,
-            Some("none") => false,
-            Some(_) => return d.bad(n, "none or force, or stands alone"),
-        };
-        d.claim("rdirplus", d.options.fs.readdirplus)
-    }),
-    flag!("nordirplus", |d, _| {
-        d.options.fs.readdirplus = false;
-        d.claim("rdirplus", false)
-    }),
-    value!("nconnect", "a number from 1 to 16", |d, n, v| {
-        let count = d.number(n, v, 1..=16, "a number from 1 to 16")?;
-        d.options.nconnect = Some(count as u32);
-        d.claim(n, count)
-    }),
-    refuse!(
-        "fsc",
-        "there is no FS-Cache here; leave it out, the page cache is set by cache=SIZE"
-    ),
-    accept!("nofsc"),
-    accept!("nosharecache"),
-    refuse!(
-        "sharecache",
-        "each mount has a cache of its own; leave it out, or mount once and bind-mount that"
-    ),
-    accept!("nosoftreval"),
-    // Shown with softerr. Here, expired attributes are always fetched, which may fail.
-    accept!("softreval"),
-    value!("write", "lazy, eager or wait", |d, n, v| {
-        match v {
-            // Both are the behaviour here: written in the background, beginning after a few pages.
-            "lazy" | "eager" => {}
-            "wait" => d.wait = true,
-            _ => return d.bad(n, "lazy, eager or wait"),
-        }
-        d.claim(n, v)
-    }),
-    accept!("alignwrite"),
-    accept!("noalignwrite"),
-    flag!("acl", |d, _| d.claim("acl", true)),
-    flag!("noacl", |d, _| {
-        d.options.client.acl = false;
-        d.claim("acl", false)
-    }),
-];
+pub(super) static SECTION: Section = Section {
+    title: "Caching",
+    entries: &[
+        Entry {
+            forms: "acregmin=S acregmax=S",
+            default: "`3`, `60`",
+            takes: SECONDS,
+            help: "the shortest and the longest time, in seconds, for which the attributes of a file \
+            are valid. It begins at the minimum after a change and doubles, up to the maximum, \
+            each time when the server reports the attributes unchanged",
+            action: Action::Set(Draft::actime),
+            show: |o, _, w| {
+                if !o.noac {
+                    w.value("acregmin", o.fs.acregmin.as_secs());
+                    w.value("acregmax", o.fs.acregmax.as_secs());
+                }
+            },
+        },
+        Entry {
+            forms: "acdirmin=S acdirmax=S",
+            default: "`30`, `60`",
+            takes: SECONDS,
+            help: "the same for directories, and for the names in them",
+            action: Action::Set(Draft::actime),
+            show: |o, _, w| {
+                if !o.noac {
+                    w.value("acdirmin", o.fs.acdirmin.as_secs());
+                    w.value("acdirmax", o.fs.acdirmax.as_secs());
+                }
+            },
+        },
+        Entry {
+            forms: "actimeo=S",
+            takes: SECONDS,
+            help: "sets all four",
+            action: Action::Set(Draft::actime),
+            ..Entry::NONE
+        },
+        Entry {
+            forms: "ac noac",
+            default: "`ac`",
+            help: "`noac` is `actimeo=0,sync`: attributes are never taken from the cache, and each \
+            write(2) waits for stable storage. Several machines see each other's changes at \
+            once, slowly",
+            ..toggle!(noac, "noac")
+        },
+        Entry {
+            forms: "cto nocto",
+            default: "`cto`",
+            help: "close-to-open: open(2) asks the server whether the file has changed. `nocto` saves \
+            one call for each open, and is for files that nobody changes",
+            ..toggle!(fs.nocto, "nocto")
+        },
+        Entry {
+            forms: "lookupcache=all|positive|pos|none",
+            default: "`all`",
+            takes: "all, positive or none",
+            help: "which results of LOOKUP are remembered: with `all` names that exist and names that \
+            do not; with `positive`, or `pos`, only names that exist, so that a file which \
+            another client created is found at once; with `none` no names",
+            show: |o, n, w| match o.fs.lookup_cache {
+                LookupCache::All => {}
+                LookupCache::Positive => w.value(n, "positive"),
+                LookupCache::None => w.value(n, "none"),
+            },
+            ..choice!(
+                fs.lookup_cache,
+                "all" => LookupCache::All,
+                "positive" => LookupCache::Positive,
+                "pos" => LookupCache::Positive,
+                "none" => LookupCache::None
+            )
+        },
+        Entry {
+            forms: "rdirplus rdirplus=force nordirplus rdirplus=none",
+            default: "`rdirplus`",
+            takes: "none or force, or stands alone",
+            help: "use READDIRPLUS, which returns attributes with the names, for listings. \
+            `rdirplus=force` is `rdirplus`, and `rdirplus=none` is `nordirplus`",
+            action: Action::Set(|d, n, v| {
+                d.options.fs.readdirplus = match (n, v) {
+                    ("rdirplus", "" | "force") => true,
+                    ("nordirplus", _) | (_, "none") => false,
+                    _ => return d.bad(),
+                };
+                d.claim("rdirplus", d.options.fs.readdirplus)
+            }),
+            show: |o, _, w| {
+                if !o.fs.readdirplus {
+                    w.flag("nordirplus");
+                }
+            },
+        },
+        Entry {
+            forms: "write=lazy|eager|wait",
+            default: "`lazy`",
+            help: "`wait` is `sync`; with the others data is written behind",
+            action: Action::Set(|d, n, v| {
+                match v {
+                    // Both are the behaviour here: written in the background, beginning after a few pages.
+                    "lazy" | "eager" => {}
+                    "wait" => d.wait = true,
+                    _ => return d.bad(),
+                }
+                d.claim(n, v)
+            }),
+            ..Entry::NONE
+        },
+        Entry {
+            forms: "cache=SIZE",
+            default: "`256M`",
+            takes: "16M to 1T",
+            help: "memory for data, 16M to 1T: three quarters are the page cache of this mount, the \
+            rest is for data on its way and for messages. That rest is a quarter of the page \
+            cache and 16 MiB, but at least 48 MiB, so a cache of less than 256M takes more \
+            memory than its size. Messages take up to four times `inline` (at least 4 KiB) for \
+            each of the `credits` of each connection, in addition to the cache: 4 MiB with \
+            four connections and the defaults, and 16 GiB with the largest values. Data that \
+            was only read takes at most a quarter of the page cache, since the kernel has it \
+            in its own page cache.\n\nNames and objects take memory in addition: about 0.5 KiB \
+            for each object that the kernel has in memory (slabtop(1) shows these as \
+            `fuse_inode`), until it forgets it, as it does when memory is short; and 0.6 KiB \
+            for each other name of a directory while a program has it open, for at most \
+            131,072 names (of closed directories 8,192). The memory is taken as it is needed \
+            and given back when the mount is idle",
+            ..size!(16 << 20..=1 << 40, cache)
+        },
+        Entry {
+            forms: "dirty=SIZE",
+            default: "a quarter of the cache",
+            takes: "1M to the size of the cache",
+            help: "memory, in bytes, that unwritten data may take before write(2) waits, at least 1M \
+            and at most three quarters of the cache (a larger value, up to the size of the \
+            cache, has that effect). If `cache` is not given, the cache grows to twice as much \
+            if necessary",
+            show: |o, n, w| w.value(n, show_size(o.dirty_limit())),
+            ..size!(1 << 20..=1 << 40, dirty)
+        },
+        Entry {
+            forms: "readahead=SIZE",
+            default: "`4M`",
+            takes: "0 to 1G",
+            help: "bytes read ahead of a sequential reader, up to 1G and a quarter of the page cache; \
+            0 turns it off. nfs(5) has no such option; the kernel's client uses /sys/class/bdi",
+            ..size!(0..=1 << 30, fs.readahead_bytes)
+        },
+        accept(
+            "nofsc nosharecache",
+            "accepted: this is always the case, as there is no FS-Cache and each mount has a \
+            page cache of its own",
+        ),
+        // The kernel shows softreval with softerr.
+        accept(
+            "softreval nosoftreval alignwrite noalignwrite",
+            "accepted, without effect: attributes that are too old are always asked for again, \
+            as with `nosoftreval`",
+        ),
+    ],
+};

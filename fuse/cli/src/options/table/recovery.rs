@@ -1,47 +1,77 @@
 //! Options for servers that do not answer.
 
 use super::super::Recovery;
-use super::super::draft::{Draft, MAX_SECONDS, Outcome};
-use super::super::entry::{Entry, flag, value};
+use super::super::entry::{Action, Entry, Section, toggle};
 use std::time::Duration;
 
-fn recovery(d: &mut Draft, how: Recovery) -> Outcome {
-    d.claim("recovery", format!("{how:?}"))?;
-    d.options.client.transport.recovery = how;
-    Ok(())
-}
-
-pub(super) static TABLE: &[Entry] = &[
-    flag!("hard", |d, _| recovery(d, Recovery::Hard)),
-    flag!("soft", |d, _| recovery(d, Recovery::Soft)),
-    flag!("softerr", |d, _| recovery(d, Recovery::SoftErr)),
-    flag!("intr", |d, _| {
-        d.options.intr = true;
-        d.claim("intr", true)
-    }),
-    flag!("nointr", |d, _| d.claim("intr", false)),
-    value!("timeo", "tenths of a second, at least 1", |d, n, v| {
-        let tenths = d.number(n, v, 1..=u32::MAX.into(), "tenths of a second, at least 1")?;
-        // A larger value is reduced to the limit (nfs(5)).
-        let tenths = tenths.min(36000);
-        d.options.client.transport.timeo = Duration::from_millis(tenths * 100);
-        d.claim(n, tenths)
-    }),
-    value!("retrans", "a number of tries", |d, n, v| {
-        let count = d
-            .number(n, v, 0..=u32::MAX.into(), "a number of tries")?
-            .min(1000);
-        d.options.client.transport.retrans = count as u32;
-        d.claim(n, count)
-    }),
-    value!("retry", "a number of minutes", |d, n, v| {
-        let minutes = d.number(n, v, 0..=MAX_SECONDS / 60, "a number of minutes")?;
-        d.options.retry = Some(Duration::from_secs(minutes * 60));
-        d.claim(n, minutes)
-    }),
-    flag!("bg", |d, _| {
-        d.options.background = true;
-        d.claim("bg", true)
-    }),
-    flag!("fg", |d, _| d.claim("bg", false)),
-];
+pub(super) static SECTION: Section = Section {
+    title: "When the server does not answer",
+    entries: &[
+        Entry {
+            forms: "hard soft softerr",
+            default: "`hard`",
+            help: "with `hard` a call is sent again until the server answers, for ever; a signal that \
+            ends the process ends the wait. With `soft` it fails with EIO after `retrans` \
+            retransmissions, with `softerr` it fails with ETIMEDOUT.\n\nA `soft` or `softerr` \
+            mount can lose data: a WRITE that gives up is reported by fsync(2) or close(2), \
+            and a program that ignores these errors has a file with a hole. Use them for data \
+            that is only read, or with programs that check every result",
+            action: Action::Set(|d, n, _| {
+                d.options.client.transport.recovery = match n {
+                    "hard" => Recovery::Hard,
+                    "soft" => Recovery::Soft,
+                    _ => Recovery::SoftErr,
+                };
+                d.claim("recovery", n)
+            }),
+            show: |o, _, w| {
+                w.flag(match o.client.transport.recovery {
+                    Recovery::Hard => "hard",
+                    Recovery::Soft => "soft",
+                    Recovery::SoftErr => "softerr",
+                });
+            },
+            ..Entry::NONE
+        },
+        Entry {
+            forms: "timeo=TENTHS",
+            default: "`600`",
+            takes: "tenths of a second, at least 1",
+            help: "tenths of a second to wait for a reply before the call is sent again on a new \
+            connection, as RPC-over-RDMA needs a reliable one (RFC 8166). Each further \
+            transmission of the call waits `timeo` longer than the one before. After `timeo` \
+            times `retrans` + 1, at most 600 seconds, a soft mount gives up and a hard one \
+            logs \"not responding\" and begins anew: as with Linux's client, that is after 3 \
+            minutes by default (180 seconds). At least 1; larger values than 36000 are set to \
+            36000. An idle connection is probed after the same time, but after at most 30 \
+            seconds",
+            action: Action::Set(|d, n, v| {
+                // A larger value is reduced to the limit (nfs(5)).
+                let tenths = d.number(v, 1..=u32::MAX.into())?.min(36000);
+                d.options.client.transport.timeo = Duration::from_millis(tenths * 100);
+                d.claim(n, tenths)
+            }),
+            show: |o, n, w| w.value(n, o.client.transport.timeo.as_millis() / 100),
+        },
+        Entry {
+            forms: "retrans=N",
+            default: "`2`",
+            takes: "a number of tries",
+            help: "retransmissions before a soft mount gives up and a hard mount logs \"server HOST \
+            not responding, still trying\", 0 to 1000",
+            action: Action::Set(|d, n, v| {
+                let count = d.number(v, 0..=u32::MAX.into())?.min(1000);
+                d.options.client.transport.retrans = count as u32;
+                d.claim(n, count)
+            }),
+            show: |o, n, w| w.value(n, o.client.transport.retrans),
+        },
+        Entry {
+            forms: "intr nointr",
+            default: "`nointr`",
+            help: "accepted, and without effect, as in nfs(5) since Linux 2.6.25: a signal that ends \
+            the process always interrupts a wait, and a signal that is caught never does",
+            ..toggle!(intr, "intr")
+        },
+    ],
+};

@@ -1,158 +1,216 @@
-//! Options of sizes, addresses, versions, and the MOUNT service.
+//! Options of the connection to the server.
 
 use super::super::draft::{Draft, Outcome, PORT, SIZE};
-use super::super::entry::{Entry, accept, flag, refuse, value};
-use super::super::{MountProtocol, OptionError};
-use std::net::IpAddr;
+use super::super::entry::{Action, Entry, Section, choice, number, size};
+use super::super::{Transport, WriteChunk};
+use super::refused::{NO_GSS, NO_TLS, OBSOLETE, TCP_ONLY, V3_ONLY};
 
-const TCP_ONLY: &str = "this program speaks NFS over RDMA only; use mount -t nfs for TCP and UDP";
-const V3_ONLY: &str = "this program speaks NFS version 3 only; use mount -t nfs for version 4";
-const V4_OPTION: &str =
-    "it belongs to NFS version 4, and this program speaks version 3; leave it out";
-const OBSOLETE: &str =
-    "NFS version 2 is obsolete, and this program speaks version 3 only; use vers=3";
+const INLINE: &str = "1024 to 262144 bytes, in steps of 1024";
 
-/// Parses a literal address, which the kernel shows in its own format.
-fn address(d: &Draft, name: &'static str, text: &str) -> Result<String, OptionError> {
-    match text.parse::<IpAddr>() {
-        Ok(address) => Ok(address.to_string()),
-        Err(_) => d.bad(name, "an IPv4 or IPv6 address"),
-    }
-}
+pub(super) static SECTION: Section = Section {
+    title: "Transport",
+    entries: &[
+        Entry {
+            forms: "vers=3 nfsvers=3 v3",
+            default: "`3`",
+            help: "the NFS version, which is the only one",
+            action: Action::Set(version),
+            show: |_, n, w| w.value(n, 3),
+            ..Entry::NONE
+        },
+        Entry {
+            forms: "rsize=SIZE wsize=SIZE",
+            default: "what the server prefers (rtpref, wtpref of FSINFO), at most 1 MiB",
+            takes: SIZE,
+            help: "largest READ and WRITE in bytes: multiples of 4096 up to 1 MiB. Other values are \
+            rounded down, smaller ones are raised to 4096, and 0 is the default. The server's \
+            limits always hold, and are asked for again after each reconnection. With \
+            `write_chunk=pz` the data of a WRITE stays a page below the server's limit, so \
+            1044480 bytes of 1 MiB: some servers have room for no more than their limit, \
+            headers included \
+            ([why](INTEROP.md#what-nfs-ganesha-does-and-what-is-done-about-it))",
+            action: Action::Set(|d, n, v| {
+                let size = d.io_size(n, v)?;
+                match n {
+                    "rsize" => d.options.client.rsize = size,
+                    _ => d.options.client.wsize = size,
+                }
+                Ok(())
+            }),
+            show: |o, _, w| {
+                w.some("rsize", o.client.rsize);
+                w.some("wsize", o.client.wsize);
+            },
+        },
+        Entry {
+            forms: "proto=rdma|rdma6 rdma",
+            default: "`rdma`",
+            help: "RPC-over-RDMA to the addresses in the order of the resolver; `rdma6` uses IPv6 \
+            addresses only",
+            action: Action::Set(|d, _, v| {
+                let ipv6_only = match v {
+                    // `rdma` alone.
+                    "" => return Ok(()),
+                    "rdma" => false,
+                    "rdma6" => true,
+                    "tcp" | "tcp6" | "udp" | "udp6" => return d.cannot(TCP_ONLY),
+                    _ => return d.bad(),
+                };
+                d.claim("proto", v)?;
+                d.options.client.ipv6_only = ipv6_only;
+                Ok(())
+            }),
+            show: |o, n, w| w.value(n, if o.client.ipv6_only { "rdma6" } else { "rdma" }),
+            ..Entry::NONE
+        },
+        Entry {
+            forms: "port=N",
+            default: "`20049`",
+            takes: PORT,
+            help: "port of the server's NFS/RDMA listener, 1 to 65535. 0 is the default, too: unlike \
+            nfs(5), rpcbind is not asked, because NFS over RDMA is not registered there",
+            action: Action::Set(|d, n, v| {
+                if let Some(port) = d.port(n, v)? {
+                    d.options.client.port = port;
+                }
+                Ok(())
+            }),
+            show: |o, n, w| w.value(n, o.client.port),
+        },
+        Entry {
+            forms: "nconnect=N",
+            default: "as many as `workers`, up to 4",
+            help: "connections to the server, 1 to 16. Each worker polls one or several of them. It \
+            sends its calls on its own connection, and on another one while its own is down, \
+            has no credits left, or has more data to move. The default of nfs(5) is one \
+            connection",
+            show: |o, n, w| w.value(n, o.connections()),
+            ..number!(1..=16, nconnect)
+        },
+        Entry {
+            forms: "sec=sys",
+            default: "`sys`",
+            help: "AUTH_SYS: the caller's user, group and up to 16 further groups. From a list \
+            (`sec=krb5:sys`) this one is chosen",
+            action: Action::Set(flavors),
+            show: |_, n, w| w.value(n, "sys"),
+            ..Entry::NONE
+        },
+        Entry {
+            forms: "xprtsec=none",
+            default: "`none`",
+            help: "the transport is not encrypted: there is no TLS over RDMA",
+            action: Action::Set(|d, _, v| match v {
+                "none" => Ok(()),
+                "tls" | "mtls" => d.cannot(NO_TLS),
+                _ => d.bad(),
+            }),
+            ..Entry::NONE
+        },
+        Entry {
+            forms: "transport=auto|iwarp|verbs",
+            default: "`auto`",
+            help: "RDMA provider: `iwarp` is iWARP in software over an ordinary TCP connection and \
+            needs no RDMA device; `verbs` uses a device through libibverbs and librdmacm \
+            (InfiniBand, RoCE, iWARP cards, or the kernel's rxe and siw). `auto` takes `verbs` \
+            where a device reaches the server; the line that mounting prints ends with the \
+            choice and its reason",
+            ..choice!(
+                transport,
+                "auto" => Transport::Auto,
+                "iwarp" => Transport::Iwarp,
+                "verbs" => Transport::Verbs
+            )
+        },
+        Entry {
+            forms: "write_chunk=pz|reduced",
+            default: "`pz`",
+            help: "how a WRITE is sent that does not fit inline: the whole call in a Position Zero \
+            Read chunk, or only its data in a Read chunk",
+            ..choice!(
+                client.transport.write_chunk,
+                "pz" => WriteChunk::PositionZero,
+                "reduced" => WriteChunk::Reduced
+            )
+        },
+        Entry {
+            forms: "inline=SIZE",
+            default: "`4096`",
+            takes: INLINE,
+            help: "inline threshold announced to the server (RFC 8797), the largest message that \
+            travels in one Send: 1024 to 262144 in steps of 1024. The server announces its \
+            own, and the smaller one counts",
+            action: Action::Set(|d, n, v| {
+                let size = d.size(v, 1024..=262_144)?;
+                // Sizes are announced in units of 1024 bytes (RFC 8797 section 4.2).
+                if size % 1024 != 0 {
+                    return d.bad();
+                }
+                d.options.client.transport.inline = size as u32;
+                d.claim(n, size)
+            }),
+            show: |o, n, w| w.value(n, o.client.transport.inline),
+        },
+        Entry {
+            forms: "credits=N",
+            default: "`64`",
+            help: "calls outstanding on one connection, 1 to 1024; the server may grant less",
+            ..number!(1..=1024, client.transport.credits)
+        },
+        Entry {
+            forms: "crc nocrc",
+            default: "`crc`",
+            help: "ask for CRC32C on iWARP frames (on if either side asks); refused with \
+            `transport=verbs`",
+            action: Action::Set(|d, n, _| {
+                d.options.crc = n == "crc";
+                d.claim("crc", n)
+            }),
+            show: |o, _, w| {
+                if o.transport != Transport::Verbs {
+                    w.flag(if o.crc { "crc" } else { "nocrc" });
+                }
+            },
+            ..Entry::NONE
+        },
+        Entry {
+            forms: "fpdu=SIZE",
+            default: "what fits the path",
+            takes: "128 to 65535 bytes",
+            help: "largest iWARP frame to send, 128 to 65535 (of which 136 to 64772 are used: RFC \
+            5044 section 3); refused with `transport=verbs`",
+            show: |o, n, w| {
+                if o.transport != Transport::Verbs {
+                    w.some(n, o.fpdu);
+                }
+            },
+            ..size!(128..=65535, fpdu)
+        },
+    ],
+};
 
-/// Accepts a number on which the server decides.
-fn ignored_number(d: &Draft, name: &'static str, text: &str) -> Outcome {
-    d.number(name, text, 0..=u32::MAX.into(), "a number")
-        .map(|_| ())
-}
-
-fn version(d: &mut Draft, name: &'static str, text: &str) -> Outcome {
-    match text {
-        "3" | "3.0" => d.claim("vers", 3),
+fn version(d: &mut Draft, _: &'static str, value: &str) -> Outcome {
+    match value {
+        // Without a value: v3.
+        "" | "3" | "3.0" => d.claim("vers", 3),
         "2" => d.cannot(OBSOLETE),
         "4" | "4.0" | "4.1" | "4.2" => d.cannot(V3_ONLY),
-        _ => d.bad(name, "3"),
+        _ => d.bad(),
     }
 }
 
-pub(super) static TABLE: &[Entry] = &[
-    // Sizes and addresses.
-    value!("rsize", SIZE, |d, n, v| {
-        d.options.client.rsize = d.io_size(n, v)?;
-        Ok(())
-    }),
-    value!("wsize", SIZE, |d, n, v| {
-        d.options.client.wsize = d.io_size(n, v)?;
-        Ok(())
-    }),
-    value!("port", PORT, |d, n, v| {
-        if let Some(port) = d.port(n, v)? {
-            d.options.client.port = port;
-        }
-        Ok(())
-    }),
-    value!("proto", "rdma or rdma6", |d, n, v| {
-        let ipv6_only = match v {
-            "rdma" => false,
-            "rdma6" => true,
-            "tcp" | "tcp6" | "udp" | "udp6" => return d.cannot(TCP_ONLY),
-            _ => return d.bad(n, "rdma or rdma6"),
-        };
-        d.claim("proto", v)?;
-        d.options.client.ipv6_only = ipv6_only;
-        Ok(())
-    }),
-    flag!("rdma", |_, _| Ok(())),
-    refuse!("tcp", TCP_ONLY),
-    refuse!("udp", TCP_ONLY),
-    value!("vers", "3", version),
-    value!("nfsvers", "3", version),
-    flag!("v3", |d, _| d.claim("vers", 3)),
-    refuse!("v2", OBSOLETE),
-    refuse!("v4", V3_ONLY),
-    refuse!("v4.0", V3_ONLY),
-    refuse!("v4.1", V3_ONLY),
-    refuse!("v4.2", V3_ONLY),
-    value!("minorversion", "0", |d, n, v| match v {
-        "0" => Ok(()),
-        "1" | "2" => d.cannot(V3_ONLY),
-        _ => d.bad(n, "0"),
-    }),
-    refuse!("clientaddr", V4_OPTION),
-    refuse!("migration", V4_OPTION),
-    accept!("nomigration"),
-    refuse!("max_connect", V4_OPTION),
-    refuse!("trunkdiscovery", V4_OPTION),
-    accept!("notrunkdiscovery"),
-    refuse!(
-        "srcaddr",
-        "the local address is chosen by the routes; set it there ('ip route ... src')"
-    ),
-    value!("fatal_neterrors", "default or none", |d, n, v| match v {
-        "default" | "none" => Ok(()),
-        "ENETDOWN:ENETUNREACH" | "ENETUNREACH:ENETDOWN" =>
-            d.cannot("a network that is away is waited for like a server that is; use softerr",),
-        _ => d.bad(n, "default or none"),
-    }),
-    // Options that the kernel's client shows in /proc/mounts.
-    value!("addr", "an address", |d, n, v| {
-        let address = address(d, n, v)?;
-        d.addr = Some(address);
-        Ok(())
-    }),
-    value!("mountaddr", "an address", |d, n, v| {
-        if v != "unspecified" {
-            let address = address(d, n, v)?;
-            d.claim(n, &address)?;
-            d.mountaddr = Some(address);
-        }
-        Ok(())
-    }),
-    value!("namlen", "a number", |d, n, v| ignored_number(d, n, v)),
-    value!("bsize", "a number", |d, n, v| ignored_number(d, n, v)),
-    accept!("posix"),
-    accept!("noposix"),
-    value!("nfsprog", "100003", |d, n, v| match v {
-        "100003" => Ok(()),
-        _ => d.bad(n, "100003"),
-    }),
-    value!("mountprog", "100005", |d, n, v| match v {
-        "100005" => Ok(()),
-        _ => d.bad(n, "100005"),
-    }),
-    // The MOUNT service.
-    value!("mounthost", "a host", |d, n, v| {
-        let plain = |c: char| c.is_ascii_alphanumeric() || ".-_:%".contains(c);
-        if v.is_empty() || !v.chars().all(plain) {
-            return d.bad(n, "a host");
-        }
-        d.claim(n, v)?;
-        d.options.client.mounthost = Some(v.into());
-        Ok(())
-    }),
-    value!("mountport", PORT, |d, n, v| {
-        d.options.client.mountport = d.port(n, v)?;
-        Ok(())
-    }),
-    value!("mountproto", "tcp, tcp6, udp, udp6 or rdma", |d, n, v| {
-        let (proto, ipv6_only) = match v {
-            "tcp" => (MountProtocol::Tcp, false),
-            "tcp6" => (MountProtocol::Tcp, true),
-            "udp" => (MountProtocol::Udp, false),
-            "udp6" => (MountProtocol::Udp, true),
-            "rdma" => (MountProtocol::Rdma, false),
-            "rdma6" => (MountProtocol::Rdma, true),
-            "auto" => return Ok(()),
-            _ => return d.bad(n, "tcp, tcp6, udp, udp6 or rdma"),
-        };
-        d.claim(n, v)?;
-        d.options.client.mountproto = proto;
-        d.options.client.mount_ipv6_only = ipv6_only;
-        Ok(())
-    }),
-    value!("mountvers", "3", |d, n, v| match v {
-        "3" => Ok(()),
-        "1" | "2" => d.cannot("NFS version 3 needs MOUNT version 3; use mountvers=3"),
-        _ => d.bad(n, "3"),
-    }),
-];
+/// A list, of which the first flavor that the server supports is used (nfs(5)).
+fn flavors(d: &mut Draft, name: &'static str, value: &str) -> Outcome {
+    const OTHERS: [&str; 14] = [
+        "none", "null", "krb5", "krb5i", "krb5p", "lkey", "lkeyi", "lkeyp", "spkm", "spkmi",
+        "spkmp", "spkm3", "spkm3i", "spkm3p",
+    ];
+    let flavors = || value.split(':');
+    if !flavors().all(|flavor| flavor == "sys" || OTHERS.contains(&flavor)) {
+        return d.bad();
+    }
+    if !flavors().any(|flavor| flavor == "sys") {
+        return d.cannot(NO_GSS);
+    }
+    d.claim(name, "sys")
+}

@@ -1,0 +1,95 @@
+//! Options of FUSE, and of the process that serves the mount.
+
+use super::super::draft::{Draft, Outcome};
+use super::super::entry::{Action, Entry, Section, choice, number, switch};
+use super::super::{MetricsAt, Permissions};
+use std::net::{Ipv4Addr, SocketAddr};
+
+pub(super) static SECTION: Section = Section {
+    title: "FUSE",
+    entries: &[
+        Entry {
+            forms: "allow_other noallow_other",
+            default: "`allow_other` if root mounts, else `noallow_other`",
+            help: "let users other than the one who mounted in; for a plain user this needs \
+            `user_allow_other` in /etc/fuse.conf",
+            ..switch!(allow_other)
+        },
+        Entry {
+            forms: "permissions=kernel|server",
+            default: "`kernel` with `allow_other`, else `server`",
+            help: "who checks permissions when a system call makes no call to the server: the local \
+            kernel, by modes and ACLs, or only the server, which is then asked for each user \
+            (ACCESS). The server checks each call in any case.\n\n`server` is for exports that \
+            map users (`all_squash`), or whose ACLs cannot be read (no NFS_ACL). It costs a \
+            request to this program for each component of a path, and nobody checks who opens \
+            devices, FIFOs and sockets: the mount is `nodev` unless `dev` is given. See \
+            [COHERENCE.md](COHERENCE.md)",
+            ..choice!(
+                permissions,
+                "kernel" => Some(Permissions::Kernel),
+                "server" => Some(Permissions::Server)
+            )
+        },
+        Entry {
+            forms: "default_permissions",
+            help: "the name of `permissions=kernel` in FUSE and in /proc/mounts",
+            action: Action::Set(|d, _, _| {
+                d.options.permissions = Some(Permissions::Kernel);
+                d.claim("permissions", "kernel")
+            }),
+            ..Entry::NONE
+        },
+        Entry {
+            forms: "workers=N",
+            default: "one for each CPU, up to 4; 0 with `threads`",
+            help: "event loops, 0 to 16. Each reads requests of the kernel, sends the calls, receives \
+            the replies on its own connection, and answers, all on one thread. The first one \
+            does all the work as long as it can; the others join it under load. 0 is the \
+            layout of release 0.1.0: `threads` threads read requests, and one thread for each \
+            connection receives replies",
+            show: |o, n, w| w.value(n, o.workers()),
+            ..number!(0..=16, workers)
+        },
+        Entry {
+            forms: "threads=N",
+            default: "one for each CPU, up to 4",
+            help: "threads that read requests from the kernel where there are no workers, 1 to 64; \
+            without effect if `workers` is given and is not 0",
+            ..number!(1..=64, threads)
+        },
+        Entry {
+            forms: "metrics=PORT metrics=ADDRESS:PORT metrics=unix:/PATH",
+            default: "none",
+            takes: "PORT, ADDRESS:PORT, [IPV6]:PORT or unix:/PATH",
+            help: "serve Prometheus text at `http://ADDRESS:PORT/metrics`, by default on 127.0.0.1, \
+            or on a Unix socket that only its owner may open (mode 0600) and that is removed \
+            with the mount (the path has at most 107 bytes, without commas and quotes); each \
+            mount needs an address of its own. `nfsrdma metrics` serves those of all mounts",
+            action: Action::Set(metrics),
+            show: |o, n, w| w.some(n, o.metrics.as_ref()),
+        },
+    ],
+};
+
+fn metrics(d: &mut Draft, name: &'static str, value: &str) -> Outcome {
+    let at = match value.strip_prefix("unix:") {
+        // A path has at most 107 bytes (unix(7)), and as an option no commas or quotes.
+        Some(path) if path.starts_with('/') && path.len() <= 107 && !path.contains([',', '"']) => {
+            MetricsAt::Unix(path.into())
+        }
+        Some(_) => return d.bad(),
+        None => {
+            // Without an address use the loopback, so that nothing is exposed by accident.
+            let of_port = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+            let given = value.parse().map(of_port);
+            match given.or_else(|_| value.parse::<SocketAddr>()) {
+                Ok(address) if address.port() != 0 => MetricsAt::Tcp(address),
+                _ => return d.bad(),
+            }
+        }
+    };
+    d.claim(name, &at)?;
+    d.options.metrics = Some(at);
+    Ok(())
+}
