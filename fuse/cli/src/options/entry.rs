@@ -4,7 +4,7 @@
 
 use super::Options;
 use super::draft::{Draft, Outcome};
-use super::size::show_size;
+pub(super) use super::size::show_size;
 use super::words::Words;
 
 /// How an option is handled.
@@ -142,7 +142,7 @@ macro_rules! numbers {
     };
 }
 
-numbers!(u16 u32 u64 usize);
+numbers!(u32 u64 usize);
 
 impl<T: Number> Number for Option<T> {
     fn of(number: u64) -> Self {
@@ -154,25 +154,18 @@ impl<T: Number> Number for Option<T> {
     }
 }
 
-/// The text of a size, for fields of any number.
-pub(super) fn shown_size(field: &impl Number) -> Option<String> {
-    field.number().map(show_size)
-}
-
 /// `name=N` in a range, into a field of [`Options`]. It is shown if it is known.
 macro_rules! number {
     ($least:literal..=$most:literal, $($field:ident).+) => {
-        $crate::options::entry::Entry {
+        Entry {
             takes: concat!("a number from ", $least, " to ", $most),
-            action: $crate::options::entry::Action::Set(|d, n, v| {
+            action: Action::Set(|d, n, v| {
                 let number = d.number(v, $least..=$most)?;
-                d.options.$($field).+ = $crate::options::entry::Number::of(number);
+                d.options.$($field).+ = Number::of(number);
                 d.claim(n, number)
             }),
-            show: |o, n, w| {
-                w.some(n, $crate::options::entry::Number::number(&o.$($field).+));
-            },
-            ..$crate::options::entry::Entry::NONE
+            show: |o, n, w| w.some(n, o.$($field).+.number()),
+            ..Entry::NONE
         }
     };
 }
@@ -180,14 +173,14 @@ macro_rules! number {
 /// `name=SIZE` in a range, into a field of [`Options`].
 macro_rules! size {
     ($range:expr, $($field:ident).+) => {
-        $crate::options::entry::Entry {
-            action: $crate::options::entry::Action::Set(|d, n, v| {
+        Entry {
+            action: Action::Set(|d, n, v| {
                 let size = d.size(v, $range)?;
-                d.options.$($field).+ = $crate::options::entry::Number::of(size);
+                d.options.$($field).+ = Number::of(size);
                 d.claim(n, size)
             }),
-            show: |o, n, w| w.some(n, $crate::options::entry::shown_size(&o.$($field).+)),
-            ..$crate::options::entry::Entry::NONE
+            show: |o, n, w| w.some(n, o.$($field).+.number().map(show_size)),
+            ..Entry::NONE
         }
     };
 }
@@ -195,13 +188,13 @@ macro_rules! size {
 /// `name=PORT`, where 0 is the default, into a field of [`Options`].
 macro_rules! port {
     ($($field:ident).+) => {
-        $crate::options::entry::Entry {
-            action: $crate::options::entry::Action::Set(|d, n, v| {
+        Entry {
+            action: Action::Set(|d, n, v| {
                 d.options.$($field).+ = d.port(n, v)?;
                 Ok(())
             }),
             show: |o, n, w| w.some(n, o.$($field).+),
-            ..$crate::options::entry::Entry::NONE
+            ..Entry::NONE
         }
     };
 }
@@ -209,8 +202,8 @@ macro_rules! port {
 /// `name` and `noname`, into a field of [`Options`]. It is shown if it is not the default.
 macro_rules! switch {
     ($($field:ident).+) => {
-        $crate::options::entry::Entry {
-            action: $crate::options::entry::Action::Set(|d, n, _| {
+        Entry {
+            action: Action::Set(|d, n, _| {
                 let off = n.strip_prefix("no");
                 d.options.$($field).+ = off.is_none().into();
                 d.claim(off.unwrap_or(n), n)
@@ -220,7 +213,7 @@ macro_rules! switch {
                     w.switch(n, Option::<bool>::from(o.$($field).+) == Some(true));
                 }
             },
-            ..$crate::options::entry::Entry::NONE
+            ..Entry::NONE
         }
     };
 }
@@ -229,13 +222,13 @@ macro_rules! switch {
 /// shown if it is true.
 macro_rules! toggle {
     ($($field:ident).+, $on:literal) => {
-        $crate::options::entry::Entry {
-            action: $crate::options::entry::Action::Set(|d, n, _| {
+        Entry {
+            action: Action::Set(|d, n, _| {
                 d.options.$($field).+ = n == $on;
                 d.claim($on, n)
             }),
             show: |o, _, w| w.flag_if(o.$($field).+, $on),
-            ..$crate::options::entry::Entry::NONE
+            ..Entry::NONE
         }
     };
 }
@@ -244,8 +237,8 @@ macro_rules! toggle {
 /// first is shown.
 macro_rules! choice {
     ($($field:ident).+, $($word:literal => $value:expr),+) => {
-        $crate::options::entry::Entry {
-            action: $crate::options::entry::Action::Set(|d, n, v| {
+        Entry {
+            action: Action::Set(|d, n, v| {
                 let words = [$(($word, $value)),+];
                 let Some(meant) = words.iter().find(|word| word.0 == v) else {
                     return d.bad();
@@ -259,7 +252,7 @@ macro_rules! choice {
                 let shown = words.iter().find(|word| word.1 == o.$($field).+);
                 w.some(n, shown.map(|word| word.0));
             },
-            ..$crate::options::entry::Entry::NONE
+            ..Entry::NONE
         }
     };
 }

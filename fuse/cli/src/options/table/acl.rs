@@ -1,6 +1,6 @@
 //! Options of access control lists.
 
-use super::super::entry::{Entry, Section, switch};
+use super::super::entry::*;
 
 pub(super) static SECTION: Section = Section {
     title: "Access control lists",

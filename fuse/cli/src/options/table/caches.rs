@@ -2,8 +2,7 @@
 
 use super::super::LookupCache;
 use super::super::draft::{Draft, SECONDS};
-use super::super::entry::{Action, Entry, Section, accept, choice, size, toggle};
-use super::super::size::show_size;
+use super::super::entry::*;
 
 pub(super) static SECTION: Section = Section {
     title: "Caching",

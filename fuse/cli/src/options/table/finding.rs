@@ -2,7 +2,7 @@
 
 use super::super::MountProtocol;
 use super::super::draft::{Draft, MAX_SECONDS, Outcome, PORT};
-use super::super::entry::{Action, Entry, Section, port, switch, toggle};
+use super::super::entry::*;
 use super::kernel::{ADDRESS, address};
 use std::time::Duration;
 

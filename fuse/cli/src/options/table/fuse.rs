@@ -1,7 +1,7 @@
 //! Options of FUSE, and of the process that serves the mount.
 
 use super::super::draft::{Draft, Outcome};
-use super::super::entry::{Action, Entry, Section, choice, number, switch};
+use super::super::entry::*;
 use super::super::{MetricsAt, Permissions};
 use std::net::{Ipv4Addr, SocketAddr};
 

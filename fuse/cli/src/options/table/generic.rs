@@ -1,7 +1,7 @@
 //! Options of mount(8) and the VFS. As there, the last of two contradicting ones counts.
 
 use super::super::draft::{Draft, Outcome};
-use super::super::entry::{Action, Entry, Section, accept};
+use super::super::entry::*;
 use super::super::{AccessTime, Permissions};
 
 pub(super) static SECTION: Section = Section {

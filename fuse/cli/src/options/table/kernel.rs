@@ -2,7 +2,7 @@
 
 use super::super::OptionError;
 use super::super::draft::Draft;
-use super::super::entry::{Action, Entry, Section, accept};
+use super::super::entry::*;
 use super::refused::V3_ONLY;
 use std::net::IpAddr;
 

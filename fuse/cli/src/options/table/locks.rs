@@ -2,7 +2,7 @@
 
 use super::super::LocalLock;
 use super::super::draft::PORT;
-use super::super::entry::{Action, Entry, Section, choice, port, switch};
+use super::super::entry::*;
 
 pub(super) static SECTION: Section = Section {
     title: "Locks",

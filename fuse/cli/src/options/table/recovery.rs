@@ -1,7 +1,7 @@
 //! Options for servers that do not answer.
 
 use super::super::Recovery;
-use super::super::entry::{Action, Entry, Section, toggle};
+use super::super::entry::*;
 use std::time::Duration;
 
 pub(super) static SECTION: Section = Section {

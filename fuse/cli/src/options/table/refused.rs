@@ -1,7 +1,7 @@
 //! Options that NFS version 3 over RDMA cannot honour. The text of each is the reason in the error. Values
 //! of an option that is known otherwise are refused by its own entry, with the same text.
 
-use super::super::entry::{Section, refuse};
+use super::super::entry::*;
 
 pub(super) const TCP_ONLY: &str =
     "this program speaks NFS over RDMA only; use mount -t nfs for TCP and UDP";

@@ -1,7 +1,7 @@
 //! Options of the connection to the server.
 
 use super::super::draft::{Draft, Outcome, PORT, SIZE};
-use super::super::entry::{Action, Entry, Section, choice, number, size};
+use super::super::entry::*;
 use super::super::{Transport, WriteChunk};
 use super::refused::{NO_GSS, NO_TLS, OBSOLETE, TCP_ONLY, V3_ONLY};
 
