@@ -19,6 +19,12 @@ for clone in first other/place; do
     check "$clone: the source is cloned" copy_source "$work/$clone/source"
     check "$clone: it is released" env -u CARGO_TARGET_DIR "$work/$clone/source/packaging/release" "${parts[@]}"
 done
+mkdir "$work/lacking"
+printf '#!/bin/sh\necho /nonexistent\n' >"$work/lacking/rustc"
+chmod 755 "$work/lacking/rustc"
+check "a target that Rust lacks is told before anything is built" \
+    refuses "rustup target add x86_64-unknown-linux-musl" env PATH="$work/lacking:$PATH" "$work/first/source/packaging/release"
+check "so is what the image is made of" refuses "packaging/release packages image" "$work/first/source/packaging/release" image
 dist=$work/first/source/target/dist
 ls -l "$dist"
 count() { ls "$dist"/$1 | wc -l; }
