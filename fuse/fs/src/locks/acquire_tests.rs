@@ -143,3 +143,44 @@ async fn the_limit_of_a_soft_mount_begins_when_the_turn_has_come() {
     server.known.lock().restart(false);
     waiting.await.unwrap();
 }
+
+/// Another thread of a waiter's process takes a part of the lock that the server has granted before the
+/// waiter knows. What is left must not keep out somebody for whom the waiter waits.
+#[tokio::test(start_paused = true)]
+async fn what_another_thread_leaves_of_a_lock_keeps_nobody_out() {
+    for downgrades in [false, true] {
+        let server = Arc::new(FakeServer::default());
+        server.known.lock().queues = true;
+        let [here, there] = [(); 2].map(|()| locks_of(&server));
+        lock(&there, &request(2, range(0, 9), Mode::Write)).await;
+        lock(&here, &request(1, range(20, 29), Mode::Write)).await;
+        let waits = |of: Request| Request { wait: true, ..of };
+        let first = waits(request(1, range(0, 9), Mode::Write));
+        let waiting = tokio::spawn({
+            let here = here.clone();
+            async move { told(&here, first).await }
+        });
+        while server.known.lock().queue.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        // The waiter asks again after a pause, which does not end while others have something to do.
+        there.unlock_all(1, Owner::Posix(2)).await.unwrap();
+        assert!(server.known.lock().queue.is_empty(), "it is granted");
+        let mode = match downgrades {
+            true => Mode::Read,
+            false => Mode::Write,
+        };
+        let part = request(1, range(5, 9), mode);
+        match downgrades {
+            true => lock(&here, &part).await,
+            false => here.unlock(1, part.owner, part.range, drop).await,
+        }
+        lock(&there, &request(2, range(5, 9), mode)).await;
+        let rest = waits(request(2, range(0, 4), Mode::Write));
+        assert_eq!(told(&there, rest).await, Ok(()), "downgrades: {downgrades}");
+        there.unlock_all(1, Owner::Posix(2)).await.unwrap();
+        assert_eq!(waiting.await.unwrap(), Ok(()));
+        here.unlock_all(1, Owner::Posix(1)).await.unwrap();
+        assert!(server.known.lock().held.is_empty());
+    }
+}
