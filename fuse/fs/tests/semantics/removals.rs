@@ -493,3 +493,65 @@ fn a_name_that_is_renamed_to_another_one_of_its_file_stays() {
         }
     }
 }
+
+/// close(2) returns with FLUSH; its RELEASE comes when the kernel likes, here during a call of the UNLINK
+/// that the program makes next, or after that, when the directory has been given to somebody else.
+#[test]
+fn a_file_that_is_unlinked_after_its_close_and_before_the_release_leaves_no_name() {
+    // The call, and whether the server has carried it out when RELEASE comes.
+    let cases = [
+        None,
+        Some((Op::Lookup, false)),
+        Some((Op::Rename, false)),
+        Some((Op::Rename, true)),
+    ];
+    let owner_is = |uid| SetAttributes {
+        uid: Some(uid),
+        ..SetAttributes::default()
+    };
+    for during in cases {
+        let m = Mount::new();
+        let dir = block_on(m.fs.mkdir(&m.cred, ROOT, b"dir", 0o755)).unwrap();
+        let give = |uid| block_on(m.fs.setattr(&m.cred, dir.nodeid, &owner_is(uid), false));
+        give(5).unwrap();
+        let user = cred(5);
+        let created = m.fs.create(&user, dir.nodeid, b"f", 0o644, RW);
+        let file = block_on(created).unwrap().1.handle;
+        m.write(file, 0, b"text").unwrap();
+        m.flush(file).unwrap();
+        let unlink = || block_on(m.fs.unlink(&user, dir.nodeid, b"f"));
+        match during {
+            None => {
+                unlink().unwrap();
+                let hidden = m.server.names("dir");
+                assert!(hidden.len() == 1 && hidden[0].starts_with(".nfs"));
+                give(7).unwrap();
+                m.release(file);
+            }
+            Some((op, done)) => {
+                let before = m.server.calls(op);
+                let go = match done {
+                    true => {
+                        m.server.keep(Some(op));
+                        None
+                    }
+                    false => Some(put_off(&m.server, op, Fate::Done)),
+                };
+                thread::scope(|scope| {
+                    let unlinking = scope.spawn(unlink);
+                    until("the call", || match done {
+                        true => m.server.kept() > 0,
+                        false => m.server.calls(op) > before,
+                    });
+                    m.release(file);
+                    m.server.keep(None);
+                    drop(go);
+                    unlinking.join().unwrap().unwrap();
+                });
+            }
+        }
+        until("no hidden name", || m.server.names("dir").is_empty());
+        let rmdir = m.fs.rmdir(&m.cred, ROOT, b"dir", |_| async {});
+        block_on(rmdir).unwrap();
+    }
+}
