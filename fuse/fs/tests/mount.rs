@@ -180,6 +180,32 @@ fn many_entries_list_completely_and_once() {
     m.finish();
 }
 
+/// As a hard link at the end of a directory whose cookies are fileids.
+#[test]
+fn a_listing_ends_though_its_last_cookie_was_there_before() {
+    // Of one page of the server, and of many.
+    for (name, files) in [("cookie", 10), ("cookies", 3000)] {
+        let Some(m) = empty(name, FsConfig::default()) else {
+            return;
+        };
+        let names: Vec<_> = (0..files).map(|number| format!("{number:04}")).collect();
+        for name in &names {
+            m.server.plant(name, b"");
+        }
+        // They are 10, 13, 16 and so on.
+        m.server.change_cookie(10 + 3 * (files - 1), 13);
+        for _ in 0..2 {
+            let listed = fs::read_dir(&m.dir).unwrap();
+            let mut listed: Vec<_> = listed
+                .map(|of| of.unwrap().file_name().into_string().unwrap())
+                .collect();
+            listed.sort();
+            assert_eq!(listed, names);
+        }
+        m.finish();
+    }
+}
+
 #[test]
 fn programs_run_at_the_same_time() {
     let Some(m) = empty(

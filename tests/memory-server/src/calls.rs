@@ -57,7 +57,7 @@ fn page(
     if cookie != 0 && given != now {
         return Err(Status::BadCookie);
     }
-    let (bare, repeat, zero) = (tree.bare, tree.cookies_repeat, tree.cookie_zero);
+    let (bare, repeat, changed) = (tree.bare, tree.cookies_repeat, tree.cookie_changed);
     let (id, dir) = tree.dir(handle)?;
     let parent = dir.parent;
     let mut raw: Vec<(u64, Box<[u8]>, Id)> = Vec::new();
@@ -86,10 +86,10 @@ fn page(
         DirEntry {
             fileid: attributes.fileid,
             name,
-            cookie: match repeat {
-                Some(repeat) => cookie % repeat,
-                None if zero == Some(cookie) => 0,
-                None => cookie,
+            cookie: match (repeat, changed) {
+                (Some(repeat), _) => cookie % repeat,
+                (None, Some((of, to))) if of == cookie => to,
+                (None, _) => cookie,
             },
             attributes: told.then_some(attributes),
             handle: told.then(|| tree.handle(child)),

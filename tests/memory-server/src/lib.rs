@@ -201,9 +201,15 @@ impl MemoryServer {
         self.tree.lock().cookies_repeat = Some(period);
     }
 
-    /// Gives the entry of this cookie the cookie 0.
-    pub fn zero_cookie(&self, of: u64) {
-        self.tree.lock().cookie_zero = Some(of);
+    /// Gives the entry of the root that has the cookie `of` another one.
+    pub fn change_cookie(&self, of: u64, to: u64) {
+        let root = self.root();
+        let mut tree = self.tree.lock();
+        let known = tree
+            .dir(&root)
+            .is_ok_and(|(_, dir)| dir.by_cookie.contains_key(&of));
+        assert!(known, "no entry has the cookie {of}");
+        tree.cookie_changed = Some((of, to));
     }
 
     /// Answers READDIRPLUS without handles and attributes.

@@ -74,8 +74,8 @@ pub(super) struct Tree {
     pub(super) whole_seconds: bool,
     /// Cookies are returned modulo this number.
     pub(super) cookies_repeat: Option<u64>,
-    /// The cookie that is given as 0.
-    pub(super) cookie_zero: Option<u64>,
+    /// The cookie that is given as another one.
+    pub(super) cookie_changed: Option<(u64, u64)>,
     free_fileids: Vec<u64>,
 }
 
@@ -110,7 +110,7 @@ impl Tree {
             offset: 0,
             whole_seconds: false,
             cookies_repeat: None,
-            cookie_zero: None,
+            cookie_changed: None,
             free_fileids: Vec::new(),
         };
         let body = Body::Dir(Dir {
