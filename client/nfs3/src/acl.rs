@@ -54,6 +54,9 @@ impl Nfs3Client {
         args: &P::Args<'_>,
     ) -> NfsResult<RpcReply> {
         let template = self.template_of(PROGRAM, VERSION, cred);
+        // The longest lists do not fit inline, so GETACL always offers a Reply chunk (RFC 8166 section
+        // 4.3.3). A first question without one is no way to save it: RFC 8166 names no answer for a reply
+        // that fits nowhere, and Linux's server sends it inline, where it ends the connection.
         let request = Request {
             procedure: counter::<P>(),
             max_results: P::max_results(args),

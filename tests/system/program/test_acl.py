@@ -213,6 +213,19 @@ def test_an_acl_of_two_hundred_entries(server):
     assert counts["GETACL"] > 0 and counts["SETACL"] == 1, counts
 
 
+@each("")
+def test_an_acl_that_does_not_fit_inline(server):
+    """Its reply comes in a Reply chunk, and its call in a chunk at position zero."""
+    tools()
+    file = server.export / "file"
+    write(file)
+    facl("setfacl", "-m", ",".join(f"u:{70000 + n}:r" for n in range(450)), file)
+    assert len(same(server, "file")) == 454
+    facl("setfacl", "-m", "u:80000:rw", server.mnt / "file")
+    assert len(same(server, "file")) == 455
+    assert procedures(server)["SETACL"]["calls"] == 1
+
+
 @each("noacl")
 def test_without_acls_by_option(server):
     no_acls(server)
