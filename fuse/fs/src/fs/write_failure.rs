@@ -23,8 +23,7 @@ impl<N: Nfs3> Files<N> {
         let (Some((number, error)), Some(data)) = (file.error(by), file.inode.data()) else {
             return Ok(());
         };
-        if gets() {
-            file.told.tells(by, number);
+        if gets() && file.told.tells(by, number) {
             data.errors.saw(number);
             self.lost.lock().forget(data.id, number);
         }
