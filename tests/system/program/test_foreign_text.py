@@ -105,12 +105,15 @@ def test_links_of_others_are_not_followed(server, mount, place):
     shared = server.base / "shared"
     shared.mkdir()
     shared.chmod(0o777)
-    for name in ("victim", "missing"):
-        target, link = server.base / name, shared / name
-        if name == "victim":
-            target.write_text("before")
-        link.symlink_to(target)
-        os.lchown(link, 65534, 65534)
+    way = shared / "way"
+    way.symlink_to(server.base)
+    os.lchown(way, 65534, 65534)
+    (server.base / "victim").write_text("before")
+    for name in ("victim", "missing", "way/victim", "way/missing"):
+        link = shared / name
+        if link.parent == shared:
+            link.symlink_to(server.base / name)
+            os.lchown(link, 65534, 65534)
         for words in (("capture", server.mnt, link, "--packets", "1"), ("mount", server.spec, place.mnt, "--log", link)):
             if words[0] == "mount":
                 words = (*words, "-o", f"{server.options()},retry=0")

@@ -10,12 +10,12 @@ use crate::output::{is_obeyed, plain, without_number};
 use crate::user_file;
 use parking_lot::{Mutex, RwLock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
 use std::borrow::Cow;
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -78,8 +78,8 @@ impl LogFile {
 
     /// A new file is not readable for all users, because the log names files in private directories.
     fn append_to(path: &Path) -> io::Result<File> {
-        let mut options = OpenOptions::new();
-        user_file::open(path, options.append(true).create(true).mode(0o640))
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+        user_file::open(path, flags, 0o640.into())
     }
 
     /// Opens the file with this name, which may be a new one. Keeps the old file if that fails.

@@ -17,13 +17,13 @@ use pcap_file::pcapng::blocks::interface_description::{
 };
 use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeaderOption};
 use pcap_file::{DataLink, Endianness, PcapError};
-use rustix::fs::{FsWord, fstatfs, major, minor, statfs};
+use rustix::fs::{FsWord, OFlags, fstatfs, major, minor, statfs};
 use rustix::process::geteuid;
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fs::{Metadata, OpenOptions, Permissions};
+use std::fs::{Metadata, Permissions};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 use tokio::io::AsyncReadExt;
@@ -299,10 +299,9 @@ fn create(path: &Path, mount: &Mount) -> Result<Box<dyn Write>, Failure> {
     if let (Ok(there), Ok(place)) = (path.metadata(), statfs(path)) {
         is_safe(path, &there, place.f_type, me)?;
     }
-    let mut options = OpenOptions::new();
     // What somebody else has put there stays as it is.
-    options.write(true).create(true).truncate(false).mode(0o600);
-    let file = user_file::open(path, &mut options).map_err(failed)?;
+    let flags = OFlags::WRONLY | OFlags::CREATE;
+    let file = user_file::open(path, flags, 0o600.into()).map_err(failed)?;
     let there = file.metadata().map_err(failed)?;
     let place = fstatfs(&file).map_err(|error| failed(error.into()))?;
     is_safe(path, &there, place.f_type, me)?;
