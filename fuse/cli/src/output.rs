@@ -76,11 +76,24 @@ fn write(bytes: &[u8]) -> Result<Reader, Failure> {
 
 /// The system's text of an error, without "(os error N)".
 pub fn without_number(error: &io::Error) -> String {
-    let text = error.to_string();
-    match text.rfind(" (os error ") {
-        Some(end) => text[..end].to_owned(),
-        None => text,
+    without_numbers(&error.to_string())
+}
+
+/// A text without the "(os error N)" of each system's error in it.
+pub(crate) fn without_numbers(text: &str) -> String {
+    const MARK: &str = " (os error ";
+    let mut parts = text.split(MARK);
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part
+            .trim_start_matches(|c: char| c.is_ascii_digit())
+            .strip_prefix(')')
+        {
+            Some(rest) => plain += rest,
+            None => plain = plain + MARK + part,
+        }
     }
+    plain
 }
 
 /// Whether a terminal would do something other than show this character: controls (C0, DEL and C1),
@@ -110,6 +123,9 @@ mod tests {
         let error = io::Error::from_raw_os_error(libc::ENOSPC);
         assert_eq!(without_number(&error), "No space left on device");
         assert_eq!(without_number(&io::Error::other("x")), "x");
+        let line = format!("lost: {error}: 1 (os error x) and {error}");
+        let plain = "lost: No space left on device: 1 (os error x) and No space left on device";
+        assert_eq!(without_numbers(&line), plain);
     }
 
     #[test]

@@ -169,6 +169,19 @@ def test_no_line_of_the_log_has_debug_output():
     assert not wrong, "\n".join(wrong)
 
 
+def test_errors_of_the_system_have_no_number_in_the_log():
+    """SIGTERM to a mount in use logs why it cannot be unmounted at once, in words."""
+    with Server() as server:
+        log = server.base / "log"
+        server.mount_well("", "--log", log)
+        with open(server.mnt / "held", "w"):
+            (pid,) = servers_of(server.mnt)
+            os.kill(pid, signal.SIGTERM)
+            until(lambda: "busy" in log.read_text(), "the line about the mount in use")
+        server.ended()
+        assert "os error" not in log.read_text(), log.read_text()
+
+
 def test_one_of_a_thing_is_singular():
     """Numbers of things are written by `counted` ("1 call", "2 calls"), or where their words are chosen by the number. Such a
     literal is allowed where the number is never 1."""

@@ -6,7 +6,7 @@
 
 use crate::failure::{Exit, Failure};
 use crate::ipc::control::{Answer, ControlReply};
-use crate::output::{is_obeyed, plain, without_number};
+use crate::output::{is_obeyed, plain, without_number, without_numbers};
 use crate::user_file;
 use parking_lot::{Mutex, RwLock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -265,7 +265,7 @@ where
         context
             .field_format()
             .format_fields(Writer::new(&mut fields), event)?;
-        writeln!(to, "{}", plain(&fields))
+        writeln!(to, "{}", plain(&without_numbers(&fields)))
     }
 }
 
