@@ -3,6 +3,8 @@
 import json
 import os
 
+import pytest
+
 from program.support import *  # noqa: F403
 
 
@@ -53,6 +55,16 @@ def test_a_port_in_the_source(place):
     expect(result, 1, "2049 is that of NFS over TCP: write srv:/x, for RDMA at port 20049")
     assert "port=2049" not in result.stderr, "it would be asked for RDMA"
     expect(nfsrdma("mount", "srv:4711/x", place.mnt), 1, "write srv:/x with the option port=4711")
+
+
+@pytest.mark.parametrize("command", ("exports", "ping"))
+def test_a_wrong_source_is_told_as_it_was_written(command):
+    """exports and ping take a host as well: what was meant to name an export gets the same remedy as by mount."""
+    for source in ("", ":/", ":/x", "[::1", "nfs://", "srv/x"):
+        expect(nfsrdma(command, source), 1, f"'{source}' names no export")
+    expect(nfsrdma(command, "srv:x"), 1, "not 'x': write SERVER:/x\n")
+    expect(nfsrdma(command, "srv:2049/x"), 1, "write srv:/x, for RDMA at port 20049")
+    expect(nfsrdma(command, "srv:4711:/x"), 1, "write srv:/x with the option port=4711, or nfs://srv:4711/x\n")
 
 
 def test_a_user_in_the_source(place):

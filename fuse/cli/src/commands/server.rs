@@ -17,16 +17,26 @@ const POOL: usize = 32 << 20;
 
 /// Parses a server with or without an export.
 fn target(server: &OsString) -> Result<MountSource, Failure> {
-    if let Ok(spec) = MountSource::parse(server) {
-        return Ok(spec);
-    }
+    let error = match MountSource::parse(server) {
+        Ok(spec) => return Ok(spec),
+        Err(error) => error,
+    };
     // There is no export: add one for the parser, and remove it again.
     let bare = server.to_string_lossy();
     let bare = bare.strip_suffix('/').unwrap_or(&bare);
     let bare = bare.strip_suffix(':').unwrap_or(bare);
-    let text = match (bare.parse::<std::net::Ipv6Addr>(), bare.contains("://")) {
-        (Ok(address), _) => format!("[{address}]:/"),
+    let host = match bare.rsplit_once(':') {
+        Some((host, port)) if port.parse::<u16>().is_ok() => host,
+        _ => bare,
+    };
+    let address = bare.split('%').next().unwrap_or_default();
+    let text = match (address.parse::<std::net::Ipv6Addr>(), bare.contains("://")) {
+        (Ok(_), _) => format!("[{bare}]:/"),
         (_, true) => format!("{bare}/"),
+        // What has more than a host was meant to name an export: its fault is what is to be told.
+        _ if host.is_empty() || (host.contains([':', '/']) && !host.ends_with(']')) => {
+            return Err(error.into());
+        }
         _ => format!("{bare}:/"),
     };
     let mut spec = MountSource::parse(text.as_ref())?;
@@ -167,6 +177,7 @@ mod tests {
         assert_eq!(parse("srv:/x"), wanted("srv", "/x", None));
         assert_eq!(parse("::1"), wanted("::1", "", None));
         assert_eq!(parse("[::1]"), wanted("::1", "", None));
+        assert_eq!(parse("fe80::1%lo"), wanted("fe80::1%lo", "", None));
         assert_eq!(parse("nfs://srv:77"), wanted("srv", "", Some(77)));
         assert_eq!(parse("nfs://srv/"), wanted("srv", "/", None));
         assert!(target(&OsString::from("a b")).is_err());
