@@ -5,24 +5,86 @@
 //! **Order.** A reply shows the state at some moment between the sending of its call and its
 //! arrival. If the call was sent after the known attributes had arrived, the reply is newer,
 //! whatever the times in it say: a server's clock may step back, and may tick rarely. If the two
-//! overlap, only pre-operation attributes can order them ([`Changes`]). Where these do not, and the
-//! attributes differ, one of the replies is kept and expires at once, so that the next use asks the
-//! server.
+//! overlap and the attributes differ, one of the replies is kept and expires at once, so that the
+//! next use asks the server.
 //!
 //! **Contents.** If size, mtime or ctime differ from those to which the cached contents belong,
-//! somebody else changed the object, unless changes by this mount ("own changes") explain it. A
-//! reply that overlaps own changes decides nothing; the decision is made when the last of the
-//! changes is answered ([`Verdict`]). If that cannot decide, the contents are *unverified*: they
-//! are valid for a limited time, and not beyond the next open (docs/COHERENCE.md). This is the case
-//! after every change without pre-operation attributes, except the first of a file that this mount
-//! has created.
+//! somebody else changed the object, unless changes by this mount ("own changes") explain it. The
+//! reply to a change carries the state just before it and just after it (wcc_data, RFC 1813 section
+//! 2.6), and one change's `after` is the next one's `before`. So the differences of all own changes,
+//! added to the state in which the first one began, lead to the state after the last one, in whatever
+//! order the replies arrive ([`Contents`]). If they lead elsewhere, somebody else changed the object
+//! in between. A reply that overlaps own changes decides nothing.
+//!
+//! Servers such as Linux's give no `before` for WRITE. Then the state after the last of the WRITEs
+//! under way is taken for this mount's own, as in Linux's client, if a GETATTR that was sent just
+//! ahead of the first one has shown the known state. What somebody else changes while these WRITEs
+//! are under way is not noticed (docs/COHERENCE.md).
 
-use super::changes::{Changes, Kind, Verdict, wcc};
 use super::clock::Nanos;
-use nfsrdma_xdr::nfs3::{Attributes, WccAttributes, WccData};
+use nfsrdma_xdr::nfs3::{Attributes, Time, WccAttributes, WccData};
 
-/// How many older states are remembered after changes, to recognize replies that were overtaken.
-const MOST_PAST: usize = 8;
+/// What a change may do to an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Write,
+    /// It changes contents, too: SETATTR of size or mtime, calls that change a directory's entries.
+    Contents,
+    /// Of size, mtime and ctime it changes at most the ctime: COMMIT, LINK, SETATTR of mode or
+    /// owner.
+    Metadata,
+}
+
+/// Size, mtime and ctime of `attributes`.
+pub(super) fn wcc(attributes: &Attributes) -> WccAttributes {
+    WccAttributes {
+        size: attributes.size,
+        mtime: attributes.mtime,
+        ctime: attributes.ctime,
+    }
+}
+
+/// The state to which cached contents belong, in numbers that can be added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Contents {
+    size: u64,
+    mtime: u64,
+    /// `None`: a call of this mount has changed the ctime, and the new one is not known.
+    ctime: Option<u64>,
+}
+
+impl Contents {
+    fn of(state: &WccAttributes) -> Self {
+        let number = |time: Time| (u64::from(time.seconds) << 32) | u64::from(time.nanoseconds);
+        Contents {
+            size: state.size,
+            mtime: number(state.mtime),
+            ctime: Some(number(state.ctime)),
+        }
+    }
+
+    fn is(&self, state: &WccAttributes) -> bool {
+        let state = Contents::of(state);
+        let ctime = self.ctime.or(state.ctime);
+        *self
+            == Contents {
+                ctime: self.ctime,
+                ..state
+            }
+            && ctime == state.ctime
+    }
+
+    /// An own change has led from `before` to `after`.
+    fn advance(&mut self, before: &WccAttributes, after: &WccAttributes) {
+        let (before, after) = (Contents::of(before), Contents::of(after));
+        let moved = |at: u64, from: u64, to: u64| at.wrapping_add(to.wrapping_sub(from));
+        self.size = moved(self.size, before.size, after.size);
+        self.mtime = moved(self.mtime, before.mtime, after.mtime);
+        if let (Some(at), Some(from), Some(to)) = (self.ctime, before.ctime, after.ctime) {
+            self.ctime = Some(moved(at, from, to));
+        }
+    }
+}
 
 /// How long attributes are valid (`acregmin` to `acregmax`, and so on).
 #[derive(Debug, Clone, Copy)]
@@ -36,6 +98,17 @@ pub(super) struct Times {
 pub(super) struct Span {
     pub(super) sent: u64,
     pub(super) arrived: u64,
+}
+
+/// What the reply to a change said.
+#[derive(Debug)]
+pub(super) struct Answered<'a> {
+    pub(super) kind: Kind,
+    pub(super) data: &'a WccData,
+    /// The file is at least this long now, in bytes, because the server accepted a WRITE up to there.
+    pub(super) floor: u64,
+    /// What a GETATTR has shown that was sent just ahead of a WRITE.
+    pub(super) seen: Option<&'a Attributes>,
 }
 
 /// What a reply showed.
@@ -64,8 +137,8 @@ pub(super) struct AttributeCache {
     timeout: Nanos,
     /// When the latest call was sent whose reply confirmed or replaced the cached contents.
     verified: u64,
-    /// The state to which the cached contents belong.
-    contents: Option<WccAttributes>,
+    /// `None` as long as no attributes are known.
+    contents: Option<Contents>,
     /// Present once this mount has changed the object. Boxed, because there are many objects, most
     /// of which are never changed.
     own: Option<Box<Own>>,
@@ -74,29 +147,28 @@ pub(super) struct AttributeCache {
 /// What is remembered of own changes.
 #[derive(Debug, Default)]
 struct Own {
-    /// The own changes that are under way.
-    changes: Option<Box<Changes>>,
-    /// When an own change last began or ended.
+    under_way: u32,
+    /// How many have been under way since there was none.
+    begun: u32,
+    /// When an own change last began or ended, and when the last one was sent.
     changed: u64,
-    /// States that own changes have replaced, the newest last.
-    past: Box<[WccAttributes]>,
-    /// If own changes left the cached contents unverified: until when those are valid.
-    unverified_until: Option<Nanos>,
-    /// This mount created the file, and it has been empty since.
-    made: bool,
-    /// A call on one of the object's names changed the ctime, and its reply did not show the new
-    /// one.
-    ctime_open: bool,
-    /// When such a call was last answered: replies to calls sent before that may have the old
-    /// number of links.
+    last_sent: u64,
+    /// What the contents were when the first of those under way was sent.
+    origin: Option<Contents>,
+    /// The file is at least this long, in bytes: of the WRITEs since then, one that ended there was
+    /// answered.
+    floor: u64,
+    /// A GETATTR was sent ahead of the first WRITE, if it was worth it.
+    checked: bool,
+    /// One of them was answered without a `before`.
+    blind: bool,
+    /// Somebody else changed the contents before the first of them.
+    late: bool,
+    /// The `before` of the last of them that was answered and changed something.
+    before: Option<WccAttributes>,
+    /// When a call on one of the object's names that changed the ctime was last answered: replies to
+    /// calls sent before that may have the old number of links.
     named: u64,
-}
-
-impl Own {
-    /// Limits the validity of the cached contents to `until`, and to the next open.
-    fn unverified_by(&mut self, until: Nanos) {
-        self.unverified_until = Some(self.unverified_until.unwrap_or(until).min(until));
-    }
 }
 
 /// Whether both are equal except for the access time, which READ changes, and the space used, which
@@ -119,11 +191,7 @@ impl AttributeCache {
 
     /// How much longer the attributes are valid.
     pub(super) fn fresh_for(&self, now: Nanos) -> Nanos {
-        let until = match (&self.known, self.unverified_until()) {
-            (None, _) => return 0,
-            (Some(_), Some(until)) => self.fresh_until.min(until),
-            (Some(_), None) => self.fresh_until,
-        };
+        let until = self.known.as_ref().map_or(0, |_| self.fresh_until);
         until.saturating_sub(now)
     }
 
@@ -141,7 +209,7 @@ impl AttributeCache {
     /// Whether no change by this mount has been under way since the call was sent.
     pub(super) fn undisturbed(&self, sent: u64) -> bool {
         let own = self.own.as_ref();
-        own.is_none_or(|own| own.changes.is_none() && own.changed <= sent)
+        own.is_none_or(|own| own.under_way == 0 && own.changed <= sent)
     }
 
     /// Whether no attributes have arrived since the call was sent.
@@ -151,42 +219,29 @@ impl AttributeCache {
 
     /// Whether own changes are under way.
     pub(super) fn is_changing(&self) -> bool {
-        self.changes().is_some()
+        self.own.as_ref().is_some_and(|own| own.under_way > 0)
     }
 
-    fn changes(&self) -> Option<&Changes> {
-        self.own.as_ref()?.changes.as_deref()
-    }
-
-    fn changes_mut(&mut self) -> Option<&mut Changes> {
-        self.own.as_mut()?.changes.as_deref_mut()
-    }
-
-    fn unverified_until(&self) -> Option<Nanos> {
-        self.own.as_ref()?.unverified_until
-    }
-
-    fn set_unverified(&mut self, until: Option<Nanos>) {
-        if let Some(own) = &mut self.own {
-            own.unverified_until = until;
-        }
-    }
-
-    /// Whether a call sent at `since` or later has confirmed the cached contents, and no change by
-    /// this mount leaves them unverified.
+    /// Whether a call sent at `since` or later has confirmed the cached contents.
     pub(super) fn verified_since(&self, since: u64) -> bool {
-        self.verified >= since && self.changes().is_none() && self.unverified_until().is_none()
+        self.verified >= since && !self.is_changing()
     }
 
-    /// Whether changes by this mount, all answered, have left the cached contents unverified.
-    pub(super) fn is_unverified(&self) -> bool {
-        self.changes().is_none() && self.unverified_until().is_some()
+    /// Whether a GETATTR is worth sending ahead of a WRITE at `offset`, which has begun: if it is the
+    /// first one under way. In a new file there is nothing but what is written; its length shows
+    /// whether somebody else has written as well.
+    pub(super) fn wants_check(&mut self, offset: u64) -> bool {
+        let own = self.own.get_or_insert_default();
+        let first = !std::mem::replace(&mut own.checked, true);
+        first
+            && own
+                .origin
+                .is_some_and(|origin| origin.size > 0 || offset > 0)
     }
 
-    /// Whether a GETATTR is worth sending ahead of a change of the contents, which then is the
-    /// first one under way.
-    pub(super) fn wants_check(&self) -> bool {
-        self.changes().is_none() && self.contents.is_some_and(|contents| contents.size > 0)
+    fn fits(&self, attributes: &Attributes) -> bool {
+        self.contents
+            .is_none_or(|contents| contents.is(&wcc(attributes)))
     }
 
     /// Makes the attributes valid from now on, unless their call was sent (at `sent`) before the
@@ -216,242 +271,158 @@ impl AttributeCache {
     /// Applies the attributes in the reply to a call that changed nothing (post_op_attr).
     pub(super) fn apply(&mut self, span: Span, new: &Attributes, now: Nanos, times: Times) -> Seen {
         let mut result = Seen::default();
-        let state = wcc(new);
         let same = self.known.as_ref().is_some_and(|known| alike(known, new));
         let newer = self.known.is_none() || self.arrived <= span.sent;
         if !newer && !same {
-            let older = match self.changes() {
-                Some(changes) => changes.is_past(&state),
-                None => {
-                    let past = self.own.as_ref().map(|own| &own.past);
-                    past.is_some_and(|past| past.contains(&state)) && self.contents != Some(state)
-                }
-            };
-            if let Some(changes) = self.changes_mut() {
-                changes.observe(state);
-            }
-            if !older {
-                self.expire();
-                result.ambiguous = !self.is_changing();
-            }
+            self.expire();
+            result.ambiguous = !self.is_changing();
             return result;
         }
         result.changed = self.accept(span, new, now, times);
-        if let Some(changes) = self.changes_mut() {
-            changes.observe(state);
-        }
         if !self.undisturbed(span.sent) {
             return result;
         }
-        let late = self.unverified_until().is_some_and(|until| now >= until);
-        result.foreign = self.is_other(&state) || late;
-        self.contents = Some(state);
+        result.foreign = !self.fits(new);
+        self.contents = Some(Contents::of(&wcc(new)));
         self.verified = self.verified.max(span.sent);
-        if result.foreign {
-            self.set_unverified(None);
-        }
         result
-    }
-
-    fn is_other(&mut self, seen: &WccAttributes) -> bool {
-        let own = self.own.as_mut();
-        let open = own.is_some_and(|own| std::mem::take(&mut own.ctime_open));
-        self.contents.is_some_and(|known| {
-            let same = (known.size, known.mtime) == (seen.size, seen.mtime);
-            !(same && (open || known.ctime == seen.ctime))
-        })
     }
 
     /// A RENAME or REMOVE of one of the object's names changed its ctime, and the reply does not
     /// show the new one. The ctime of the next reply is accepted if size and mtime are the same.
     pub(super) fn named_otherwise(&mut self, event: u64) {
-        let own = self.own.get_or_insert_default();
-        own.named = event;
-        match &mut own.changes {
-            Some(changes) => changes.allow_joint(),
-            None => own.ctime_open = true,
-        }
+        self.own.get_or_insert_default().named = event;
+        self.any_ctime();
         self.fresh_until = 0;
     }
 
-    /// This mount has just created the file.
-    pub(super) fn made(&mut self) {
-        self.own.get_or_insert_default().made = true;
+    fn any_ctime(&mut self) {
+        if let Some(contents) = &mut self.contents {
+            contents.ctime = None;
+        }
     }
 
-    fn begun(&mut self, event: u64, cached: bool) -> &mut Changes {
-        let contents = self.contents;
+    /// A call that changes the object is sent.
+    pub(super) fn begin_change(&mut self, event: u64) {
+        let origin = self.contents;
         let own = self.own.get_or_insert_default();
-        own.changed = event;
-        let joint = std::mem::take(&mut own.ctime_open);
-        let made = own.made;
-        own.changes
-            .get_or_insert_with(|| Box::new(Changes::new(contents, joint, cached, made)))
-    }
-
-    /// A call that changes the object is sent. `cached`: some of its contents are cached, here
-    /// or in the kernel.
-    pub(super) fn begin_change(&mut self, event: u64, cached: bool) {
-        self.begun(event, cached).begin(event);
-    }
-
-    /// A WRITE that is under way does not begin at offset 0.
-    pub(super) fn leave_hole(&mut self) {
-        if let Some(changes) = self.changes_mut() {
-            changes.leave_hole();
+        if own.under_way == 0 {
+            let named = own.named;
+            **own = Own {
+                origin,
+                named,
+                ..Own::default()
+            };
         }
+        own.under_way += 1;
+        own.begun += 1;
+        (own.changed, own.last_sent) = (event, event);
     }
 
-    /// A GETATTR is sent just ahead of the first change.
-    pub(super) fn begin_check(&mut self, event: u64) {
-        self.begun(event, true).begin_check();
-    }
-
-    /// The GETATTR of [`AttributeCache::begin_check`] ended; `seen`: `None` if it failed.
-    pub(super) fn end_check(
-        &mut self,
-        span: Span,
-        seen: Option<&Attributes>,
-        now: Nanos,
-        times: Times,
-    ) -> Seen {
-        if let Some(changes) = self.changes_mut() {
-            changes.end_check(seen);
-        }
-        let mut result = match seen {
-            Some(seen) => self.apply(span, seen, now, times),
-            None => Seen::default(),
-        };
-        result.foreign |= self.ended(span, now, times, &mut result.not_atomic);
-        result
-    }
-
-    /// A change was answered. `floor`: the file is at least that long now, in bytes, because the
-    /// server accepted a WRITE up to there.
+    /// A change was answered.
     pub(super) fn end_change(
         &mut self,
         span: Span,
-        kind: Kind,
-        data: &WccData,
-        floor: u64,
+        change: &Answered<'_>,
         now: Nanos,
         times: Times,
     ) -> Seen {
         let mut result = Seen::default();
-        let after = data.after.as_ref();
-        let (mut newest, mut floor, mut explained) = (None, floor, false);
-        if let Some(changes) = self.changes_mut() {
-            changes.end(kind, data.before.as_ref(), after, floor);
-            newest = changes.newest().copied();
-            floor = changes.floor();
-            explained = changes.explain_ctime();
-        }
-        if let Some(newest) = newest {
-            let modes = |a: &Attributes| (a.mode, a.uid, a.gid);
-            let same = self.known.as_ref().map(modes) == Some(modes(&newest));
-            result.changed = self.accept(span, &newest, now, times);
-            result.own_ctime = result.changed && same && explained;
-        } else if let Some(after) = after {
-            let same = self.known.as_ref().is_some_and(|known| alike(known, after));
-            let newer = self.known.is_none() || self.arrived <= span.sent;
-            let older = self
-                .changes()
-                .is_some_and(|changes| changes.is_past(&wcc(after)));
-            if newer || same {
-                result.changed = self.accept(span, after, now, times);
-            } else if !older {
-                result.changed = self.accept(span, after, now, times);
-                self.expire();
-                self.grow(floor);
-            }
-        } else {
+        let own = self.own.get_or_insert_default();
+        own.floor = own.floor.max(change.floor);
+        let (floor, alone) = (own.floor, own.begun == 1);
+        let Some(after) = &change.data.after else {
             self.expire();
             self.grow(floor);
+            result.foreign = self.ended(span);
+            return result;
+        };
+        let order = |a: &Attributes| (a.ctime, a.size);
+        let known = self.known.as_ref();
+        // The later time is the better guess, and is no more than that.
+        let later = known.is_none_or(|known| order(known) <= order(after));
+        let newer = self.known.is_none() || self.arrived <= span.sent;
+        match (&change.data.before, change.kind) {
+            (Some(before), kind) => {
+                let moved = *before != wcc(after);
+                // Each WRITE begins where another has ended.
+                result.not_atomic = kind == Kind::Write && moved && own.before == Some(*before);
+                own.before = Some(*before).filter(|_| moved).or(own.before);
+                if let Some(contents) = &mut self.contents {
+                    contents.advance(before, &wcc(after));
+                }
+            }
+            (None, Kind::Write) => {
+                // Also if the WRITE overtook the GETATTR: then it shows nothing.
+                let origin = |seen: &Attributes| own.origin.is_none_or(|of| of.is(&wcc(seen)));
+                own.late |= change.seen.is_some_and(|seen| !origin(seen));
+                own.blind = true;
+                if newer || later {
+                    self.contents = Some(Contents::of(&wcc(after)));
+                }
+            }
+            (None, Kind::Metadata) => self.any_ctime(),
+            // Nothing shows what the names in a directory were, for one.
+            (None, Kind::Contents) => {}
         }
-        result.foreign = self.ended(span, now, times, &mut result.not_atomic);
+        let fits = self.fits(after);
+        if newer || later || (fits && alone) {
+            let modes = |a: &Attributes| (a.mode, a.uid, a.gid);
+            let same = self.known.as_ref().map(modes) == Some(modes(after));
+            let explained = fits && self.contents.is_some_and(|of| of.ctime.is_some());
+            result.changed = self.accept(span, after, now, times);
+            result.own_ctime = result.changed && same && explained && change.data.before.is_some();
+        }
+        if !(newer || fits) {
+            self.expire();
+        }
+        result.foreign = self.ended(span);
+        let fits = self.known.as_ref().is_some_and(|known| self.fits(known));
+        if fits && !result.foreign && !self.is_changing() {
+            let sent = self.own.as_ref().map_or(0, |own| own.last_sent);
+            self.verified = self.verified.max(sent);
+            self.believe(sent, now);
+        }
+        self.grow(floor);
         result
     }
 
     /// A change failed. `answered`: the server said so; otherwise it may have been made.
-    pub(super) fn fail_change(
-        &mut self,
-        span: Span,
-        answered: bool,
-        now: Nanos,
-        times: Times,
-    ) -> Seen {
-        let mut result = Seen::default();
-        if let Some(changes) = self.changes_mut() {
-            changes.fail();
-        }
+    pub(super) fn fail_change(&mut self, span: Span, answered: bool) -> Seen {
         if !answered {
             self.expire();
         }
-        result.foreign = self.ended(span, now, times, &mut result.not_atomic);
-        result
+        Seen {
+            foreign: self.ended(span),
+            ..Seen::default()
+        }
     }
 
-    /// A change or check ended; if it was the last, applies the verdict. Returns whether somebody
-    /// else changed the contents.
-    fn ended(&mut self, span: Span, now: Nanos, times: Times, not_atomic: &mut bool) -> bool {
+    /// A change ended. If it was the last one under way, returns whether somebody else is known to have
+    /// changed the contents. After several changes that do not lead to the known attributes these may
+    /// just not be the newest: the next reply decides.
+    fn ended(&mut self, span: Span) -> bool {
         let Some(own) = &mut self.own else {
             return false;
         };
         own.changed = span.arrived;
-        let over = own.changes.take_if(|changes| changes.under_way() == 0);
-        let Some(changes) = over else { return false };
-        let verdict = changes.verdict();
-        if verdict == Verdict::Unverified && !changes.answered() {
-            // All of them failed: what was known remains valid.
+        own.under_way = own.under_way.saturating_sub(1);
+        let Some(known) = self.known.as_ref().filter(|_| own.under_way == 0) else {
             return false;
+        };
+        let contents = self.contents.get_or_insert(Contents::of(&wcc(known)));
+        let fits = contents.is(&wcc(known));
+        let was_empty = own.origin.is_some_and(|origin| origin.size == 0);
+        let longer = own.blind && was_empty && known.size > own.floor;
+        let foreign = own.late || longer || (own.begun == 1 && !fits);
+        if foreign {
+            // What is read from now on belongs to the known state, or the next reply differs again.
+            self.contents = Some(Contents::of(&wcc(known)));
         }
-        own.made &= matches!(verdict, Verdict::Own(newest) if newest.size == 0);
-        let others = changes.saw_others(&own.past);
-        // States of earlier changes stay, too: several rounds of changes may overtake a reply.
-        let newest = changes.past(MOST_PAST);
-        let kept = own.past.len().min(MOST_PAST - newest.len());
-        own.past = [&own.past[own.past.len() - kept..], newest].concat().into();
-        match verdict {
-            // A READ may have cached contents of a state that somebody else made meanwhile.
-            Verdict::Own(_) | Verdict::Likely(_) if others => {
-                self.forget_contents();
-                self.expire();
-                true
-            }
-            Verdict::Own(newest) | Verdict::Likely(newest) => {
-                if let Verdict::Likely(_) = verdict {
-                    own.unverified_by(now + times.max);
-                }
-                self.contents = Some(wcc(&newest));
-                self.verified = self.verified.max(changes.last_sent());
-                self.timeout = times.min;
-                self.known = Some(newest);
-                self.arrived = span.arrived;
-                self.believe(changes.last_sent(), now);
-                false
-            }
-            Verdict::Foreign => {
-                // `known` need not be the newest state. But any other state counts as a foreign
-                // change, so nothing out of date stays valid.
-                self.forget_contents();
-                self.expire();
-                true
-            }
-            Verdict::Unverified | Verdict::NotAtomic => {
-                *not_atomic = verdict == Verdict::NotAtomic;
-                own.unverified_by(now + times.min);
-                // With several changes it is not known whose `after` is the newest: the next reply
-                // decides.
-                self.contents = match changes.begun() {
-                    1 => self.known.as_ref().map(wcc),
-                    _ => None,
-                };
-                if self.contents.is_none() {
-                    self.expire();
-                }
-                false
-            }
+        if foreign || !fits {
+            self.expire();
         }
+        foreign
     }
 
     /// The file is at least this long, because the server accepted data up to there.
@@ -470,13 +441,6 @@ impl AttributeCache {
             attributes.size = size;
         }
         self.fresh_until = 0;
-    }
-
-    /// The cached contents are dropped; contents read from now on belong to the known attributes.
-    /// If these are out of date, the next reply differs, and the contents are dropped again.
-    pub(super) fn forget_contents(&mut self) {
-        self.set_unverified(None);
-        self.contents = self.known.as_ref().map(wcc);
     }
 }
 

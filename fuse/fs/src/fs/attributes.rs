@@ -189,9 +189,7 @@ impl<N: Nfs3> Files<N> {
             return Ok(());
         }
         if inode.is_dir() {
-            if !inode.state.lock().is_unverified() {
-                self.fetch(cred, inode).await?;
-            }
+            self.fetch(cred, inode).await?;
             if !verified() {
                 // The names go with their epoch; the reply makes the kernel drop its listing.
                 inode.state.lock().renew_epoch();
@@ -204,10 +202,8 @@ impl<N: Nfs3> Files<N> {
         }
         if self.may_be_cached(inode) {
             // Own changes were under way, or replies overtook each other.
-            if !inode.state.lock().is_unverified() {
-                self.write_back(inode, false).await;
-                self.fetch(cred, inode).await?;
-            }
+            self.write_back(inode, false).await;
+            self.fetch(cred, inode).await?;
             if !verified() {
                 inode.state.lock().renew_epoch();
                 self.contents_changed(inode);

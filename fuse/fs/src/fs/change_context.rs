@@ -2,7 +2,6 @@
 //! server's wcc_data, and the pause before a call is sent again.
 
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
-use nfsrdma_xdr::nfs3::WccData;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
@@ -24,9 +23,9 @@ pub trait KernelCache: Send + Sync {
 #[derive(Default)]
 pub(super) struct ChangeContext {
     pub(super) kernel: OnceLock<Box<dyn KernelCache>>,
-    /// The server's last reply to WRITE had no pre-operation attributes.
-    pub(super) no_before: AtomicBool,
-    /// The server's pre-operation attributes are not atomic with the change, and are ignored.
+    /// The server's last reply to WRITE had pre-operation attributes.
+    pub(super) gives_before: AtomicBool,
+    /// The server's pre-operation attributes of WRITE are not atomic with it, and are ignored.
     pub(super) not_atomic: AtomicBool,
     /// Attributes of open files are being asked for ([`Fs::check_open_files`](super::objects::Objects::check_open_files)),
     /// and the handle at which the next round begins.
@@ -37,19 +36,15 @@ pub(super) struct ChangeContext {
 impl std::fmt::Debug for ChangeContext {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ChangeContext")
-            .field("no_before", &self.no_before)
+            .field("gives_before", &self.gives_before)
             .field("not_atomic", &self.not_atomic)
             .finish_non_exhaustive()
     }
 }
 
 impl ChangeContext {
-    /// `data`, without pre-operation attributes if the server's are not atomic.
-    pub(super) fn trusted(&self, data: &WccData) -> WccData {
-        let not_atomic = self.not_atomic.load(Ordering::Relaxed);
-        WccData {
-            before: data.before.filter(|_| !not_atomic),
-            after: data.after,
-        }
+    /// Whether only a GETATTR shows what a file was before a WRITE. So it is supposed at first.
+    pub(super) fn is_blind(&self) -> bool {
+        !self.gives_before.load(Ordering::Relaxed) || self.not_atomic.load(Ordering::Relaxed)
     }
 }

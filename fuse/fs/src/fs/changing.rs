@@ -5,15 +5,16 @@
 //! the reply (RFC 1813 section 2.6) and decides whether this mount alone has changed the object. If
 //! not, the cached contents are dropped, here and in the kernel ([`Files::follow`]). [`Change`] ends a
 //! change even if its future is dropped. Where a server gives no pre-operation attributes, a
-//! GETATTR is sent ahead of the first of several WRITEs instead.
+//! GETATTR is sent ahead of the first of several WRITEs instead ([`Files::write_checked`]).
 
 use super::change_context::KernelCache;
 use super::error::FsResult;
 use super::files::Files;
-use super::inode::{Inode, Kind, Outcome, ROOT, Stamp};
+use super::inode::{Answered, Inode, Kind, Outcome, ROOT, Stamp};
 use super::inode_flags::Flag;
 use super::open_file::Opened;
 use super::outdated::drop_outdated;
+use futures_util::future::join;
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError, NfsResult, WriteDone};
 use nfsrdma_rdma::Buf;
 use nfsrdma_rdma::contract::Segs;
@@ -22,7 +23,6 @@ use nfsrdma_xdr::nfs3::{Attributes, FileType, Stable, Verifier, WccData};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
 use std::time::Duration;
 
 /// A change by this mount that is under way. Dropping it ends the change as failed.
@@ -39,23 +39,28 @@ impl<N: Nfs3> Change<'_, N> {
     /// may nevertheless have been made.
     pub(super) fn end(self, data: Option<&WccData>) {
         match data {
-            Some(data) => self.end_at(data, 0),
+            Some(data) => self.end_at(data, 0, None),
             None => drop(self),
         }
     }
 
-    /// As [`Change::end`], for a WRITE that ends at `floor`.
-    fn end_at(mut self, data: &WccData, floor: u64) {
+    /// As [`Change::end`], for a WRITE that ends at `floor`. `seen`: what a GETATTR has shown that was
+    /// sent ahead of it.
+    fn end_at(mut self, data: &WccData, floor: u64, seen: Option<&Attributes>) {
         self.done = true;
-        let data = self.fs.change_context.trusted(data);
-        self.fs
-            .end_change(self.inode, self.kind, self.sent, Some((&data, floor)), true);
+        let kind = self.kind;
+        let answered = Answered {
+            kind,
+            data,
+            floor,
+            seen,
+        };
+        self.fs.end_change(self.inode, self.sent, Ok(&answered));
     }
 
     pub(super) fn refused(mut self) {
         self.done = true;
-        self.fs
-            .end_change(self.inode, self.kind, self.sent, None, true);
+        self.fs.end_change(self.inode, self.sent, Err(true));
     }
 
     /// The change ended with `error`.
@@ -70,8 +75,7 @@ impl<N: Nfs3> Change<'_, N> {
 impl<N: Nfs3> Drop for Change<'_, N> {
     fn drop(&mut self) {
         if !self.done {
-            self.fs
-                .end_change(self.inode, self.kind, self.sent, None, false);
+            self.fs.end_change(self.inode, self.sent, Err(false));
         }
     }
 }
@@ -128,8 +132,7 @@ impl<N: Nfs3> Files<N> {
 
     /// Records that a call that changes `inode` is about to be sent.
     pub(super) fn change<'a>(&'a self, inode: &'a Arc<Inode>, kind: Kind) -> Change<'a, N> {
-        let cached = self.may_be_cached(inode);
-        let sent = inode.state.lock().begin_change(cached);
+        let sent = inode.state.lock().begin_change();
         Change {
             fs: self,
             inode,
@@ -157,25 +160,17 @@ impl<N: Nfs3> Files<N> {
         }
     }
 
-    /// A change was answered with `data`, its wcc_data and the least size of the file; or it
-    /// failed.
-    fn end_change(
-        &self,
-        inode: &Arc<Inode>,
-        kind: Kind,
-        sent: Stamp,
-        data: Option<(&WccData, u64)>,
-        answered: bool,
-    ) {
-        if data.is_some_and(|(data, _)| data.after.is_some()) {
+    /// A change was answered, or it failed; `Err(false)`: without a reply of the server.
+    fn end_change(&self, inode: &Arc<Inode>, sent: Stamp, answer: Result<&Answered<'_>, bool>) {
+        if answer.is_ok_and(|answer| answer.data.after.is_some()) {
             inode.mark_valid();
         }
         let (now, times) = (self.now(), self.times(inode.kind));
         let outcome = {
             let mut state = inode.state.lock();
-            match data {
-                Some((data, floor)) => state.end_change(sent, kind, data, floor, now, times),
-                None => state.fail_change(sent, answered, now, times),
+            match answer {
+                Ok(answer) => state.end_change(sent, answer, now, times),
+                Err(answered) => state.fail_change(sent, answered),
             }
         };
         self.follow(inode, outcome);
@@ -316,8 +311,7 @@ impl<N: Nfs3> Files<N> {
         }
     }
 
-    /// Sends WRITE and applies its wcc_data. Where the server gives no pre-operation attributes, a
-    /// GETATTR is sent just ahead of the first of several WRITEs, without waiting for its reply.
+    /// Sends WRITE and applies its wcc_data.
     pub(super) async fn write_call(
         self: &Arc<Self>,
         cred: &Cred,
@@ -328,58 +322,50 @@ impl<N: Nfs3> Files<N> {
     ) -> NfsResult<WriteDone> {
         let mut tries = 0;
         loop {
-            let check = self.begin_check(inode);
-            let change = self.change(inode, Kind::Contents);
-            if offset > 0 {
-                inode.state.lock().leave_hole();
-            }
-            let mut call = pin!(
-                self.nfs
-                    .write(cred, &inode.handle, offset, data.clone(), stable)
-            );
-            let answer = match check {
-                None => call.await,
-                Some(check) => {
-                    let mut asked = Box::pin(self.nfs.getattr(cred, &inode.handle));
-                    let mut check = Some(check);
-                    let mut answer = None;
-                    std::future::poll_fn(|context| {
-                        if check.is_some()
-                            && let Poll::Ready(seen) = asked.as_mut().poll(context)
-                            && let Some(check) = check.take()
-                        {
-                            check.end(seen.ok());
-                        }
-                        if answer.is_none()
-                            && let Poll::Ready(done) = call.as_mut().poll(context)
-                        {
-                            answer = Some(done);
-                        }
-                        match answer.take_if(|_| check.is_none()) {
-                            Some(answer) => Poll::Ready(answer),
-                            None => Poll::Pending,
-                        }
-                    })
-                    .await
-                }
-            };
-            match answer {
-                Ok(done) => {
-                    let missing = done.wcc.before.is_none();
-                    self.change_context
-                        .no_before
-                        .store(missing, Ordering::Relaxed);
-                    change.end_at(&done.wcc, offset + u64::from(done.count));
-                    return Ok(done);
-                }
-                Err(error) => {
-                    change.failed(&error);
-                    if !self.again(&error, &mut tries).await {
-                        return Err(error);
-                    }
-                }
+            let data = data.clone();
+            let written = self.write_checked(cred, inode, offset, data, stable);
+            match written.await {
+                Err(error) if self.again(&error, &mut tries).await => {}
+                result => return result,
             }
         }
+    }
+
+    /// As [`Files::write_call`], once. Where the server gives no pre-operation attributes, a GETATTR is
+    /// sent just ahead of the first of several WRITEs, which does not wait for its reply.
+    async fn write_checked(
+        &self,
+        cred: &Cred,
+        inode: &Arc<Inode>,
+        offset: u64,
+        data: Segs<Buf>,
+        stable: Stable,
+    ) -> NfsResult<WriteDone> {
+        let context = &self.change_context;
+        let change = self.change(inode, Kind::Write);
+        let checks = context.is_blind() && inode.state.lock().cache.wants_check(offset);
+        let call = pin!(self.nfs.write(cred, &inode.handle, offset, data, stable));
+        let (seen, answer) = match checks {
+            false => (None, call.await),
+            true => {
+                self.shared.stats.attribute_misses.add(1);
+                let asked = Box::pin(self.nfs.getattr(cred, &inode.handle));
+                let (seen, answer) = join(asked, call).await;
+                (seen.ok().filter(|seen| seen.kind == inode.kind), answer)
+            }
+        };
+        match &answer {
+            Ok(done) => {
+                let mut wcc = done.wcc;
+                context
+                    .gives_before
+                    .store(wcc.before.is_some(), Ordering::Relaxed);
+                wcc.before = wcc.before.filter(|_| !context.is_blind());
+                change.end_at(&wcc, offset + u64::from(done.count), seen.as_ref());
+            }
+            Err(error) => change.failed(error),
+        }
+        answer
     }
 
     /// Sends COMMIT of the whole file and applies its wcc_data.
@@ -404,47 +390,5 @@ impl<N: Nfs3> Files<N> {
                 }
             }
         }
-    }
-
-    /// Begins a GETATTR ahead of a WRITE, where it can verify what is cached.
-    fn begin_check<'a>(&'a self, inode: &'a Arc<Inode>) -> Option<Check<'a, N>> {
-        let blind = self.change_context.no_before.load(Ordering::Relaxed)
-            || self.change_context.not_atomic.load(Ordering::Relaxed);
-        if !blind {
-            return None;
-        }
-        let sent = inode.state.lock().begin_check()?;
-        self.shared.stats.attribute_misses.add(1);
-        Some(Check {
-            fs: self,
-            inode,
-            sent,
-            seen: None,
-        })
-    }
-}
-
-/// A GETATTR ahead of a WRITE that is under way. Dropping it ends it.
-struct Check<'a, N: Nfs3> {
-    fs: &'a Files<N>,
-    inode: &'a Arc<Inode>,
-    sent: Stamp,
-    seen: Option<Attributes>,
-}
-
-impl<N: Nfs3> Check<'_, N> {
-    fn end(mut self, seen: Option<Attributes>) {
-        self.seen = seen.filter(|seen| seen.kind == self.inode.kind);
-    }
-}
-
-impl<N: Nfs3> Drop for Check<'_, N> {
-    fn drop(&mut self) {
-        let (now, times) = (self.fs.now(), self.fs.times(self.inode.kind));
-        let outcome = {
-            let mut state = self.inode.state.lock();
-            state.end_check(self.sent, self.seen.as_ref(), now, times)
-        };
-        self.fs.follow(self.inode, outcome);
     }
 }

@@ -79,7 +79,6 @@ impl<N: Nfs3> Fs<N> {
                     // lost: the file is then opened as one that existed.
                     let checked = inode.data().is_none();
                     if checked {
-                        inode.state.lock().made();
                         let inode = self.table.adopt(&inode);
                         let entry = self.entry(&dir, &inode, found);
                         return Ok((entry, self.opened(inode, cred, flags)));

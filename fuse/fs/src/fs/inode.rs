@@ -5,8 +5,7 @@
 //! contents; it records which epoch and attributes the kernel was given, so that the kernel can be
 //! notified when they are out of date; and it caches what ACCESS and GETACL returned.
 
-pub(super) use super::attribute_cache::{Seen, Times};
-pub(super) use super::changes::Kind;
+pub(super) use super::attribute_cache::{Answered, Kind, Seen, Times};
 
 use super::attribute_cache::{AttributeCache, Span};
 use super::clock::Nanos;
@@ -15,7 +14,7 @@ use super::file::FileData;
 use super::inode_flags::{Flag, Flags};
 use crate::sync::Mutex;
 use nfsrdma_nfs3::{Acls, Cred};
-use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, Verifier, WccData, access};
+use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, Verifier, access};
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -262,11 +261,6 @@ impl State {
         self.cache.verified_since(stamp.0)
     }
 
-    /// Whether changes by this mount, all answered, have left the cached contents unverified.
-    pub fn is_unverified(&self) -> bool {
-        self.cache.is_unverified()
-    }
-
     /// Updates epoch, rights and ACLs by what a reply showed.
     fn learned(&mut self, seen: Seen) -> Outcome {
         if seen.changed {
@@ -311,76 +305,29 @@ impl State {
         self.cache.named_otherwise(next_event());
     }
 
-    /// A call that changes the object is sent. `cached`: some of the contents are cached.
-    pub fn begin_change(&mut self, cached: bool) -> Stamp {
+    /// A call that changes the object is sent.
+    pub fn begin_change(&mut self) -> Stamp {
         let event = next_event();
-        self.cache.begin_change(event, cached);
+        self.cache.begin_change(event);
         Stamp(event)
     }
 
-    /// The change was answered. `floor`: the file is at least that long now, in bytes.
+    /// The change was answered.
     pub(super) fn end_change(
         &mut self,
         stamp: Stamp,
-        kind: Kind,
-        data: &WccData,
-        floor: u64,
+        change: &Answered<'_>,
         now: Nanos,
         times: Times,
     ) -> Outcome {
-        let seen = self
-            .cache
-            .end_change(stamp.span(), kind, data, floor, now, times);
+        let seen = self.cache.end_change(stamp.span(), change, now, times);
         self.learned(seen)
     }
 
     /// The change failed. `answered`: by a reply of the server; otherwise it may have been made.
-    pub(super) fn fail_change(
-        &mut self,
-        stamp: Stamp,
-        answered: bool,
-        now: Nanos,
-        times: Times,
-    ) -> Outcome {
-        let seen = self.cache.fail_change(stamp.span(), answered, now, times);
+    pub(super) fn fail_change(&mut self, stamp: Stamp, answered: bool) -> Outcome {
+        let seen = self.cache.fail_change(stamp.span(), answered);
         self.learned(seen)
-    }
-
-    /// Returns a stamp if a GETATTR is to be sent ahead of a WRITE: something is cached that it can
-    /// confirm, and no other change is under way.
-    pub fn begin_check(&mut self) -> Option<Stamp> {
-        self.cache.wants_check().then(|| {
-            let event = next_event();
-            self.cache.begin_check(event);
-            Stamp(event)
-        })
-    }
-
-    /// The GETATTR of [`State::begin_check`] ended: `seen` is what it showed, `None` if it failed.
-    pub(super) fn end_check(
-        &mut self,
-        stamp: Stamp,
-        seen: Option<&Attributes>,
-        now: Nanos,
-        times: Times,
-    ) -> Outcome {
-        let seen = self.cache.end_check(stamp.span(), seen, now, times);
-        self.learned(seen)
-    }
-
-    /// This mount has just created the file.
-    pub fn made(&mut self) {
-        self.cache.made();
-    }
-
-    /// A WRITE that is under way does not begin at offset 0.
-    pub(super) fn leave_hole(&mut self) {
-        self.cache.leave_hole();
-    }
-
-    /// The file is at least this long, because the server accepted data up to there.
-    pub fn grow(&mut self, size: u64) {
-        self.cache.grow(size);
     }
 
     /// The server has set the size, and has not said to what attributes that has led.
@@ -391,7 +338,6 @@ impl State {
     /// Invalidates the cached contents, whatever the attributes say.
     pub fn renew_epoch(&mut self) {
         self.epoch = next_epoch();
-        self.cache.forget_contents();
     }
 
     /// The cached ACLs, if they are valid. The caller checks that the attributes are.

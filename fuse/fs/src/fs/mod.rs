@@ -26,7 +26,6 @@ mod appends;
 mod attribute_cache;
 mod attributes;
 mod change_context;
-mod changes;
 mod changing;
 mod clock;
 mod config;
