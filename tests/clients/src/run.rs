@@ -104,7 +104,9 @@ pub(crate) fn run(plan: &Plan<'_>) -> Result<(Counts, std::result::Result<(), St
     let tick = match plan.variant.name {
         "one-second" => Duration::from_millis(2100),
         // Changes by others while a WRITE is on its way may be missed (docs/COHERENCE.md).
-        "not-atomic" if plan.overlapping => Duration::from_millis(100),
+        "not-atomic" | "not-for-write" | "never" | "all" if plan.overlapping => {
+            Duration::from_millis(100)
+        }
         // The times of held data come from a finer clock than those of writes on the server's side.
         _ if plan.overlapping && plan.variant.arguments.contains(&"--fake-unstable") => {
             Duration::from_millis(20)
