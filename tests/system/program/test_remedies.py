@@ -67,6 +67,12 @@ def test_a_wrong_source_is_told_as_it_was_written(command):
     expect(nfsrdma(command, "srv:4711:/x"), 1, "write srv:/x with the option port=4711, or nfs://srv:4711/x\n")
 
 
+def test_a_socket_with_a_long_path_is_told_its_limit(place):
+    long = f"unix:/tmp/{'x' * 120}"
+    expect(nfsrdma("metrics", "--listen", long), 1, "at most 107 bytes")
+    expect(nfsrdma("mount", "srv:/x", place.mnt, "-o", f"metrics={long}"), 1, "at most 107 bytes")
+
+
 def test_a_user_in_the_source(place):
     expect(nfsrdma("mount", "joe@srv:/x", place.mnt), 1, "write srv:/PATH")
 

@@ -96,6 +96,9 @@ pub struct VfsFlags {
     pub dir_access_time: bool,
 }
 
+/// Longest path of a Unix socket (unix(7)), without the NUL.
+pub(crate) const SOCKET_PATH_MAX: usize = 107;
+
 /// Where Prometheus metrics are served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MetricsAt {
@@ -119,9 +122,11 @@ impl FromStr for MetricsAt {
 
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
-            return match path.starts_with('/') {
+            return match path.starts_with('/') && path.len() <= SOCKET_PATH_MAX {
                 true => Ok(MetricsAt::Unix(path.into())),
-                false => Err("the path of the socket begins with /: write unix:/PATH".to_owned()),
+                false => Err(format!(
+                    "the path of a socket begins with / and has at most {SOCKET_PATH_MAX} bytes: write unix:/PATH"
+                )),
             };
         }
         if let Ok(port) = text.parse::<u16>() {

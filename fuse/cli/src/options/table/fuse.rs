@@ -2,7 +2,7 @@
 
 use super::super::draft::{Draft, Outcome};
 use super::super::entry::*;
-use super::super::{MetricsAt, Permissions};
+use super::super::{MetricsAt, Permissions, SOCKET_PATH_MAX};
 use std::net::{Ipv4Addr, SocketAddr};
 
 pub(super) static SECTION: Section = Section {
@@ -61,7 +61,7 @@ pub(super) static SECTION: Section = Section {
         Entry {
             forms: "metrics=PORT metrics=ADDRESS:PORT metrics=unix:/PATH",
             default: "none",
-            takes: "PORT, ADDRESS:PORT, [IPV6]:PORT or unix:/PATH",
+            takes: "PORT, ADDRESS:PORT, [IPV6]:PORT or unix:/PATH, of at most 107 bytes",
             help: "serve Prometheus text at `http://ADDRESS:PORT/metrics`, by default on 127.0.0.1, \
             or on a Unix socket that only its owner may open (mode 0600) and that is removed \
             with the mount (the path has at most 107 bytes, without commas and quotes); each \
@@ -74,8 +74,12 @@ pub(super) static SECTION: Section = Section {
 
 fn metrics(d: &mut Draft, name: &'static str, value: &str) -> Outcome {
     let at = match value.strip_prefix("unix:") {
-        // A path has at most 107 bytes (unix(7)), and as an option no commas or quotes.
-        Some(path) if path.starts_with('/') && path.len() <= 107 && !path.contains([',', '"']) => {
+        // As an option it has no commas or quotes.
+        Some(path)
+            if path.starts_with('/')
+                && path.len() <= SOCKET_PATH_MAX
+                && !path.contains([',', '"']) =>
+        {
             MetricsAt::Unix(path.into())
         }
         Some(_) => return d.bad(),
