@@ -12,63 +12,56 @@ const LIMIT: usize = 4 * BLOCK;
 
 /// The blocks of a file: offset, and whether each is in use or dirty.
 struct File {
-    id: u64,
     this: Weak<File>,
     budget: Arc<Budget<File>>,
-    blocks: Mutex<BTreeMap<u64, bool>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    blocks: BTreeMap<u64, bool>,
+    listed: Option<u64>,
 }
 
 impl File {
     /// Updates the budget as `FileData::with` does.
-    fn with(&self, change: impl FnOnce(&mut BTreeMap<u64, bool>) -> Vec<u64>) {
-        let mut blocks = self.blocks.lock();
-        let before = blocks.len() * BLOCK;
-        let fresh = change(&mut blocks);
-        self.budget.account(before, blocks.len() * BLOCK);
-        drop(blocks);
-        self.budget.add(self.id, &self.this, fresh);
+    fn with(&self, change: impl FnOnce(&mut BTreeMap<u64, bool>)) {
+        let mut state = self.state.lock();
+        let before = state.blocks.len() * BLOCK;
+        change(&mut state.blocks);
+        self.budget.account(before, state.blocks.len() * BLOCK);
+        let has_clean = state.blocks.values().any(|busy| !busy);
+        match (has_clean, state.listed) {
+            (true, None) => state.listed = Some(self.budget.add(&self.this)),
+            (false, Some(number)) => {
+                state.listed = None;
+                self.budget.forget(number);
+            }
+            _ => {}
+        }
     }
 }
 
 impl Evict for File {
-    fn evict(&self, offset: u64) -> Option<usize> {
-        let mut blocks = self.blocks.lock();
-        let freed = match blocks.get(&offset) {
-            None => None,
-            // It is reported when it is on stable storage.
-            Some(true) => None,
-            Some(false) => {
-                blocks.remove(&offset);
-                Some(BLOCK)
-            }
-        };
-        drop(blocks);
-        self.budget.account(freed.unwrap_or(0), 0);
-        freed
+    fn evict(&self) {
+        self.with(|blocks| blocks.retain(|_, busy| *busy));
     }
 }
 
-/// Makes all dirty blocks clean. Returns their offsets.
-fn cleaned(blocks: &mut BTreeMap<u64, bool>) -> Vec<u64> {
-    let dirty = blocks.iter_mut().filter(|(_, busy)| **busy);
-    dirty
-        .map(|(&at, busy)| {
-            *busy = false;
-            at
-        })
-        .collect()
+/// Makes all dirty blocks clean.
+fn cleaned(blocks: &mut BTreeMap<u64, bool>) {
+    blocks.values_mut().for_each(|busy| *busy = false);
 }
 
 /// Threads fill, dirty, clean and truncate files, while others make room.
 pub fn every_clean_block_can_be_dropped() {
     let budget = Arc::new(Budget::new(LIMIT));
     let files: Vec<_> = (0..2)
-        .map(|id| {
+        .map(|_| {
             Arc::new_cyclic(|this| File {
-                id,
                 this: this.clone(),
                 budget: budget.clone(),
-                blocks: Mutex::new(BTreeMap::new()),
+                state: Mutex::default(),
             })
         })
         .collect();
@@ -82,16 +75,10 @@ pub fn every_clean_block_can_be_dropped() {
                     let offset = random.gen_range(0..4) * BLOCK as u64;
                     match random.gen_range(0..5) {
                         0 | 1 => file.with(|blocks| {
-                            let busy = random.gen_bool(0.3);
-                            let before = blocks.insert(offset, busy);
-                            let turns = !busy && before != Some(false);
-                            turns.then_some(offset).into_iter().collect()
+                            blocks.insert(offset, random.gen_bool(0.3));
                         }),
                         2 => file.with(cleaned),
-                        3 => file.with(|blocks| {
-                            blocks.retain(|at, _| *at < offset);
-                            Vec::new()
-                        }),
+                        3 => file.with(|blocks| blocks.retain(|at, _| *at < offset)),
                         _ => {
                             budget.make_room(2 * BLOCK);
                         }
@@ -105,7 +92,8 @@ pub fn every_clean_block_can_be_dropped() {
     for user in users {
         assert!(user.join().is_ok());
     }
-    let cached = || -> usize { files.iter().map(|f| f.blocks.lock().len() * BLOCK).sum() };
+    let of = |file: &Arc<File>| file.state.lock().blocks.len() * BLOCK;
+    let cached = || -> usize { files.iter().map(of).sum() };
     assert_eq!(budget.used(), cached(), "the sum is wrong");
     for file in &files {
         file.with(cleaned);

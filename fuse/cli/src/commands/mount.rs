@@ -242,7 +242,7 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
     if geteuid().is_root() {
         enter_in_utab(plan);
     }
-    raise_read_ahead(mount.as_ref(), plan.options.fs.readahead_bytes as u64);
+    raise_read_ahead(mount.as_ref(), &fs, plan.options.fs.readahead_bytes as u64);
     let notifier = mount
         .as_ref()
         .and_then(|mount| exit_watch::ExitNotifier::listen(&mount.device).ok());
@@ -317,11 +317,13 @@ fn answer_sync(
     })
 }
 
-/// Sets the kernel's readahead in sysfs, which needs root. INIT cannot ask for more than 128 KiB.
-fn raise_read_ahead(mount: Option<&mounts::Mount>, bytes: u64) {
+/// Sets the kernel's readahead in sysfs, which needs root. INIT cannot ask for more than 128 KiB, so
+/// `fs` reads ahead where this fails.
+fn raise_read_ahead(mount: Option<&mounts::Mount>, fs: &Fs<Nfs3Client>, bytes: u64) {
     let Some(mount) = mount else { return };
     let kib = (bytes >> 10).min(u64::from(u32::MAX)) as u32;
-    if let Err(error) = adapter::set_read_ahead(&mount.device, kib) {
-        debug!("the kernel's read-ahead stays as it is: {error}");
+    match adapter::set_read_ahead(&mount.device, kib) {
+        Ok(()) => fs.kernel_reads_ahead(),
+        Err(error) => debug!("the kernel's read-ahead stays as it is: {error}"),
     }
 }

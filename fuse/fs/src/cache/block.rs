@@ -1,21 +1,27 @@
 //! One block of a file's cache: a buffer, and the state of its bytes.
 //!
-//! The size of a block is a power of two, and its offset in the file a multiple of its size. Six
+//! The size of a block is a power of two, and its offset in the file a multiple of its size. Five
 //! sets of byte ranges hold the state of its bytes:
-//! - *valid*: the contents are known. Bytes of the other sets are valid, too.
+//! - *valid*: the contents are known. Bytes of the other sets are valid, too. The others were read for
+//!   the kernel, which has not taken them yet.
 //! - *dirty*: to be written.
 //! - *writing*: in a WRITE that is under way. May be dirty again; then it waits for the reply.
 //! - *unstable*: written UNSTABLE, waits for a COMMIT.
 //! - *committing*: covered by the COMMIT that is under way.
-//! - *overtaken*: in one of the three sets before, and possibly overwritten by a change of somebody
-//!   else that became known since. Such bytes are kept in case the server loses them, and are no
-//!   longer valid when they are committed, unless a program writes them again.
+//!
+//! Written bytes are no longer valid when they are on the server's stable storage: the kernel has them. Only
+//! of a page that was not written to its end, as the last one of most files, it takes nothing for valid, and
+//! reads it. So such a page stays like one that was read ahead.
 //!
 //! While a reply or a WRITE uses a buffer, it is shared and constant: a change then goes to a copy.
 
 use super::RangeSet;
 use nfsrdma_rdma::{Buf, BufMut};
+use smallvec::SmallVec;
 use std::ops::Range;
+
+/// Smallest block, in bytes.
+pub const PAGE: u64 = 4096;
 
 #[derive(Debug)]
 pub(super) struct Block {
@@ -27,11 +33,6 @@ pub(super) struct Block {
     pub(super) writing: RangeSet,
     pub(super) unstable: RangeSet,
     pub(super) committing: RangeSet,
-    pub(super) overtaken: RangeSet,
-    /// The block was used since the last round of eviction.
-    pub(super) referenced: bool,
-    /// The budget has the block in its list of blocks that can be dropped.
-    pub(super) listed: bool,
 }
 
 /// What the indexes and counters of write-back need to know of one block.
@@ -47,6 +48,7 @@ pub(super) struct Summary {
 }
 
 impl Summary {
+    /// Whether no byte of the block waits to be on the server's stable storage.
     pub(super) fn is_clean(&self) -> bool {
         self.dirty + self.writing + self.unstable + self.committing == 0
     }
@@ -67,22 +69,11 @@ impl Block {
             writing: RangeSet::default(),
             unstable: RangeSet::default(),
             committing: RangeSet::default(),
-            overtaken: RangeSet::default(),
-            referenced: false,
-            listed: false,
         }
     }
 
     pub(super) fn buf(&self) -> &Buf {
         self.buf.as_ref().expect("a block has its buffer")
-    }
-
-    /// Whether the server has all of the block on stable storage.
-    pub(super) fn is_clean(&self) -> bool {
-        self.dirty.is_empty()
-            && self.writing.is_empty()
-            && self.unstable.is_empty()
-            && self.committing.is_empty()
     }
 
     pub(super) fn summary(&self) -> Summary {
@@ -111,25 +102,23 @@ impl Block {
         kept
     }
 
-    /// Drops all bytes that the server has on stable storage. Bytes that it may still lose become
-    /// overtaken; dirty bytes stay.
-    pub(super) fn invalidate(&mut self) {
-        self.valid = self.kept();
-        self.overtaken = self.valid.clone();
-        self.overtaken.remove_all(&self.dirty);
+    /// WRITE or COMMIT has put `bytes` on the server's stable storage: drops them, except the beginning of a
+    /// page, unless somebody else may have overwritten it.
+    pub(super) fn settle(&mut self, mut bytes: RangeSet, overtaken: bool) {
+        let ranges: SmallVec<[Range<u32>; 2]> = bytes.iter().collect();
+        for end in ranges.into_iter().map(|range| range.end) {
+            let page = end - end % PAGE as u32;
+            if !overtaken && self.valid.covers(page..end) {
+                bytes.remove(page..end);
+            }
+        }
+        self.drop_safe(bytes);
     }
 
-    /// Drops overtaken bytes that the server now has on stable storage. Those that became dirty
-    /// again are no longer overtaken.
-    pub(super) fn drop_overtaken(&mut self) {
-        if self.overtaken.is_empty() {
-            return;
-        }
-        self.overtaken.remove_all(&self.dirty);
-        let mut safe = self.overtaken.clone();
-        safe.remove_all(&self.kept());
-        self.valid.remove_all(&safe);
-        self.overtaken.remove_all(&safe);
+    /// Drops those of `bytes` that the server has on stable storage.
+    pub(super) fn drop_safe(&mut self, mut bytes: RangeSet) {
+        bytes.remove_all(&self.kept());
+        self.valid.remove_all(&bytes);
     }
 
     /// Changes the buffer: in place if nobody else uses it, else in a copy from `alloc`. False if
@@ -166,7 +155,6 @@ impl Block {
         self.dirty.remove(range.clone());
         self.writing.remove(range.clone());
         self.unstable.remove(range.clone());
-        self.committing.remove(range.clone());
-        self.overtaken.remove(range);
+        self.committing.remove(range);
     }
 }

@@ -1,31 +1,32 @@
 //! The memory limit of the page cache, over the cached blocks of all files.
 //!
-//! Files report the bytes their blocks take, and which blocks are clean. When more memory is
-//! needed, clean blocks are evicted, least recently used first; a block that was used since it was
-//! last considered only loses its mark and goes to the back of the list (second chance), so that a
-//! hit need not take the lock of this list. Dirty and unstable blocks are not in the list: they
-//! cannot be dropped, and eviction must not have to search among them.
+//! Clean blocks leave by themselves when the kernel has taken them. Those that it never asks for are
+//! dropped when memory is needed: all of the file that has had such blocks for the longest time, then
+//! those of the next. Dirty and unstable blocks cannot be dropped, and a file that has no others is not
+//! in the list.
 
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
-use lru::LruCache;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Weak;
 
-/// Something whose blocks can be dropped.
+/// Something whose clean blocks can be dropped.
 pub trait Evict: Send + Sync {
-    /// Drops the block at `offset`, unless it was used since the last call or is not safe at the
-    /// server. Returns the bytes freed, 0 if it stays because it was used. `None`: there is no such
-    /// block, or it is not safe; it is then [added](Budget::add) again when it is. The
-    /// implementation [accounts](Budget::account) for the freed bytes itself.
-    fn evict(&self, offset: u64) -> Option<usize>;
+    /// Drops all clean blocks, [accounts](Budget::account) for them and leaves the list of the budget.
+    fn evict(&self);
 }
 
-/// The clean blocks of all files in order of use, and the bytes that all blocks take.
+/// The files with clean blocks, the oldest first, and the bytes that the blocks of all files take.
 pub struct Budget<T> {
     limit: usize,
     used: AtomicUsize,
-    blocks: Mutex<LruCache<(u64, u64), Weak<T>>>,
+    files: Mutex<Files<T>>,
+}
+
+struct Files<T> {
+    next: u64,
+    by_age: BTreeMap<u64, Weak<T>>,
 }
 
 impl<T: Evict> Budget<T> {
@@ -34,7 +35,10 @@ impl<T: Evict> Budget<T> {
         Budget {
             limit,
             used: AtomicUsize::new(0),
-            blocks: Mutex::new(LruCache::unbounded()),
+            files: Mutex::new(Files {
+                next: 0,
+                by_age: BTreeMap::new(),
+            }),
         }
     }
 
@@ -55,63 +59,48 @@ impl<T: Evict> Budget<T> {
         }
     }
 
-    /// The blocks of file `id` at `offsets` are clean and can be dropped from now on.
-    pub fn add(&self, id: u64, owner: &Weak<T>, offsets: Vec<u64>) {
-        if offsets.is_empty() {
-            return;
-        }
-        let mut blocks = self.blocks.lock();
-        for offset in offsets {
-            blocks.put((id, offset), owner.clone());
-        }
+    /// A file has clean blocks from now on. Returns its number, for [`Budget::forget`].
+    pub fn add(&self, owner: &Weak<T>) -> u64 {
+        let mut files = self.files.lock();
+        let number = files.next;
+        files.next += 1;
+        files.by_age.insert(number, owner.clone());
+        number
     }
 
-    /// File `id` has dropped its blocks at `offsets`, or they are no longer clean.
-    pub fn forget(&self, id: u64, offsets: impl Iterator<Item = u64>) {
-        let mut offsets = offsets.peekable();
-        if offsets.peek().is_some() {
-            let mut blocks = self.blocks.lock();
-            for offset in offsets {
-                blocks.pop(&(id, offset));
-            }
-        }
+    /// The file with this number has no clean blocks any longer.
+    pub fn forget(&self, number: u64) {
+        self.files.lock().by_age.remove(&number);
     }
 
-    /// The number of blocks that can be evicted.
-    pub fn blocks(&self) -> usize {
-        self.blocks.lock().len()
-    }
-
-    /// Drops blocks, least recently used first, until `bytes` more fit. False if they do not fit
-    /// even then, because the other blocks are in use or not clean. Must not be called with a file
-    /// locked.
+    /// Drops clean blocks until `bytes` more fit. False if they do not fit even then. Must not be
+    /// called with a file locked.
     pub fn make_room(&self, bytes: usize) -> bool {
-        if self.used() + bytes <= self.limit {
-            return true;
-        }
-        self.evict(|budget| budget.used() + bytes <= budget.limit)
+        self.evict(|| self.used() + bytes <= self.limit)
     }
 
     /// Drops clean blocks of at least `bytes` in total, whatever the limit.
     pub fn reclaim(&self, bytes: usize) -> bool {
         let target = self.used().saturating_sub(bytes);
-        self.evict(|budget| budget.used() <= target)
+        self.evict(|| self.used() <= target)
     }
 
-    fn evict(&self, enough: impl Fn(&Self) -> bool) -> bool {
-        // Each block is tried twice, because the first time a used block only loses its mark.
-        let mut tries = self.blocks.lock().len() * 2;
-        while !enough(self) {
-            if tries == 0 {
-                return false;
-            }
-            tries -= 1;
-            let Some((key, owner)) = self.blocks.lock().pop_lru() else {
+    fn evict(&self, enough: impl Fn() -> bool) -> bool {
+        // Files that are added meanwhile are left alone.
+        let mut end = None;
+        while !enough() {
+            let first = {
+                let files = self.files.lock();
+                let end = *end.get_or_insert(files.next);
+                let first = files.by_age.range(..end).next();
+                first.map(|(number, owner)| (*number, owner.clone()))
+            };
+            let Some((number, owner)) = first else {
                 return false;
             };
-            let stays = owner.upgrade().and_then(|owner| owner.evict(key.1)) == Some(0);
-            if stays {
-                self.blocks.lock().put(key, owner);
+            match owner.upgrade() {
+                Some(owner) => owner.evict(),
+                None => self.forget(number),
             }
         }
         true

@@ -1,11 +1,11 @@
 //! The part of [`Pages`] that moves written data to the server: it takes bytes from dirty over
-//! writing, unstable and committing to clean ([`block`](super::block) explains the states).
+//! writing, unstable and committing to the end ([`block`](super::block) explains the states).
 //!
 //! A WRITE contains bytes that programs wrote, and no others: what lies between two of them may have been
 //! written by another client since it was read. Dirty ranges that touch become one WRITE.
 
-use super::block::Block;
-use super::pages::{PAGE, Pages, fit};
+use super::block::{Block, PAGE};
+use super::pages::{Pages, fit};
 use super::{MAX_PIECE, RangeSet, WriteData};
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
@@ -73,7 +73,6 @@ impl Pages {
                     to[inside.start as usize..inside.end as usize].copy_from_slice(from);
                 });
                 if done {
-                    block.referenced = true;
                     block.valid.insert(inside.clone());
                     block.dirty.insert(inside.clone());
                     block.unstable.remove(inside.clone());
@@ -109,10 +108,7 @@ impl Pages {
         let block = Block::new(buf.clone(), RangeSet::of(all.clone()));
         self.resident += data.len();
         self.blocks.insert(offset, Box::new(block));
-        self.touch(offset, |block| {
-            block.referenced = true;
-            block.dirty.insert(all);
-        });
+        self.touch(offset, |block| block.dirty.insert(all));
         true
     }
 
@@ -227,16 +223,15 @@ impl Pages {
         let taken = sent.start..(sent.start + u64::from(count)).min(sent.end);
         let verdict = self.check(verifier);
         let unstable = committed != Stable::FileSync;
+        let overtaken = self.overtaken;
         self.each(taken.clone(), |block, range| {
-            let parts: Vec<_> = block.writing.within(range.clone()).collect();
-            for part in parts {
-                block.writing.remove(part.clone());
-                if unstable {
-                    block.unstable.insert(part);
-                }
-            }
+            let parts = block.writing.part(range.clone());
+            block.writing.remove_all(&parts);
             if unstable {
+                block.unstable.insert_all(&parts);
                 block.unstable.remove_all(&block.dirty.part(range));
+            } else {
+                block.settle(parts, overtaken);
             }
         });
         self.retry_write(taken.end..sent.end);
@@ -344,16 +339,20 @@ impl Pages {
         self.check(verifier)
     }
 
-    /// Marks the data of at most `most` blocks that the COMMIT covered as clean; or as dirty, if
+    /// Drops the data of at most `most` blocks that the COMMIT covered; or marks it as dirty, if
     /// the server has restarted. True if none is left.
     pub(super) fn end_commit(&mut self, most: usize) -> bool {
         if self.forgotten {
             return self.redo(most);
         }
+        let overtaken = self.overtaken;
         self.each_of(
             |pages| &mut pages.index.committing,
             most,
-            |block| block.committing = RangeSet::default(),
+            |block| {
+                let committed = std::mem::take(&mut block.committing);
+                block.settle(committed, overtaken);
+            },
         )
     }
 

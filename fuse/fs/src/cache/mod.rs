@@ -1,14 +1,14 @@
 //! The page cache: pure data structures, without I/O.
 //!
-//! A [`Pages`] holds the cached contents of one file in blocks whose buffers are registered memory.
-//! [`Budget`] limits the memory of the blocks of all files and decides which to drop. [`WriteBack`]
+//! A [`Pages`] holds of one file what the kernel's page cache does not have, in blocks whose buffers are
+//! registered memory: data on its way to the kernel or read ahead, and data that is not on the server's
+//! stable storage. [`Budget`] limits the memory of the blocks of all files. [`WriteBack`]
 //! decides which data of one file is written and committed next, and which open files get errors.
 //! [`ReadAhead`] decides what to read ahead. In a [`Line`] callers wait for room.
 
 mod block;
 mod budget;
 mod dirty;
-mod lent;
 mod line;
 #[cfg(test)]
 mod model;
@@ -20,11 +20,11 @@ mod write_back;
 mod write_back_tests;
 mod write_data;
 
+pub use block::PAGE;
 pub use budget::{Budget, Evict};
 pub use dirty::{Verdict, WriteJob};
-pub use lent::Lent;
 pub use line::{Line, Turn};
-pub use pages::{MAX_PIECE, PAGE, Pages, Piece};
+pub use pages::{MAX_PIECE, Pages, Piece};
 pub use ranges::RangeSet;
 pub use readahead::ReadAhead;
 pub use write_back::{Accepted, Action, Goal, WriteBack, WriteCall, WriteLimits};

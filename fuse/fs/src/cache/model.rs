@@ -25,7 +25,9 @@ enum Step {
     Restart,
     Truncate(usize),
     Invalidate,
-    Evict(usize),
+    /// Data is read that nobody has asked for.
+    Ahead(usize, usize),
+    Evict,
     /// Keep the buffers that are read now, to check that they do not change.
     Hold(usize, usize),
 }
@@ -48,7 +50,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(Step::Restart),
         1 => at.clone().prop_map(Step::Truncate),
         1 => Just(Step::Invalidate),
-        2 => at.clone().prop_map(Step::Evict),
+        4 => (at.clone(), len.clone()).prop_map(|(a, l)| Step::Ahead(a, l)),
+        1 => Just(Step::Evict),
         2 => (at, len).prop_map(|(a, l)| Step::Hold(a, l)),
     ];
     prop::collection::vec(step, 1..80)
@@ -124,36 +127,40 @@ impl World {
     /// Reads as the file system does: missing data is fetched from the server.
     fn read(&mut self, range: Range<u64>) -> Vec<Buf> {
         for _ in 0..100 {
-            if let Some(found) = self.pages.get(range.clone()) {
+            if let Some(found) = self.pages.take(range.clone()) {
+                let dirty = self.pages.is_unsaved(range.clone());
+                assert!(dirty || range.is_empty() || self.pages.get(range.clone()).is_none());
                 return found.into_vec();
             }
-            let missing = self
-                .pages
-                .missing(range.clone())
-                .expect("get found something missing");
+            let missing = self.pages.missing(range.clone());
+            let missing = missing.expect("take found something missing");
             assert!(
                 !missing.is_empty() && missing.start >= range.start && missing.end <= range.end
             );
-            for piece in self.pages.plan(missing, 16 << 10) {
-                assert_eq!(piece.offset % PAGE, 0);
-                assert!(piece.len.is_power_of_two());
-                let mut buf = Self::alloc(&self.pool)(piece.len as usize).unwrap();
-                let from = piece.offset as usize;
-                let have = self.volatile.get(from..).unwrap_or_default();
-                let n = have.len().min(buf.len());
-                buf[..n].copy_from_slice(&have[..n]);
-                // After the server's end there are zeros up to the end known here.
-                let known = self.truth.len().saturating_sub(from).clamp(n, buf.len());
-                buf[n..known].fill(0);
-                self.pages.fill(
-                    piece.offset,
-                    buf.freeze(),
-                    known as u32,
-                    &mut Self::alloc(&self.pool),
-                );
-            }
+            self.read_ahead(missing);
         }
         panic!("reading makes no progress");
+    }
+
+    fn read_ahead(&mut self, range: Range<u64>) {
+        for piece in self.pages.plan(range, 16 << 10) {
+            assert_eq!(piece.offset % PAGE, 0);
+            assert!(piece.len.is_power_of_two());
+            let mut buf = Self::alloc(&self.pool)(piece.len as usize).unwrap();
+            let from = piece.offset as usize;
+            let have = self.volatile.get(from..).unwrap_or_default();
+            let n = have.len().min(buf.len());
+            buf[..n].copy_from_slice(&have[..n]);
+            // After the server's end there are zeros up to the end known here.
+            let known = self.truth.len().saturating_sub(from).clamp(n, buf.len());
+            buf[n..known].fill(0);
+            self.pages.fill(
+                piece.offset,
+                buf.freeze(),
+                known as u32,
+                &mut Self::alloc(&self.pool),
+            );
+        }
     }
 
     fn check(&mut self, range: Range<u64>) {
@@ -306,11 +313,8 @@ impl World {
                 }
             }
             Step::Invalidate => self.pages.invalidate(),
-            Step::Evict(at) => {
-                let block = at as u64 / PAGE * PAGE;
-                self.pages.evict(block, false);
-                self.pages.evict(block, false);
-            }
+            Step::Ahead(at, len) => self.read_ahead(self.inside(at, len)),
+            Step::Evict => self.pages.invalidate_range(0..u64::MAX),
             Step::Hold(at, len) => {
                 for buf in self.read(self.inside(at, len)) {
                     let copy = buf.to_vec();
@@ -380,13 +384,12 @@ proptest! {
             };
             prop_assert!(kept, "byte {}", at);
         }
-        let all = world.pages.resident();
-        world.pages.invalidate();
-        drop(world.pages.take_dropped());
+        // The server and the kernel have everything.
         prop_assert_eq!(world.pages.resident(), 0);
+        prop_assert!(!world.pages.has_clean());
+        drop(world.pages.take_dropped());
         world.held.clear();
         drop(world.sent);
         prop_assert_eq!(world.pool.free_bytes(), world.pool.capacity());
-        prop_assert!(all <= SPACE + (32 << 10));
     }
 }

@@ -5,15 +5,13 @@
 //! looks at blocks that do not concern it, however many there are.
 
 use super::RangeSet;
-use super::block::{Block, Summary};
+use super::block::{Block, PAGE, Summary};
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
 use nfsrdma_xdr::nfs3::Verifier;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// Smallest block, in bytes.
-pub const PAGE: u64 = 4096;
 /// Largest block, in bytes.
 pub const MAX_PIECE: u64 = 1 << 20;
 
@@ -35,16 +33,12 @@ pub struct Pages {
     pub(super) verifier: Option<Verifier>,
     /// The server has restarted, and not all data that was uncommitted is dirty again yet.
     pub(super) forgotten: bool,
-    /// There may be blocks with overtaken data.
-    overtaken: bool,
+    /// Somebody else may have overwritten data that was not on stable storage.
+    pub(super) overtaken: bool,
     /// Where the last write ended; `run_len`: the length of the run of sequential writes up to
     /// there.
     pub(super) run_end: u64,
     pub(super) run_len: u64,
-    /// Blocks that became droppable since the last [`Pages::take_fresh`].
-    fresh: Vec<u64>,
-    /// Blocks that are gone, or no longer droppable, since the last [`Pages::take_gone`].
-    gone: Vec<u64>,
     /// Blocks that were dropped since the last [`Pages::take_dropped`].
     dropped: Vec<Block>,
 }
@@ -164,26 +158,14 @@ impl Pages {
         self.index.uncommitted_held
     }
 
-    /// Blocks that became droppable since the last call, by offset.
-    pub fn take_fresh(&mut self) -> Vec<u64> {
-        std::mem::take(&mut self.fresh)
+    /// Whether there are blocks that can be dropped.
+    pub fn has_clean(&self) -> bool {
+        self.blocks.len() > self.index.unclean.len()
     }
 
-    /// Blocks that were dropped (other than by [`Pages::evict`]) or are no longer droppable since
-    /// the last call, by offset.
-    pub fn take_gone(&mut self) -> Vec<u64> {
-        std::mem::take(&mut self.gone)
-    }
-
-    /// The blocks that were dropped, other than by [`Pages::evict`]. Drop them without holding a
-    /// lock.
+    /// The blocks that were dropped since the last call. Drop them without holding a lock.
     pub fn take_dropped(&mut self) -> Dropped {
         Dropped(std::mem::take(&mut self.dropped))
-    }
-
-    /// The offsets of all blocks.
-    pub fn offsets(&self) -> impl Iterator<Item = u64> + '_ {
-        self.blocks.keys().copied()
     }
 
     pub(super) fn block_at(&self, at: u64) -> Option<(u64, &Block)> {
@@ -191,7 +173,7 @@ impl Pages {
         (at < start + u64::from(block.size)).then_some((start, block))
     }
 
-    /// Applies `f` to the block at `start`, and updates the index.
+    /// Applies `f` to the block at `start`, and updates the index. A block without valid data is dropped.
     pub(super) fn touch<R>(&mut self, start: u64, f: impl FnOnce(&mut Block) -> R) -> R {
         let block = self
             .blocks
@@ -199,15 +181,12 @@ impl Pages {
             .expect("the caller found the block");
         let before = block.summary();
         let result = f(block);
-        block.drop_overtaken();
-        let after = block.summary();
-        self.index
-            .update(start, u64::from(block.size), before, after);
-        if after.is_clean() && !before.is_clean() {
-            block.listed = true;
-            self.fresh.push(start);
-        } else if !after.is_clean() && std::mem::take(&mut block.listed) {
-            self.gone.push(start);
+        let (after, size, empty) = (block.summary(), block.size, block.valid.is_empty());
+        self.index.update(start, u64::from(size), before, after);
+        if empty {
+            self.resident -= size as usize;
+            self.dropped
+                .extend(self.blocks.remove(&start).map(|block| *block));
         }
         result
     }
@@ -228,26 +207,26 @@ impl Pages {
         }
     }
 
-    /// The bytes of `range`, if all are valid.
-    pub fn get(&mut self, range: Range<u64>) -> Option<Segs<Buf>> {
+    /// The bytes of `range` for the kernel, if all are valid. It has them from now on, so those that the
+    /// server has are dropped.
+    pub fn take(&mut self, range: Range<u64>) -> Option<Segs<Buf>> {
+        let data = self.get(range.clone())?;
+        self.invalidate_range(range);
+        Some(data)
+    }
+
+    pub(super) fn get(&self, range: Range<u64>) -> Option<Segs<Buf>> {
         let mut data = Segs::new();
         let mut at = range.start;
         while at < range.end {
-            let (&start, block) = self.blocks.range_mut(..=at).next_back()?;
+            let (start, block) = self.block_at(at)?;
             let end = range.end.min(start + u64::from(block.size));
-            if at >= end
-                || !block
-                    .valid
-                    .covers((at - start) as u32..(end - start) as u32)
-            {
+            let inside = (at - start) as u32..(end - start) as u32;
+            if !block.valid.covers(inside.clone()) {
                 return None;
             }
-            block.referenced = true;
-            data.push(
-                block
-                    .buf()
-                    .slice((at - start) as usize..(end - start) as usize),
-            );
+            let inside = inside.start as usize..inside.end as usize;
+            data.push(block.buf().slice(inside));
             at = end;
         }
         Some(data)
@@ -369,93 +348,35 @@ impl Pages {
             };
             let valid = (known_end - at).min(len) as u32;
             self.resident += len as usize;
-            self.fresh.push(at);
-            let mut block = Block::new(part, RangeSet::of(0..valid));
-            block.listed = true;
+            let block = Block::new(part, RangeSet::of(0..valid));
             self.blocks.insert(at, Box::new(block));
             at += len;
         }
     }
 
-    /// Drops all data that the server has on stable storage. Dirty data stays; data that the server
-    /// may still lose stays until it is committed (see *overtaken* in `block.rs`).
+    /// Drops all data that the server has on stable storage, because somebody else may have changed it.
     pub fn invalidate(&mut self) {
-        for block in self.blocks.values_mut() {
-            block.invalidate();
-            self.overtaken |= !block.overtaken.is_empty();
-        }
-        self.drop_empty(0..u64::MAX);
+        self.invalidate_range(0..u64::MAX);
+        self.overtaken = self.index.writing + self.index.uncommitted > 0;
     }
 
     /// Whether data that waits for a COMMIT, or for the reply to a WRITE, may have been overwritten
     /// by somebody else.
     pub fn has_overtaken(&mut self) -> bool {
-        if self.overtaken {
-            let mut blocks = self.index.unclean.iter().map(|start| &self.blocks[start]);
-            self.overtaken = blocks.any(|block| !block.overtaken.is_empty());
-        }
+        self.overtaken &= !self.index.unclean.is_empty();
         self.overtaken
     }
 
     /// Drops the clean data in `range`.
     pub fn invalidate_range(&mut self, range: Range<u64>) {
-        self.each(range.clone(), |block, inside| {
-            if block.is_clean() {
-                block.valid.remove(inside);
-                return;
-            }
-            let kept = block.kept();
-            for gap in kept.gaps(inside) {
-                block.valid.remove(gap);
-            }
+        self.each(range, |block, inside| {
+            block.drop_safe(RangeSet::of(inside));
         });
-        self.drop_empty(range);
     }
 
     /// The file ends at `size` now: drops all data after it, dirty data as well.
     pub fn truncate(&mut self, size: u64) {
         self.each(size..u64::MAX, |block, inside| block.forget(inside));
-        self.drop_empty(size..u64::MAX);
-    }
-
-    /// Drops the blocks that overlap `range` and have no valid data.
-    fn drop_empty(&mut self, range: Range<u64>) {
-        if range.is_empty() {
-            return;
-        }
-        let from = self.block_at(range.start).map_or(range.start, |b| b.0);
-        let blocks = self.blocks.range(from..range.end);
-        let empty: Vec<u64> = blocks
-            .filter(|(_, block)| block.valid.is_empty())
-            .map(|(&start, _)| start)
-            .collect();
-        for start in empty {
-            if let Some(block) = self.blocks.remove(&start) {
-                self.resident -= block.size as usize;
-                if block.listed {
-                    self.gone.push(start);
-                }
-                self.dropped.push(*block);
-            }
-        }
-    }
-
-    /// Drops the block at `offset` if it is clean, and if it was used (with `used`) or not used
-    /// (without) since the last call for it. Returns the bytes freed; 0 if it stays and may be
-    /// tried again. `None`: there is no such block, or it is not clean; [`Pages::take_fresh`]
-    /// returns it when it is.
-    pub fn evict(&mut self, offset: u64, used: bool) -> Option<usize> {
-        let block = self.blocks.get_mut(&offset)?;
-        if !block.is_clean() {
-            return None;
-        }
-        if std::mem::take(&mut block.referenced) != used {
-            return Some(0);
-        }
-        let size = block.size as usize;
-        self.blocks.remove(&offset);
-        self.resident -= size;
-        Some(size)
     }
 
     /// The range of the latest run of sequential writes.

@@ -189,11 +189,6 @@ impl<C: Clone + PartialEq> WriteBack<C> {
         self.flushing > 0
     }
 
-    /// Whether a program wrote to the file through this client.
-    pub fn was_written(&self) -> bool {
-        self.cred.is_some()
-    }
-
     /// The end of the data written here that the size in the attributes may not include yet.
     pub fn end(&self) -> u64 {
         self.end
@@ -457,8 +452,8 @@ impl<C: Clone + PartialEq> WriteBack<C> {
         self.count_restart(verdict)
     }
 
-    /// After [`WriteBack::commit_answered`]: marks a part of the data that the COMMIT covered as
-    /// clean, or as dirty if the server has restarted. True if none is left.
+    /// After [`WriteBack::commit_answered`]: drops a part of the data that the COMMIT covered, or marks
+    /// it as dirty if the server has restarted. True if none is left.
     pub fn end_commit(&mut self) -> bool {
         self.pages.end_commit(COMMIT_PART)
     }

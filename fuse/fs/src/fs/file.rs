@@ -14,7 +14,7 @@ use super::err_seq::ErrSeq;
 use super::flushes::Flushes;
 use super::stats::Stats;
 use super::waiting_writes::WaitingWrites;
-use crate::cache::{Budget, Evict, Lent, Line, Pages, WriteBack};
+use crate::cache::{Budget, Evict, Line, Pages, WriteBack};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use nfsrdma_nfs3::Cred;
@@ -27,8 +27,6 @@ use tokio::sync::Notify;
 #[derive(Debug)]
 pub struct Shared {
     pub budget: Budget<FileData>,
-    /// The cached blocks that the kernel caches as well.
-    pub lent: Lent<FileData>,
     /// Bytes of memory held by data that is dirty or in WRITEs, of all files.
     pub dirty: AtomicUsize,
     /// Bytes of memory held by data that is written and not committed, of all files.
@@ -102,6 +100,8 @@ pub struct FileState {
     flushes: Flushes,
     /// The epoch of the file's contents to which the cached data belongs.
     epoch: u64,
+    /// The number of the file in the budget's list, while it has clean blocks.
+    listed: Option<u64>,
 }
 
 impl FileState {
@@ -401,8 +401,6 @@ impl FileData {
         let before = inner.taken();
         let result = f(&mut inner);
         let after = inner.taken();
-        let gone = inner.pages().take_gone();
-        let fresh = inner.pages().take_fresh();
         let dropped = inner.pages().take_dropped();
         let shared = &self.shared;
         // One file's change may be negative: wrapping addition then subtracts.
@@ -417,11 +415,16 @@ impl FileData {
         }
         // Before anybody can drop the new blocks: the sum must not go below zero meanwhile.
         shared.budget.account(before.resident, after.resident);
-        // Under the lock: a block that is read in again must not be forgotten as well.
-        self.shared.budget.forget(self.id, gone.into_iter());
+        match (inner.pages().has_clean(), inner.listed) {
+            (true, None) => inner.listed = Some(shared.budget.add(&self.this)),
+            (false, Some(number)) => {
+                inner.listed = None;
+                shared.budget.forget(number);
+            }
+            _ => {}
+        }
         drop(inner);
         drop(dropped);
-        self.shared.budget.add(self.id, &self.this, fresh);
         result
     }
 
@@ -443,43 +446,9 @@ impl FileData {
     }
 }
 
-impl FileData {
-    /// Registers `blocks` (offset, length in bytes) as lent: they were read for a program, so the
-    /// kernel caches them as well. If there are too many lent blocks, drops the oldest of all
-    /// files.
-    pub fn lend(&self, blocks: impl Iterator<Item = (u64, u32)>) {
-        let lent = &self.shared.lent;
-        for (offset, len) in blocks {
-            lent.add(self.this.clone(), offset, len);
-        }
-        while let Some((owner, offset)) = lent.next(self.shared.budget.used()) {
-            if let Some(owner) = owner.upgrade() {
-                owner.let_go(offset);
-            }
-        }
-    }
-
-    /// Drops the lent block at `offset` if a program has read from it, unless the file was written
-    /// to: the kernel does not keep the pages of such a file.
-    fn let_go(&self, offset: u64) {
-        let mut inner = self.inner.lock();
-        if inner.write_back().was_written() {
-            return;
-        }
-        if let Some(freed @ 1..) = inner.pages().evict(offset, true) {
-            self.shared.budget.account(freed, 0);
-            self.shared.budget.forget(self.id, std::iter::once(offset));
-        }
-    }
-}
-
 impl Evict for FileData {
-    fn evict(&self, offset: u64) -> Option<usize> {
-        let mut inner = self.inner.lock();
-        let freed = inner.pages().evict(offset, false);
-        drop(inner);
-        self.shared.budget.account(freed.unwrap_or(0), 0);
-        freed
+    fn evict(&self) {
+        self.with(|inner| inner.pages().invalidate_range(0..u64::MAX));
     }
 }
 
@@ -488,7 +457,9 @@ impl Drop for FileData {
         let inner = self.inner.get_mut();
         let taken = inner.taken();
         self.shared.budget.account(taken.resident, 0);
-        self.shared.budget.forget(self.id, inner.pages().offsets());
+        if let Some(number) = inner.listed {
+            self.shared.budget.forget(number);
+        }
         let shared = &self.shared;
         for (sum, taken) in [
             (&shared.dirty, taken.dirty),

@@ -9,13 +9,13 @@
 //! unstable. If the COMMIT returns another write verifier than the WRITEs, the server has restarted, and
 //! `WriteBack` makes the data dirty again.
 
-use super::file::{FileData, FileState};
+use super::file::FileData;
 use super::files::Files;
 use super::flushes::Part;
 use super::inode::Inode;
 use super::unsafe_files::Hold;
 use super::unwritten::Unwritten;
-use crate::cache::{Action, Goal, MAX_PIECE, Verdict, WriteCall, WriteJob, WriteLimits};
+use crate::cache::{Action, Goal, Verdict, WriteCall, WriteJob, WriteLimits};
 use crate::sync::Mutex;
 use futures_util::future::join_all;
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError, WriteDone};
@@ -171,7 +171,7 @@ impl<N: Nfs3> Files<N> {
         }
     }
 
-    /// Sends a COMMIT if at least `least` bytes are unstable, which makes them evictable.
+    /// Sends a COMMIT if at least `least` bytes are unstable, which lets them go.
     fn start_commit(self: &Arc<Self>, inode: &Arc<Inode>, data: &Arc<FileData>, least: usize) {
         let cred = loop {
             match data.with(|inner| inner.write_back().commit_of(least as u64)) {
@@ -250,28 +250,10 @@ impl<N: Nfs3> Files<N> {
         drop(busy);
         // There is room for another full WRITE now.
         self.start_writes(inode, data, Goal::Full);
-        // The clean blocks may be dropped now.
-        self.shared.budget.make_room(0);
         let all = self.shared.uncommitted.load(Ordering::Relaxed);
         if all > self.config.cache_bytes / 4 {
             self.start_commit(inode, data, self.config.cache_bytes / 32);
-        } else if data.with(|inner| self.behind(inner)).is_some() {
-            self.start_commit(inode, data, self.stream_bytes() as usize);
         }
-    }
-
-    /// Bytes of a long sequential run of writes that stay cached.
-    fn stream_bytes(&self) -> u64 {
-        self.config.cache_bytes as u64 / 8
-    }
-
-    /// The part of a long sequential run of writes that is dropped once the server has it: all but
-    /// its beginning and the block in which it continues. If it were kept, it would evict the
-    /// blocks of other files, though it is hardly ever read again.
-    pub(super) fn behind(&self, inner: &mut FileState) -> Option<Range<u64>> {
-        let run = inner.pages().run();
-        let left = run.start + self.stream_bytes()..run.end / MAX_PIECE * MAX_PIECE;
-        (left.start < left.end).then_some(left)
     }
 
     /// Writes all dirty data, and with `commit` puts it on stable storage. Errors are recorded in the
@@ -339,11 +321,6 @@ impl<N: Nfs3> Files<N> {
             Ok((_, verifier)) => {
                 let verdict = data.with(|inner| inner.write_back().commit_answered(verifier));
                 while !data.with(|inner| inner.write_back().end_commit()) {}
-                data.with(|inner| {
-                    if let Some(behind) = self.behind(inner) {
-                        inner.pages().invalidate_range(behind);
-                    }
-                });
                 if verdict == Verdict::Restarted {
                     self.suspect_locks();
                 }
@@ -360,7 +337,6 @@ impl<N: Nfs3> Files<N> {
             }
         }
         drop(end);
-        self.shared.budget.make_room(0);
         self.shared.freed.notify_waiters();
         self.shared.writers.call();
     }

@@ -105,7 +105,7 @@ pub use paths::Paths;
 pub use unsafe_files::Hold;
 pub use unwritten::Unwritten;
 
-use crate::cache::{Budget, Lent, Line};
+use crate::cache::{Budget, Line};
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::sync::{Mutex, RwLock};
 use file::Shared;
@@ -183,7 +183,6 @@ impl<N: Nfs3> Fs<N> {
     ) -> Arc<Self> {
         let shared = Arc::new(Shared {
             budget: Budget::new(config.cache_bytes),
-            lent: Lent::new(config.cache_bytes / 4),
             dirty: AtomicUsize::new(0),
             uncommitted: AtomicUsize::new(0),
             writes: AtomicUsize::new(0),

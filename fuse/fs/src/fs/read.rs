@@ -1,6 +1,6 @@
 //! READ: answers from the page cache, fetches what is missing, and reads ahead.
 //!
-//! A request whose blocks are all cached is answered with slices of them (`read_cached`). Otherwise
+//! A request whose data is all here is answered with slices of the blocks (`read_cached`). Otherwise
 //! `read` takes buffers from the registered pool and sends a READ (RFC 1813 section 3.3.6) whose
 //! Write chunk consists of these buffers, which become the blocks when the reply arrives; so the
 //! data needs no copy. A request longer than one READ is split into several that are sent
@@ -26,7 +26,6 @@ use nfsrdma_nfs3::{Cred, Nfs3, NfsError, ReadDone};
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
 use nfsrdma_rpcrdma::exec;
-use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -92,7 +91,7 @@ impl<N: Nfs3> Objects<N> {
             if range.is_empty() {
                 return Some((Segs::new(), size));
             }
-            Some((inner.pages().get(range)?, size))
+            Some((inner.pages().take(range)?, size))
         })?;
         self.shared.stats.read_hits.add(1);
         self.shared
@@ -163,7 +162,7 @@ impl<N: Nfs3> Files<N> {
         if range.is_empty() {
             return Step::Done(Segs::new());
         }
-        if let Some(found) = inner.pages().get(range.clone()) {
+        if let Some(found) = inner.pages().take(range.clone()) {
             return Step::Done(found);
         }
         let Some(missing) = inner.pages().missing(range) else {
@@ -253,8 +252,7 @@ impl<N: Nfs3> Files<N> {
     ) -> Option<u64> {
         let ReadReply { start, got, .. } = came;
         let data = self.data(inode);
-        let mut lent: SmallVec<[(u64, u32); 4]> = SmallVec::new();
-        let eof = data.with(|inner| {
+        data.with(|inner| {
             // A WRITE after this end may have been run since.
             let overtaken = {
                 let state = inode.state.lock();
@@ -272,12 +270,8 @@ impl<N: Nfs3> Files<N> {
                 return eof;
             }
             let mut at = start;
-            let written = inner.write_back().was_written();
             for mut buf in sink {
                 let len = buf.len() as u64;
-                if !written {
-                    lent.push((at, len as u32));
-                }
                 let read = (start + got).saturating_sub(at).min(len);
                 let known = valid_to.saturating_sub(at).min(len);
                 if known > 0 {
@@ -291,9 +285,7 @@ impl<N: Nfs3> Files<N> {
                 at += len;
             }
             eof
-        });
-        data.lend(lent.into_iter());
-        eof
+        })
     }
 
     /// Sends READ into `sink`. If this machine could not send it, repeats it with new buffers.
@@ -454,20 +446,16 @@ impl<N: Nfs3> Files<N> {
         Ok((wanted.start..wanted.start + got as u64, found))
     }
 
-    /// Reads ahead for a program that reads sequentially, and drops what it has left behind.
+    /// Reads ahead for a program that reads sequentially, unless the kernel does.
     fn read_ahead(self: &Arc<Self>, file: &Arc<OpenFile>, range: Range<u64>, size: u64) {
+        if !self.reads_ahead() {
+            return;
+        }
         let most = self.config.readahead_bytes.min(self.config.cache_bytes / 4) as u64;
         let unit = prev_power_of_two(u64::from(self.limits().rtmax)).clamp(4096, MAX_PIECE);
-        let (ahead, left) = {
-            let mut readahead = file.readahead.lock();
-            let ahead = readahead.note(range, size, unit, most);
-            (ahead, readahead.left_behind(unit, most))
-        };
-        for part in ahead {
-            self.start_reads(file, part, unit);
-        }
-        if let (Some(left), Some(data)) = (left, file.inode.data()) {
-            data.with(|inner| inner.pages().invalidate_range(left));
+        let ahead = file.readahead.lock().note(range, size, unit, most);
+        if let Some(ahead) = ahead {
+            self.start_reads(file, ahead, unit);
         }
     }
 

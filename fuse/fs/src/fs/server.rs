@@ -44,6 +44,7 @@ pub struct Server<N> {
     closing: AtomicBool,
     /// The kernel sends no more requests ([`Server::end_of_requests`]).
     ended: AtomicBool,
+    kernel_reads_ahead: AtomicBool,
 }
 
 /// How long an operation has waited for memory that calls hold.
@@ -96,6 +97,7 @@ impl<N: Nfs3> Server<N> {
             unsent: Mutex::default(),
             closing: AtomicBool::new(false),
             ended: AtomicBool::new(false),
+            kernel_reads_ahead: AtomicBool::new(false),
         }
     }
 
@@ -270,5 +272,14 @@ impl<N: Nfs3> Server<N> {
     pub(super) fn close(&self) {
         self.closing.store(true, Ordering::Relaxed);
         self.retry.tick();
+    }
+
+    /// The kernel reads ahead as far as the configuration says, and nothing else does from now on.
+    pub fn kernel_reads_ahead(&self) {
+        self.kernel_reads_ahead.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn reads_ahead(&self) -> bool {
+        !self.kernel_reads_ahead.load(Ordering::Relaxed)
     }
 }

@@ -142,7 +142,7 @@ fn a_listing_of_nothing_ends_with_its_caller() {
 /// it, uninterruptibly. So a flush that waits for a server does not keep them; they become part of it.
 #[test]
 fn pages_of_a_mapping_do_not_wait_for_a_silent_server() {
-    for (len, silent) in [(100, Op::Write), (3 << 20, Op::Commit)] {
+    for (len, silent) in [(100, Op::Write), (2 << 20, Op::Commit)] {
         let m = Mount::new();
         let (node, f) = m.create("f");
         let mut expected = vec![b'o'; len];

@@ -116,14 +116,13 @@ pub(super) static SECTION: Section = Section {
             forms: "cache=SIZE",
             default: "`256M`",
             takes: "16M to 1T",
-            help: "memory for data, 16M to 1T: three quarters are the page cache of this mount, the \
-            rest is for data on its way and for messages. That rest is a quarter of the page \
+            help: "memory for data, 16M to 1T: three quarters are the page cache of this mount, for \
+            data that the kernel has not taken yet or that is not on the server's stable storage; \
+            the rest is for data on its way and for messages. That rest is a quarter of the page \
             cache and 16 MiB, but at least 48 MiB, so a cache of less than 256M takes more \
             memory than its size. Messages take up to four times `inline` (at least 4 KiB) for \
             each of the `credits` of each connection, in addition to the cache: 4 MiB with \
-            four connections and the defaults, and 16 GiB with the largest values. Data that \
-            was only read takes at most a quarter of the page cache, since the kernel has it \
-            in its own page cache.\n\nNames and objects take memory in addition: about 0.5 KiB \
+            four connections and the defaults, and 16 GiB with the largest values.\n\nNames and objects take memory in addition: about 0.5 KiB \
             for each object that the kernel has in memory (slabtop(1) shows these as \
             `fuse_inode`), until it forgets it, as it does when memory is short; and 0.6 KiB \
             for each other name of a directory while a program has it open, for at most \
@@ -146,8 +145,9 @@ pub(super) static SECTION: Section = Section {
             forms: "readahead=SIZE",
             default: "`4M`",
             takes: "0 to 1G",
-            help: "bytes read ahead of a sequential reader, up to 1G and a quarter of the page cache; \
-            0 turns it off. nfs(5) has no such option; the kernel's client uses /sys/class/bdi",
+            help: "bytes read ahead of a sequential reader, up to 1G; 0 turns it off. A mount by root \
+            leaves this to the kernel (/sys/class/bdi). Where that cannot be set, the mount itself \
+            reads ahead, up to a quarter of its page cache. nfs(5) has no such option",
             ..size!(0..=1 << 30, fs.readahead_bytes)
         },
         accept(
