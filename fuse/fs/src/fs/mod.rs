@@ -12,7 +12,7 @@
 //! | Held | Then |
 //! | --- | --- |
 //! | [`UnsafeFiles`](unsafe_files::UnsafeFiles) | `FileState` |
-//! | `FileState`, the data of one file ([`file`]) | `State`; the list of [`Budget`]'s blocks |
+//! | `FileState`, the data of one file ([`file`]) | `State`; the list of files of [`Budget`] |
 //! | `Held` of [`PendingOpens`], the files of [`Releases`] | `State` |
 //! | `State`, the attributes of one object ([`inode`]) | [`Listings`] |
 //! | [`Listings`] | the handles of the [table](inode_table), then its nodes |
