@@ -11,8 +11,11 @@ use nfsrdma_memory_server::MemoryServer;
 use nfsrdma_rdma::Pool;
 use nfsrdma_rpcrdma::exec;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 /// A mount that is unmounted at the end of the test, even if the test fails.
 pub struct Mounted {
@@ -72,7 +75,13 @@ impl Mounted {
     /// Unmounts and checks that nothing was lost.
     pub fn finish(mut self) {
         let session = self.session.take().unwrap();
-        session.unmount(false).unwrap();
+        // Whoever looks at the descriptors of all processes in /proc keeps a mount busy for a moment.
+        let end = Instant::now() + Duration::from_secs(60);
+        while let Err(error) = session.unmount(false) {
+            let busy = error.kind() == ErrorKind::ResourceBusy;
+            assert!(busy && Instant::now() < end, "{error}");
+            sleep(Duration::from_millis(1));
+        }
         session.join().unwrap();
         let lost = exec::block_on(self.fs.shutdown());
         assert!(lost.is_empty(), "{lost:?}");
