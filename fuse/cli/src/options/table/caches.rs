@@ -58,7 +58,7 @@ pub(super) static SECTION: Section = Section {
             ..toggle!(fs.nocto, "nocto")
         },
         Entry {
-            forms: "lookupcache=all|positive|pos|none",
+            forms: "lookupcache=all|positive|none",
             default: "`all`",
             takes: "all, positive or none",
             help: "which results of LOOKUP are remembered: with `all` names that exist and names that \
