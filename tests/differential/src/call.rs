@@ -556,6 +556,10 @@ pub(crate) enum Request {
         places: Vec<Place>,
         contents: bool,
     },
+    /// fsync(2) by all descriptors of the file with this inode number.
+    Sync {
+        ino: u64,
+    },
 }
 
 /// The result of a call.

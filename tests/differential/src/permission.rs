@@ -98,7 +98,7 @@ impl Worker {
         let result = self.call(call);
         if result == Err(libc::EACCES) && writes.is_some() {
             // A write with O_SYNC or RWF_DSYNC.
-            self.note_refused(fd);
+            self.refused = Some(fd);
         }
         let result = result?;
         let refused = match (call, writes) {
@@ -114,23 +114,20 @@ impl Worker {
                 sys::lseek(fd, offset, libc::SEEK_SET)?;
             }
             if writes.is_some() {
-                self.note_refused(fd);
+                self.refused = Some(fd);
             }
             return Err(errno);
         }
         Ok(result)
     }
 
-    /// The server refused what was written by `fd`. fsync(2) by this user's other descriptors of the
-    /// file fails once, too, as where the kernel has written the data back.
-    fn note_refused(&mut self, fd: i32) {
-        self.refused = Some(fd);
-        let inode = |fd| sys::statx(fd, c"", libc::AT_EMPTY_PATH, libc::STATX_INO);
-        let Ok(file) = inode(fd) else { return };
+    /// Each open file is told once of what the server has refused, whoever wrote it.
+    pub(crate) fn sync(&self, ino: u64) {
         for slot in 0..SLOTS {
-            let other = self.fd(slot);
-            if inode(other).is_ok_and(|other| other.stx_ino == file.stx_ino) {
-                let _ = sys::fsync(other);
+            let fd = self.fd(slot);
+            let found = sys::statx(fd, c"", libc::AT_EMPTY_PATH, libc::STATX_INO);
+            if found.is_ok_and(|found| found.stx_ino == ino) {
+                let _ = sys::fsync(fd);
             }
         }
     }

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -232,7 +233,13 @@ impl<'a> Session<'a> {
                 // mount notifies the kernel, which nobody waits for.
                 if let Some(fd) = mount.refused {
                     let pid = self.mount[step.user].child.id();
-                    fs::File::open(format!("/proc/{pid}/fd/{fd}"))?;
+                    let file = fs::File::open(format!("/proc/{pid}/fd/{fd}"))?;
+                    // Those of other users are told of it, too, as where the kernel has written the data back.
+                    let ino = file.metadata()?.ino();
+                    for worker in &mut self.mount {
+                        worker.send(&Request::Sync { ino })?;
+                        worker.receive()?;
+                    }
                 }
                 if !row.changes_nothing() {
                     return Ok((mount, Vec::new()));

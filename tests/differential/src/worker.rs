@@ -131,6 +131,10 @@ impl Worker {
                     ..Reply::default()
                 }
             }
+            Request::Sync { ino } => {
+                self.sync(ino);
+                Reply::default()
+            }
         }
     }
 
