@@ -97,7 +97,7 @@ pub struct VfsFlags {
 }
 
 /// Longest path of a Unix socket (unix(7)), without the NUL.
-pub(crate) const SOCKET_PATH_MAX: usize = 107;
+const SOCKET_PATH_MAX: usize = 107;
 
 /// Where Prometheus metrics are served.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,7 +116,7 @@ impl std::fmt::Display for MetricsAt {
     }
 }
 
-/// Parses the argument of a command: `ADDRESS:PORT`, `PORT` on 127.0.0.1, or `unix:/PATH`.
+/// Parses `ADDRESS:PORT`, `unix:/PATH`, or `PORT` on 127.0.0.1, so that nothing is exposed by accident.
 impl FromStr for MetricsAt {
     type Err = String;
 

@@ -2,8 +2,7 @@
 
 use super::super::draft::{Draft, Outcome};
 use super::super::entry::*;
-use super::super::{MetricsAt, Permissions, SOCKET_PATH_MAX};
-use std::net::{Ipv4Addr, SocketAddr};
+use super::super::{MetricsAt, Permissions};
 
 pub(super) static SECTION: Section = Section {
     title: "FUSE",
@@ -73,25 +72,12 @@ pub(super) static SECTION: Section = Section {
 };
 
 fn metrics(d: &mut Draft, name: &'static str, value: &str) -> Outcome {
-    let at = match value.strip_prefix("unix:") {
+    let at = match value.parse() {
         // As an option it has no commas or quotes.
-        Some(path)
-            if path.starts_with('/')
-                && path.len() <= SOCKET_PATH_MAX
-                && !path.contains([',', '"']) =>
-        {
-            MetricsAt::Unix(path.into())
-        }
-        Some(_) => return d.bad(),
-        None => {
-            // Without an address use the loopback, so that nothing is exposed by accident.
-            let of_port = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-            let given = value.parse().map(of_port);
-            match given.or_else(|_| value.parse::<SocketAddr>()) {
-                Ok(address) if address.port() != 0 => MetricsAt::Tcp(address),
-                _ => return d.bad(),
-            }
-        }
+        Ok(MetricsAt::Unix(_)) if value.contains([',', '"']) => return d.bad(),
+        Ok(MetricsAt::Tcp(address)) if address.port() == 0 => return d.bad(),
+        Ok(at) => at,
+        Err(_) => return d.bad(),
     };
     d.claim(name, &at)?;
     d.options.metrics = Some(at);
