@@ -176,6 +176,24 @@ impl<N: Nfs3> Files<N> {
         }
     }
 
+    /// Whether contents of `inode` are cached, here or in the kernel.
+    fn may_be_cached(&self, inode: &Inode) -> bool {
+        if inode.state.lock().attributes().is_none() {
+            return false;
+        }
+        if inode.kind != FileType::Regular {
+            return true;
+        }
+        let here = inode.data().is_some_and(|data| {
+            // A READ that is under way is going to cache data.
+            data.with(|inner| inner.pages().resident() > 0 || inner.has_reads())
+        });
+        here || {
+            let state = inode.state.lock();
+            inode.flags.has(Flag::KernelPages) && state.kernel_epoch == state.epoch
+        }
+    }
+
     /// Close-to-open: has the server confirm what is cached of a file or directory, or drops it.
     /// `since` is when the open began. Mostly the reply to ACCESS has confirmed it already.
     pub(super) async fn revalidate(

@@ -1,7 +1,7 @@
-//! What all changes of a mount share: how the kernel's caches are invalidated, what is known of the
-//! server's wcc_data, and the pause before a call is sent again.
+//! What all changes of a mount share: how the kernel's caches are invalidated, and what is known of the
+//! server's wcc_data.
 
-use crate::sync::atomic::{AtomicBool, AtomicUsize};
+use crate::sync::atomic::AtomicBool;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
@@ -27,10 +27,6 @@ pub(super) struct ChangeContext {
     pub(super) gives_before: AtomicBool,
     /// The server's pre-operation attributes of WRITE are not atomic with it, and are ignored.
     pub(super) not_atomic: AtomicBool,
-    /// Attributes of open files are being asked for ([`Fs::check_open_files`](super::objects::Objects::check_open_files)),
-    /// and the handle at which the next round begins.
-    pub(super) checking: AtomicBool,
-    pub(super) next_check: AtomicUsize,
 }
 
 impl std::fmt::Debug for ChangeContext {

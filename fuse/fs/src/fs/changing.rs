@@ -11,7 +11,6 @@ use super::change_context::KernelCache;
 use super::error::FsResult;
 use super::files::Files;
 use super::inode::{Answered, Inode, Kind, Outcome, ROOT, Stamp};
-use super::inode_flags::Flag;
 use super::open_file::Opened;
 use super::outdated::drop_outdated;
 use futures_util::future::join;
@@ -19,7 +18,7 @@ use nfsrdma_nfs3::{Cred, Nfs3, NfsError, NfsResult, WriteDone};
 use nfsrdma_rdma::Buf;
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rpcrdma::abandon::is_abandoned;
-use nfsrdma_xdr::nfs3::{Attributes, FileType, Stable, Verifier, WccData};
+use nfsrdma_xdr::nfs3::{Attributes, Stable, Verifier, WccData};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -139,24 +138,6 @@ impl<N: Nfs3> Files<N> {
             kind,
             sent,
             done: false,
-        }
-    }
-
-    /// Whether contents of `inode` are cached, here or in the kernel.
-    pub(super) fn may_be_cached(&self, inode: &Inode) -> bool {
-        if inode.state.lock().attributes().is_none() {
-            return false;
-        }
-        if inode.kind != FileType::Regular {
-            return true;
-        }
-        let here = inode.data().is_some_and(|data| {
-            // A READ that is under way is going to cache data.
-            data.with(|inner| inner.pages().resident() > 0 || inner.has_reads())
-        });
-        here || {
-            let state = inode.state.lock();
-            inode.flags.has(Flag::KernelPages) && state.kernel_epoch == state.epoch
         }
     }
 

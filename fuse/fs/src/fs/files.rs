@@ -1,5 +1,5 @@
 //! The objects of the server and what is known of them: attributes, cached data, and data that is on its
-//! way to the server. This room knows no open file, and no name but for messages.
+//! way to the server. This room does not know which files are open, and no name but for messages.
 //!
 //! What the server says of an object comes in by [`Files::apply_post_op_attr`] and
 //! [`Change`](super::changing::Change), and goes out by [`Files::visible_attributes`].
@@ -95,7 +95,7 @@ impl<N: Nfs3> Files<N> {
         list.push(("cache_bytes", self.shared.budget.used() as u64));
         list.push((
             "dirty_bytes",
-            self.shared.dirty.load(std::sync::atomic::Ordering::Relaxed) as u64,
+            self.shared.dirty.load(Ordering::Relaxed) as u64,
         ));
         list.push(("inodes", self.table.len() as u64));
         if let Some(locks) = self.locks.get() {
@@ -111,9 +111,7 @@ impl<N: Nfs3> Files<N> {
     /// The cached data of `inode`; creates it if there is none.
     pub(super) fn data<'a>(&self, inode: &'a Arc<Inode>) -> &'a Arc<FileData> {
         inode.data_or(|| {
-            let id = self
-                .next_file
-                .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let id = self.next_file.fetch_add(1, Ordering::Relaxed);
             let epoch = inode.state.lock().epoch;
             FileData::new(id, epoch, &self.shared)
         })

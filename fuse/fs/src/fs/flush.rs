@@ -292,6 +292,11 @@ impl<N: Nfs3> Files<N> {
         self.note_safe(data);
     }
 
+    /// The files with data that may not be on stable storage.
+    pub(super) fn unsafe_inodes(&self) -> Vec<Arc<Inode>> {
+        self.unsafe_files.lock().values().cloned().collect()
+    }
+
     /// Removes a file from the unsafe ones if all of its data is on stable storage.
     pub(super) fn note_safe(&self, data: &FileData) {
         if data.with(|inner| inner.is_safe()) {
@@ -377,7 +382,7 @@ impl<N: Nfs3> Files<N> {
     /// Writes back and commits all data written so far. Programs can go on: open files stay open,
     /// and hidden files stay.
     pub async fn write_back_all(self: &Arc<Self>) {
-        let files: Vec<_> = self.unsafe_files.lock().values().cloned().collect();
+        let files = self.unsafe_inodes();
         self.write_back_files(files, |_| true, |_| {}).await;
         let failures = self.failures.lock().rest();
         if let Some(line) = failures {
@@ -393,7 +398,7 @@ impl<N: Nfs3> Files<N> {
 
     /// The lost data, and all data that is not safe at the server, for when it is given up.
     pub fn unsaved(&self, reason: &str) -> Vec<Unwritten> {
-        let files: Vec<_> = self.unsafe_files.lock().values().cloned().collect();
+        let files = self.unsafe_inodes();
         let mut lost = std::mem::take(&mut *self.lost.lock());
         for inode in &files {
             let Some(data) = inode.data() else { continue };

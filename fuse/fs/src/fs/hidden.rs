@@ -94,7 +94,6 @@ impl<N: Nfs3> Fs<N> {
     }
 
     async fn remove_silly(&self, silly: Silly) {
-        let _removal = self.removal(silly.dir_node);
         let mut result = self.remove_as(&silly.cred, &silly).await;
         // Whoever unlinked the file may not remove it any more if the directory was given away since,
         // but the name is this program's own, and has no other use. Its owner may.

@@ -84,16 +84,15 @@ impl<N: Nfs3> Objects<N> {
     /// server is asked for attributes that have expired of open files whose pages the kernel has. To be
     /// called about once a second.
     pub(super) fn check_open_files(self: &Arc<Self>) {
-        let checks = &self.change_context;
-        if !self.keeps_attributes() || checks.checking.swap(true, Ordering::AcqRel) {
+        if !self.keeps_attributes() || self.checking.swap(true, Ordering::AcqRel) {
             return;
         }
-        let due = self.unchecked_files(checks.next_check.load(Ordering::Relaxed));
+        let due = self.unchecked_files(self.next_check.load(Ordering::Relaxed));
         let next = match due.get(MOST_CHECKED) {
             Some((handle, _)) => *handle,
             None => 0,
         };
-        checks.next_check.store(next, Ordering::Relaxed);
+        self.next_check.store(next, Ordering::Relaxed);
         let fs = self.clone();
         exec::spawn(async move {
             let files = Mutex::new(due.into_iter().take(MOST_CHECKED));
@@ -105,7 +104,7 @@ impl<N: Nfs3> Objects<N> {
                 }
             };
             join_all((0..CHECKED_AT_A_TIME).map(|_| checker())).await;
-            fs.change_context.checking.store(false, Ordering::Release);
+            fs.checking.store(false, Ordering::Release);
         });
     }
 

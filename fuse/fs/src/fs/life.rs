@@ -31,7 +31,7 @@ impl<N: Nfs3> Fs<N> {
             self.pool.release_unused();
         }
         let before = now.saturating_sub(nanos(self.config.dirty_age));
-        let mut files: Vec<_> = self.unsafe_files.lock().values().cloned().collect();
+        let mut files = self.unsafe_inodes();
         files.retain(|inode| {
             let Some(data) = inode.data() else {
                 return false;

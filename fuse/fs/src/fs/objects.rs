@@ -5,6 +5,7 @@ use super::error::{FsError, FsResult};
 use super::files::Files;
 use super::inode::Inode;
 use super::open_file::{OpenFile, Opened};
+use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::sync::{Mutex, RwLock};
 use nfsrdma_nfs3::{Cred, Nfs3};
 use slab::Slab;
@@ -19,6 +20,10 @@ pub struct Objects<N> {
     pub(super) files: RwLock<Slab<Arc<OpenFile>>>,
     /// The numbers of the files that are open for writing, by node.
     pub(super) writable: Mutex<HashMap<u64, BTreeSet<u64>>>,
+    /// Attributes of open files are being asked for ([`Objects::check_open_files`]), and the handle at
+    /// which the next round begins.
+    pub(super) checking: AtomicBool,
+    pub(super) next_check: AtomicUsize,
 }
 
 impl<N> Deref for Objects<N> {
@@ -35,6 +40,8 @@ impl<N: Nfs3> Objects<N> {
             below: Arc::new(below),
             files: RwLock::default(),
             writable: Mutex::default(),
+            checking: AtomicBool::new(false),
+            next_check: AtomicUsize::new(0),
         }
     }
 

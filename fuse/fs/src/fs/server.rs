@@ -175,7 +175,7 @@ impl<N: Nfs3> Server<N> {
         }
     }
 
-    pub(super) fn at_end(&self) -> bool {
+    fn at_end(&self) -> bool {
         self.closing.load(Ordering::Relaxed) || self.ended.load(Ordering::Relaxed)
     }
 
