@@ -555,3 +555,72 @@ fn a_file_that_is_unlinked_after_its_close_and_before_the_release_leaves_no_name
         block_on(rmdir).unwrap();
     }
 }
+
+#[test]
+fn an_unlinked_open_file_lives_under_a_hidden_name() {
+    let m = Mount::new();
+    let (_, f) = m.create("f");
+    m.write(f, 0, b"text").unwrap();
+    m.unlink("f").unwrap();
+    assert!(m.lookup("f").is_none());
+    let hidden = m.server.names("");
+    assert!(
+        hidden.len() == 1 && hidden[0].starts_with(".nfs"),
+        "{hidden:?}"
+    );
+    assert_eq!(m.read(f, 0, 10).unwrap(), b"text");
+    m.close(f).unwrap();
+    assert!(m.server.names("").is_empty());
+
+    let (_, old) = m.create("old");
+    m.write(old, 0, b"old").unwrap();
+    let (_, new) = m.create("new");
+    m.close(new).unwrap();
+    m.rename("new", "old").unwrap();
+    assert_eq!(m.read(old, 0, 10).unwrap(), b"old");
+    assert_eq!(m.server.names("").len(), 2);
+    m.close(old).unwrap();
+    assert_eq!(m.server.names(""), ["old"]);
+}
+
+#[test]
+fn renaming_one_name_of_an_open_file_over_the_other_does_nothing() {
+    let m = Mount::new();
+    let (node, f) = m.create("a");
+    block_on(m.fs.link(&m.cred, node, 1, b"b")).unwrap();
+    m.rename("a", "b").unwrap();
+    let mut names = m.server.names("");
+    names.sort();
+    assert_eq!(names, ["a", "b"]);
+    m.close(f).unwrap();
+}
+
+#[test]
+fn a_failed_rename_gives_an_open_target_its_name_back() {
+    let m = Mount::new();
+    let (_, f) = m.create("target");
+    m.write(f, 0, b"text").unwrap();
+    m.server.plant("source", b"");
+    for refuse_link in [false, true] {
+        m.server.set_hook(move |op, n| {
+            use nfsrdma_memory_server::Fate;
+            use nfsrdma_xdr::nfs3::Status;
+            match op {
+                Op::Link if refuse_link => Fate::Refused(Status::Perm),
+                // With LINK refused, the first RENAME hides the target.
+                Op::Rename if n == u64::from(refuse_link) + u64::from(refuse_link) => {
+                    Fate::Refused(Status::RoFs)
+                }
+                _ => Fate::Done,
+            }
+        });
+        assert_eq!(errno(m.rename("source", "target")), libc::EROFS);
+        m.server.clear_hook();
+        let mut names = m.server.names("");
+        names.sort();
+        assert_eq!(names, ["source", "target"], "{refuse_link}");
+        assert_eq!(m.read(f, 0, 10).unwrap(), b"text");
+    }
+    m.close(f).unwrap();
+    assert_eq!(m.server.contents("target").unwrap(), b"text");
+}
