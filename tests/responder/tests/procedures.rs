@@ -195,6 +195,42 @@ async fn files_grow_to_the_largest_size_told() {
     assert_eq!(set(65537).await, Err(nfsstat3::NFS3ERR_FBIG));
 }
 
+/// A server that is killed may leave the name at any moment; its successor must recognise the
+/// retransmission then.
+#[tokio::test]
+async fn an_exclusive_create_has_its_verifier_when_its_name_appears() {
+    let dirs = Dirs::new();
+    let responder = start(&dirs, &[]);
+    let mut client = connect(&responder).await;
+    let root = client.root_nfs_fh3();
+    let export = dirs.export();
+    const FILES: usize = 200;
+    let watcher = std::thread::spawn(move || {
+        let first_seen = |n: usize| {
+            let path = export.join(n.to_string());
+            loop {
+                match std::fs::metadata(&path) {
+                    Ok(found) => break (found.atime(), found.mtime()),
+                    Err(_) => std::hint::spin_loop(),
+                }
+            }
+        };
+        (0..FILES).map(first_seen).collect::<Vec<_>>()
+    });
+    for n in 0..FILES {
+        let args = CREATE3args {
+            where_: at(&root, &n.to_string()),
+            how: createhow3::EXCLUSIVE(createverf3([0, 0, 0, 5, 0, 0, 0, 7])),
+        };
+        assert!(matches!(
+            client.create(&args).await.unwrap(),
+            Nfs3Result::Ok(_)
+        ));
+    }
+    assert_eq!(watcher.join().unwrap(), vec![(5, 7); FILES]);
+    assert!(stop(responder).success());
+}
+
 #[tokio::test]
 async fn create_has_three_ways() {
     let dirs = Dirs::new();

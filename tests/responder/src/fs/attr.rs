@@ -178,7 +178,7 @@ fn valid(id: Option<u32>) -> Result<Option<u32>> {
     }
 }
 
-fn timespec(time: SetTime) -> Result<Timespec> {
+pub(super) fn timespec(time: SetTime) -> Result<Timespec> {
     let (tv_sec, tv_nsec) = match time {
         SetTime::Keep => (0, rustix::fs::UTIME_OMIT),
         SetTime::ToServerTime => (0, rustix::fs::UTIME_NOW),

@@ -1,6 +1,7 @@
 //! LOOKUP, CREATE, MKDIR, SYMLINK, MKNOD, REMOVE, RMDIR, RENAME, LINK
 //! (RFC 1813 sections 3.3.3 and 3.3.8 to 3.3.15).
 
+use super::attr::timespec;
 use super::attributes::{self, MODE_BITS, stat};
 use super::{FileSystem, Identity, Inode, Result, inode::proc_path, search, status};
 use nfsrdma_xdr::nfs3::{
@@ -9,7 +10,8 @@ use nfsrdma_xdr::nfs3::{
     RemoveRes, RenameArgs, RenameRes, RenameWcc, Reply, SetAttributes, SetTime, SpecData, Status,
     SymlinkArgs, Time, Verifier, WccData,
 };
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, Timestamps};
+use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -218,8 +220,34 @@ impl FileSystem {
         Ok((inode, None))
     }
 
+    /// As [`FileSystem::create_file`] without any mode, but the file has `times` before it has its
+    /// name: if this program is killed, the name is there with them, or not at all. Not every file
+    /// system can do that; then the times come afterwards.
+    fn create_with_times(
+        &self,
+        dir: &Inode,
+        name: &[u8],
+        times: &Timestamps,
+    ) -> Result<(Arc<Inode>, Stat)> {
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let fd = match rustix::fs::openat(dir.fd(), c".", flags, Mode::empty()) {
+            Ok(fd) => Arc::new(fd),
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
+                return self.create_file(dir, name, Mode::empty());
+            }
+            Err(errno) => return Err(status::of(errno)),
+        };
+        rustix::fs::futimens(&*fd, times).map_err(status::of)?;
+        let (path, follow) = (proc_path(fd.as_fd()), AtFlags::SYMLINK_FOLLOW);
+        rustix::fs::linkat(rustix::fs::CWD, path, dir.fd(), name, follow).map_err(status::of)?;
+        let (inode, stat) = self.adopt(dir.export, fd.clone(), Some((dir, name)))?;
+        inode.keep_writer(fd);
+        Ok((inode, stat))
+    }
+
     /// EXCLUSIVE (section 3.3.8). The verifier is stored in the times of the file, so that a
-    /// retransmission is recognised. The client sets the times afterwards anyway.
+    /// retransmission is recognised, also by the next process after this one was killed. The client
+    /// sets the times afterwards anyway.
     fn create_exclusive(
         &self,
         who: &Identity,
@@ -228,21 +256,23 @@ impl FileSystem {
         verifier: Verifier,
     ) -> Result<Made> {
         let (atime, mtime) = times_of(verifier);
-        match self.create_file(dir, name, Mode::empty()) {
-            Ok(made) => {
-                let at = |seconds| {
-                    SetTime::To(Time {
-                        seconds,
-                        nanoseconds: 0,
-                    })
-                };
-                let times = SetAttributes {
-                    atime: at(atime),
-                    mtime: at(mtime),
-                    ..Default::default()
-                };
-                self.finished(who, made, &times)
-            }
+        let at = |seconds| {
+            SetTime::To(Time {
+                seconds,
+                nanoseconds: 0,
+            })
+        };
+        let times = SetAttributes {
+            atime: at(atime),
+            mtime: at(mtime),
+            ..Default::default()
+        };
+        let first = Timestamps {
+            last_access: timespec(times.atime)?,
+            last_modification: timespec(times.mtime)?,
+        };
+        match self.create_with_times(dir, name, &first) {
+            Ok(made) => self.finished(who, made, &times),
             Err(Status::Exist) => {
                 let (found, _) = self.child(dir, name)?;
                 match self.created_by(&found, (atime, mtime))? {
@@ -396,7 +426,7 @@ impl FileSystem {
             victim = self.victim(&to, new);
             rustix::fs::renameat(from.fd(), old, to.fd(), new).map_err(|errno| match errno {
                 // Some file systems return this for a target directory with entries.
-                rustix::io::Errno::EXIST => Status::NotEmpty,
+                Errno::EXIST => Status::NotEmpty,
                 errno => status::of(errno),
             })?;
             self.sync_directory(&from)?;
