@@ -114,7 +114,6 @@ pub mod init {
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub const SETXATTR_EXT: u64 = 1 << 29;
     pub const HAS_EXPIRE_ONLY: u64 = 1 << 35;
-    pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
 }
 
 /// SETATTR flags: which fields are valid.

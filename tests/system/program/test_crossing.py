@@ -95,26 +95,6 @@ def test_a_direct_append_goes_to_the_end_that_another_mount_has_left():
         assert there.read_bytes() == expected
 
 
-@pytest.mark.parametrize("how", ["opened", "set later"])
-def test_a_direct_append_follows_a_truncation_by_another_client(how):
-    """The kernel asks for the end that it knew, which is a whole number of requests behind the real end."""
-    with scripted() as (server, _):
-        server.mount_well()
-        there, seen = server.export / "f", server.mnt / "f"
-        there.write_bytes(b"o" * (4 * MIB))
-        assert seen.stat().st_size == 4 * MIB
-        os.truncate(there, 0)
-        file = os.open(seen, os.O_WRONLY | os.O_APPEND | (os.O_DIRECT if how == "opened" else 0))
-        try:
-            fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND | os.O_DIRECT)
-            record = pattern(4096, 1)
-            for turn in range(1, 4):
-                assert os.write(file, aligned(record)) == len(record)
-                assert there.read_bytes() == turn * record
-        finally:
-            os.close(file)
-
-
 def test_a_direct_append_does_not_take_the_place_of_a_killed_program_s():
     killed, kept = pattern(4096, 1), pattern(4096, 2)
     code = "import mmap, os, sys; m = mmap.mmap(-1, 4096); m.write(sys.argv[2].encode());" \
@@ -165,22 +145,20 @@ def test_a_killed_program_s_direct_write_does_not_go_over_what_is_written_there_
         assert there.read_bytes() == b"n" * 4096 + b"o" * 4096
 
 
-@pytest.mark.parametrize("direct", [0, os.O_DIRECT], ids=["buffered", "direct"])
-def test_an_append_that_waits_for_a_truncation_follows_it(direct):
+def test_an_append_that_waits_for_a_truncation_follows_it():
     record = pattern(4096, 1)
     with scripted() as (server, command):
         server.mount_well()
         path = server.mnt / "log"
         (server.export / "log").write_bytes(b"o" * 10_000)
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | direct)
+        file = os.open(path, os.O_WRONLY | os.O_APPEND)
         try:
             assert os.fstat(file).st_size == 10_000
             command("hold SETATTR")
             cut = Call(lambda: os.close(os.open(path, os.O_WRONLY | os.O_TRUNC)))
             command(f"wait-held 1 {LIMIT * 1000}")
-            append = Call(os.write, file, aligned(record))
-            # The append has begun when it waits. Nothing counts a direct one, but its system call takes its time.
-            until(lambda: blocked(append.native_id) if direct else event(server, "write_waits") > 0, "the append to wait")
+            append = Call(os.write, file, record)
+            until(lambda: event(server, "write_waits") > 0, "the append to wait")
             command("release")
             assert (cut.end(), append.end()) == (None, len(record))
             os.fsync(file)
@@ -209,8 +187,6 @@ def test_data_are_written_while_another_file_s_do_not_get_there():
 
 
 def test_a_file_opened_for_direct_appends_can_be_mapped():
-    """The kernel serialises these writes by a mode that forbids shared mappings, unless these are permitted
-    (FUSE_DIRECT_IO_ALLOW_MMAP, Linux 6.6)."""
     with Server() as server:
         server.mount_well()
         (server.export / "f").write_bytes(b"a" * 8192)
@@ -218,8 +194,6 @@ def test_a_file_opened_for_direct_appends_can_be_mapped():
         with mmap.mmap(reads, 8192, mmap.MAP_SHARED, mmap.PROT_READ) as mapped:
             assert mapped[4096:] == b"a" * 4096
         os.close(reads)
-        if tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) < (6, 6):
-            pytest.skip("before Linux 6.6 what is opened to append past the cache cannot be mapped")
         writes = os.open(server.mnt / "f", os.O_RDWR | os.O_APPEND | os.O_DIRECT)
         with mmap.mmap(-1, 4096) as memory:
             memory[:] = b"b" * 4096

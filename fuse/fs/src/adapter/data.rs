@@ -14,10 +14,6 @@ use crate::cache::WriteData;
 use crate::fs::OpenFile;
 use nfsrdma_channel::{Header, Reply, WriteIn};
 use nfsrdma_nfs3::Nfs3;
-use std::time::Duration;
-
-/// How long an O_DIRECT append whose place is not known waits for those before it.
-const MOST_OF_APPEND: Duration = Duration::from_millis(200);
 
 impl<N: Nfs3> Adapter<N> {
     pub(super) fn open(&self, request: &Header, node: u64, flags: i32, reply: Reply) {
@@ -58,26 +54,19 @@ impl<N: Nfs3> Adapter<N> {
     ) {
         let buffered = !OpenFile::is_direct(flags);
         let range = offset..offset.saturating_add(u64::from(size));
-        let writes = match buffered {
-            true => self.fs.writes_before_read(handle, &range),
-            false => None,
-        };
-        if writes.is_none() {
-            if buffered {
-                self.fs.kernel_reads(handle);
-            }
-            if let Some(data) = self.fs.read_cached(handle, offset, size, flags) {
-                reply_data(reply, data);
-                return self.send_deferred();
-            }
+        if buffered {
+            self.fs.kernel_reads(handle);
+        }
+        if let Some(data) = self.fs.read_cached(handle, offset, size, flags) {
+            reply_data(reply, data);
+            return self.send_deferred();
         }
         let fs = self.fs.clone();
-        let under_way = self.fs.kernel_read(handle);
+        let under_way = self.fs.kernel_read(handle, range.clone());
         // It changes nothing, but a READ that the server has put off ends with its caller.
         self.change(request, reply, |reply| async move {
-            if let Some(writes) = writes {
-                writes.await;
-                fs.kernel_reads(handle);
+            if buffered && let Some(read) = &under_way {
+                read.after_writes(&range).await;
             }
             let found = fs.read(handle, offset, size, flags).await;
             reply_held(reply, found, reply_data);
@@ -109,20 +98,9 @@ impl<N: Nfs3> Adapter<N> {
         // A write that waits for memory must not hold one of the last buffers.
         let copy = !OpenFile::is_direct(flags) && self.fs.is_short_of_buffers();
         let (fs, data) = (self.fs.clone(), data.keep(copy));
-        let waits = fs.write_waits(handle, range.clone());
-        let append = match OpenFile::is_direct_append(flags) {
-            true => fs.append_arrived(handle, offset, pid),
-            false => None,
-        };
-        let (queued, waiting, node) = (
-            self.queued.clone(),
-            self.notifiers.waiting.clone(),
-            request.nodeid,
-        );
+        let waits = fs.kernel_write(handle, range.clone());
+        let (waiting, node) = (self.notifiers.waiting.clone(), request.nodeid);
         self.change(request, reply, |reply| async move {
-            if append.as_ref().is_some_and(|append| append.is_beyond) {
-                queued.until_empty(MOST_OF_APPEND).await;
-            }
             let mut answer = Answer::new(reply, pid);
             let cleared = match &writer {
                 Some(writer) => fs.clear_set_id(handle, writer).await,
@@ -135,7 +113,6 @@ impl<N: Nfs3> Adapter<N> {
                 }
                 Err(error) => Err(error),
             };
-            drop(append);
             // READs that wait for this WRITE hold locks of pages that are to be dropped.
             drop(waits);
             if OpenFile::is_direct(flags) && result.is_ok() && fs.may_have_pages(handle) {

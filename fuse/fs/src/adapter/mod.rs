@@ -210,8 +210,6 @@ fn wanted(options: &FuseOptions, more: u64) -> Wanted {
             | init::DO_READDIRPLUS
             | init::READDIRPLUS_AUTO
             | init::ASYNC_DIO
-            // Files opened with O_APPEND and O_DIRECT can be mapped, too.
-            | init::DIRECT_IO_ALLOW_MMAP
             | init::PARALLEL_DIROPS
             | init::CACHE_SYMLINKS
             // The server clears set-id bits, or this side does, where the kernel says so. With

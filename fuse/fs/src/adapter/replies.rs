@@ -3,7 +3,7 @@
 use super::convert::{attributes, entry_attributes, errno};
 use super::signals::{Caller, caller};
 use super::waiting::Held;
-use crate::fs::{Entry, FsResult, OpenFile, Opened};
+use crate::fs::{Entry, FsResult, Opened};
 use nfsrdma_channel::abi::fopen;
 use nfsrdma_channel::{self as channel, Reply};
 use nfsrdma_rdma::Buf;
@@ -137,11 +137,6 @@ pub(super) fn file_flags(opened: &Opened, flags: i32, unflushed: bool) -> u32 {
     }
     if unflushed && flags & libc::O_ACCMODE == libc::O_RDONLY {
         answer |= fopen::NOFLUSH;
-    }
-    // With this flag, the requests of one write(2) come one after the other, so that each begins
-    // where the one before has ended. Without it they come all at once.
-    if OpenFile::is_direct_append(flags) {
-        answer |= fopen::DIRECT_IO;
     }
     answer
 }

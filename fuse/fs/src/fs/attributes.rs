@@ -186,7 +186,7 @@ impl<N: Nfs3> Files<N> {
         }
         let here = inode.data().is_some_and(|data| {
             // A READ that is under way is going to cache data.
-            data.with(|inner| inner.pages().resident() > 0 || inner.has_reads())
+            data.with(|inner| inner.pages().resident() > 0 || inner.is_reading(&(0..u64::MAX)))
         });
         here || {
             let state = inode.state.lock();

@@ -1,11 +1,12 @@
 //! O_DIRECT writes, which bypass the cache.
 //!
 //! What is cached of the range is committed first, and the data is sent FILE_SYNC, in as many
-//! WRITEs at once as it takes.
+//! WRITEs at once as it takes. With O_APPEND it goes to the kernel's offset, the end that the kernel
+//! knows: Linux's client refuses O_DIRECT with O_APPEND altogether.
 
 use super::changing::not_abandoned;
 use super::error::{FsError, FsResult};
-use super::file::{FileData, FileState};
+use super::file::{Begun, FileState};
 use super::objects::Objects;
 use super::open_file::OpenFile;
 use crate::cache::WriteData;
@@ -25,35 +26,16 @@ impl<N: Nfs3> Objects<N> {
         self: &Arc<Self>,
         file: &Arc<OpenFile>,
         offset: u64,
-        appends: bool,
         given: WriteData<'_>,
     ) -> FsResult<()> {
-        /// Ends the write, even if the future is dropped.
-        struct Direct<'a>(&'a FileData, fn(&mut FileState, &Range<u64>), Range<u64>);
-        impl Drop for Direct<'_> {
-            fn drop(&mut self) {
-                self.0.with(|inner| self.1(inner, &self.2));
-                self.0.changed.notify_waiters();
-            }
-        }
         let inode = &file.inode;
         let data = self.data(inode);
-        let len = given.len() as u64;
-        let range_at = |offset: u64| offset..offset.saturating_add(len);
-        let (offset, end): (u64, fn(&mut FileState, &Range<u64>)) = match appends {
-            true => {
-                let offset = self.begin_append(file, offset, len).await?;
-                (offset, FileState::end_append)
-            }
-            false => {
-                let range = range_at(offset);
-                data.until(|inner| inner.begin_direct(&range).then_some(()))
-                    .await;
-                (offset, FileState::end_direct)
-            }
+        let range = offset..offset.saturating_add(given.len() as u64);
+        let number = data.until(|inner| inner.begin_direct(&range)).await;
+        let _direct = Begun {
+            data: &**data,
+            number,
         };
-        let range = range_at(offset);
-        let _direct = Direct(data, end, range.clone());
         if self.below_the_limit(offset, given)?.len() < given.len() {
             // The kernel would turn a short count into EIO.
             return Err(FsError::TooLarge);

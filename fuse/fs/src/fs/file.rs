@@ -1,25 +1,22 @@
 //! The cached data of one regular file ([`FileData`]), and the totals of all files ([`Shared`]).
 //!
-//! One lock protects the file's [`FileState`]: its `WriteBack` with the cached blocks, its READs
-//! that are under way, SETATTRs and O_DIRECT writes that exclude others, and the kernel's READs
-//! that are not answered. Operations change the state in [`FileData::with`], which afterwards adds
+//! One lock protects the file's [`FileState`]: its `WriteBack` with the cached blocks, and what
+//! is under way for it ([`UnderWay`]). Operations change the state in [`FileData::with`], which afterwards adds
 //! the changes of memory, dirty bytes and WRITEs to the totals, so that no operation can forget to.
 //! A READ is void if its range is written or invalidated while it is under way: its data must not
 //! be cached. An operation that waits for a READ, WRITE or COMMIT checks its condition again at
 //! each notification of `changed`.
 
-use super::appends::{Appends, Turn};
-use super::clock::Nanos;
 use super::err_seq::ErrSeq;
 use super::flushes::Flushes;
 use super::stats::Stats;
-use super::waiting_writes::WaitingWrites;
+use super::under_way::{Doing, UnderWay};
 use crate::cache::{Budget, Evict, Line, Pages, WriteBack};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use nfsrdma_nfs3::Cred;
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 
@@ -64,39 +61,14 @@ impl Drop for Busy {
     }
 }
 
-/// A READ into the cache that is under way.
-#[derive(Debug)]
-pub struct Pending {
-    pub id: u64,
-    pub range: Range<u64>,
-    /// The range was written or invalidated meanwhile: the data read must not be cached.
-    pub void: bool,
-}
-
-/// A READ request of the kernel that is not answered.
-#[derive(Debug)]
-struct UnansweredRead {
-    id: u64,
-    since: Nanos,
-}
-
 /// The state of a file, behind the lock of [`FileData`].
 #[derive(Debug, Default)]
 pub struct FileState {
     write_back: WriteBack<Cred>,
-    pending: Vec<Pending>,
-    next_pending: u64,
-    /// SETATTRs that are under way or wait for data written before.
-    exclusive: usize,
-    /// The ranges of programs' O_DIRECT writes that are under way.
-    direct: Vec<Range<u64>>,
-    /// Those O_DIRECT writes that append.
-    appends: Appends,
+    under_way: UnderWay,
     /// Counts the SETATTRs and O_DIRECT writes that have ended, each of which may have moved the
     /// end of the file.
     ended: u64,
-    kernel_reads: Vec<UnansweredRead>,
-    waiting_writes: WaitingWrites,
     flushes: Flushes,
     /// The epoch of the file's contents to which the cached data belongs.
     epoch: u64,
@@ -115,8 +87,8 @@ impl FileState {
         self.write_back.pages()
     }
 
-    pub(super) fn waiting_writes(&mut self) -> &mut WaitingWrites {
-        &mut self.waiting_writes
+    pub(super) fn under_way(&mut self) -> &mut UnderWay {
+        &mut self.under_way
     }
 
     /// Which flush does the work.
@@ -124,71 +96,37 @@ impl FileState {
         &mut self.flushes
     }
 
-    /// A SETATTR will be sent: programs' writes wait until [`FileState::end_exclusive`].
-    pub fn begin_exclusive(&mut self) {
-        self.exclusive += 1;
+    /// A SETATTR will be sent: programs' writes wait until it ends.
+    pub(super) fn begin_setattr(&mut self) -> u64 {
         self.write_back.begin_flush();
+        self.under_way.begin(Doing::Setattr, 0..u64::MAX)
     }
 
     /// Whether writes may have to wait for a flush, a SETATTR or O_DIRECT.
     pub(super) fn keeps_writers(&self) -> bool {
-        self.write_back.is_flushing() || self.is_writing_direct()
+        self.write_back.is_flushing() || self.under_way.any(|doing| doing == Doing::Direct)
     }
 
-    pub(super) fn is_exclusive(&self) -> bool {
-        self.exclusive > 0
-    }
-
-    pub fn end_exclusive(&mut self) {
-        self.exclusive -= 1;
-        self.ended += 1;
-        self.write_back.end_flush();
-    }
-
-    /// Begins an O_DIRECT write of `range`; false if it has to wait for a SETATTR, or for an earlier
+    /// Begins an O_DIRECT write of `range`; `None` if it has to wait for a SETATTR, or for an earlier
     /// O_DIRECT write of the same bytes that is under way, as of a program that was killed.
-    pub fn begin_direct(&mut self, range: &Range<u64>) -> bool {
-        let free = self.exclusive == 0 && !self.is_written_direct(range);
-        if free {
-            self.direct.push(range.clone());
-        }
-        free
+    pub(super) fn begin_direct(&mut self, range: &Range<u64>) -> Option<u64> {
+        let excludes = |doing| matches!(doing, Doing::Setattr | Doing::Direct);
+        let free = !self.under_way.any_in(range, excludes);
+        free.then(|| self.under_way.begin(Doing::Direct, range.clone()))
     }
 
     /// Whether an O_DIRECT write that touches `range` is under way.
-    pub fn is_written_direct(&self, range: &Range<u64>) -> bool {
-        let mut direct = self.direct.iter();
-        direct.any(|of| of.start < range.end && range.start < of.end)
+    pub(super) fn is_written_direct(&self, range: &Range<u64>) -> bool {
+        self.under_way.any_in(range, |doing| doing == Doing::Direct)
     }
 
-    pub(super) fn appends(&mut self) -> &mut Appends {
-        &mut self.appends
-    }
-
-    /// Begins an O_DIRECT write that appends `len` bytes, at the kernel's offset `asked`. `end` is
-    /// where the file ended when [`FileState::ended`] was `ended`.
-    pub(super) fn begin_append(&mut self, asked: u64, len: u64, end: u64, ended: u64) -> Turn {
-        if self.ended != ended {
-            return Turn::Late;
+    /// What has this number ends.
+    pub(super) fn end_of(&mut self, number: u64) {
+        let ended = self.under_way.end(number);
+        if ended == Some(Doing::Setattr) {
+            self.write_back.end_flush();
         }
-        // An O_DIRECT write beyond the end moves the end when it completes.
-        if self.exclusive > 0
-            || !self.appends.is_under_way() && self.is_written_direct(&(end..u64::MAX))
-        {
-            return Turn::Wait;
-        }
-        match self.appends.begin(asked, end) {
-            Some(offset) => {
-                self.direct.push(offset..offset.saturating_add(len));
-                Turn::At(offset)
-            }
-            None => Turn::Wait,
-        }
-    }
-
-    pub fn end_append(&mut self, range: &Range<u64>) {
-        self.appends.end();
-        self.end_direct(range);
+        self.ended += u64::from(matches!(ended, Some(Doing::Setattr | Doing::Direct)));
     }
 
     /// Changes whenever a SETATTR or an O_DIRECT write has ended.
@@ -196,87 +134,25 @@ impl FileState {
         self.ended
     }
 
-    pub fn end_direct(&mut self, range: &Range<u64>) {
-        if let Some(at) = self.direct.iter().position(|of| of == range) {
-            self.direct.swap_remove(at);
-        }
-        self.ended += 1;
-    }
-
-    pub fn is_writing_direct(&self) -> bool {
-        !self.direct.is_empty()
-    }
-
-    /// Registers a READ of the kernel that arrived at `now`. Returns its number.
-    pub fn begin_kernel_read(&mut self, now: Nanos) -> u64 {
-        self.next_pending += 1;
-        let id = self.next_pending;
-        let since = now;
-        self.kernel_reads.push(UnansweredRead { id, since });
-        id
-    }
-
-    /// The kernel's READ with this number is answered.
-    pub fn end_kernel_read(&mut self, id: u64) {
-        self.kernel_reads.retain(|read| read.id != id);
-    }
-
-    /// The number of the latest READ.
-    pub fn last_read(&self) -> u64 {
-        self.next_pending
-    }
-
-    /// Whether a READ of the kernel with this or a lower number is not answered.
-    pub fn is_kernel_reading_until(&self, last: u64) -> bool {
-        self.kernel_reads.iter().any(|read| read.id <= last)
-    }
-
-    /// Whether a READ of the kernel that arrived before `time` is not answered.
-    pub fn is_kernel_reading_since(&self, time: Nanos) -> bool {
-        self.kernel_reads.iter().any(|read| read.since < time)
-    }
-
     /// Registers a READ of `range` into the cache. Returns its number.
-    pub fn begin_read(&mut self, range: Range<u64>) -> u64 {
-        self.next_pending += 1;
-        self.pending.push(Pending {
-            id: self.next_pending,
-            range,
-            void: false,
-        });
-        self.next_pending
+    pub(super) fn begin_read(&mut self, range: Range<u64>) -> u64 {
+        self.under_way.begin(Doing::Read { void: false }, range)
     }
 
     /// Ends the READ with this number. True if its data may be cached.
-    pub fn end_read(&mut self, id: u64) -> bool {
-        match self.pending.iter().position(|p| p.id == id) {
-            Some(at) => !self.pending.swap_remove(at).void,
-            None => false,
-        }
+    pub(super) fn end_read(&mut self, number: u64) -> bool {
+        self.under_way.end(number) == Some(Doing::Read { void: false })
     }
 
-    /// Whether READs into the cache are under way.
-    pub fn has_reads(&self) -> bool {
-        !self.pending.is_empty()
-    }
-
-    /// Whether READs of the kernel are not answered, even if the server's reply has arrived.
-    pub fn is_kernel_reading(&self) -> bool {
-        !self.kernel_reads.is_empty()
-    }
-
-    /// The first READ under way that touches `range`.
-    pub fn reading(&self, range: &Range<u64>) -> Option<&Pending> {
-        self.pending
-            .iter()
-            .find(|p| p.range.start < range.end && range.start < p.range.end)
+    /// Whether READs into the cache are under way, of any part of `range`.
+    pub(super) fn is_reading(&self, range: &Range<u64>) -> bool {
+        let reads = |doing| matches!(doing, Doing::Read { .. });
+        self.under_way.any_in(range, reads)
     }
 
     /// Marks the READs under way that touch `range` as void: their data must not be cached.
     pub fn void_reads(&mut self, range: Range<u64>) {
-        for pending in &mut self.pending {
-            pending.void |= pending.range.start < range.end && range.start < pending.range.end;
-        }
+        self.under_way.void_reads(&range);
     }
 
     /// Whether there is data that the server does not have yet.
@@ -354,6 +230,20 @@ impl Drop for WriteHold<'_> {
     }
 }
 
+/// Something that is under way until this is dropped, with its number.
+#[derive(Debug)]
+pub struct Begun<D: Deref<Target = FileData>> {
+    pub(super) data: D,
+    pub(super) number: u64,
+}
+
+impl<D: Deref<Target = FileData>> Drop for Begun<D> {
+    fn drop(&mut self) {
+        self.data.with(|inner| inner.end_of(self.number));
+        self.data.changed.notify_waiters();
+    }
+}
+
 pub struct FileData {
     pub id: u64,
     inner: Mutex<FileState>,
@@ -363,8 +253,6 @@ pub struct FileData {
     pub(super) errors: ErrSeq,
     /// Notified when a flush that others may wait for has ended.
     pub(super) flushed: Notify,
-    /// The number of WRITEs that wait.
-    pub(super) waiting_writes: AtomicUsize,
     shared: Arc<Shared>,
     this: Weak<FileData>,
 }
@@ -389,7 +277,6 @@ impl FileData {
             changed: Notify::new(),
             errors: ErrSeq::default(),
             flushed: Notify::new(),
-            waiting_writes: AtomicUsize::new(0),
             shared: shared.clone(),
             this: this.clone(),
         })
@@ -431,6 +318,14 @@ impl FileData {
     pub fn hold_writes(&self) -> WriteHold<'_> {
         self.with(|inner| inner.write_back().hold());
         WriteHold(self)
+    }
+
+    /// Begins something that ends when the result is dropped.
+    pub(super) fn begin(self: &Arc<Self>, doing: Doing, range: Range<u64>) -> Begun<Arc<Self>> {
+        Begun {
+            number: self.with(|inner| inner.under_way.begin(doing, range)),
+            data: self.clone(),
+        }
     }
 
     /// Waits until `check`, which is called again after each change, returns something.

@@ -8,7 +8,6 @@ use super::change_context::ChangeContext;
 use super::clock::Nanos;
 use super::error::{FsError, FsResult};
 use super::export::Export;
-use super::failures::FailureLog;
 use super::file::FileData;
 use super::inode::Inode;
 use super::inode_flags::Flag;
@@ -44,8 +43,8 @@ pub struct Files<N> {
     pub(super) relieved: AtomicU64,
     /// Lost data of which no program got the error; reported at the unmount.
     pub(super) lost: Mutex<LostData>,
-    /// The failed WRITEs that were logged, and those that wait for the next line.
-    pub(super) failures: Mutex<FailureLog>,
+    /// WRITEs and COMMITs that failed.
+    pub(super) failures: Mutex<Throttle<Duration>>,
     next_file: AtomicU64,
     pub(super) fsid_known: AtomicBool,
     pub(super) export: Export,

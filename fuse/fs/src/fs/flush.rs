@@ -384,10 +384,6 @@ impl<N: Nfs3> Files<N> {
     pub async fn write_back_all(self: &Arc<Self>) {
         let files = self.unsafe_inodes();
         self.write_back_files(files, |_| true, |_| {}).await;
-        let failures = self.failures.lock().rest();
-        if let Some(line) = failures {
-            tracing::error!("{line}");
-        }
     }
 
     /// The lost data of which no program got the error. [`Fs::shutdown`](super::Fs::shutdown) returns it as well.

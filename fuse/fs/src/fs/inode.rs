@@ -9,7 +9,6 @@ pub(super) use super::attribute_cache::{Answered, Kind, Seen, Times};
 
 use super::attribute_cache::{AttributeCache, Span};
 use super::clock::Nanos;
-use super::digest::digest;
 use super::file::FileData;
 use super::inode_flags::{Flag, Flags};
 use crate::sync::Mutex;
@@ -165,8 +164,8 @@ pub struct State {
     /// The epoch of what the kernel has of the contents, and of their attributes; 0 if it has nothing,
     /// or [`BEHIND`]. See `kernel_pages`.
     pub kernel_epoch: u64,
-    /// Digest of the attributes that the kernel was last given; 0 if it need not be notified.
-    told: u32,
+    /// The kernel was given the attributes, and has not been notified since.
+    told: bool,
     /// The size that the kernel has, unless it has cut it since.
     pub(super) kernel_size: u64,
     /// A boxed slice, which is smaller than a `Vec`: there are many inodes, and it changes seldom.
@@ -188,13 +187,13 @@ impl State {
 
     /// The kernel is given the attributes.
     pub(super) fn note_told(&mut self) {
-        self.told = self.cache.attributes().map_or(0, digest);
+        self.told = true;
     }
 
     /// Call before a request of the kernel whose reply brings it new attributes: it needs no
     /// notification of them.
     pub fn forget_told(&mut self) {
-        self.told = 0;
+        self.told = false;
     }
 
     /// What is remembered of listings, if the directory was listed.
@@ -261,8 +260,15 @@ impl State {
         self.cache.verified_since(stamp.0)
     }
 
+    /// What the kernel does not ask for again by itself, as it does for size and times after each of its
+    /// WRITEs.
+    fn kept_by_kernel(&self) -> Option<[u32; 4]> {
+        let known = self.attributes()?;
+        Some([known.mode, known.uid, known.gid, known.nlink])
+    }
+
     /// Updates epoch, rights and ACLs by what a reply showed.
-    fn learned(&mut self, seen: Seen) -> Outcome {
+    fn learned(&mut self, before: Option<[u32; 4]>, seen: Seen) -> Outcome {
         if seen.changed {
             let carried = self.acls.take_if(|_| seen.own_ctime && !seen.foreign);
             self.forget_rights();
@@ -275,11 +281,8 @@ impl State {
             self.acls = None;
             self.epoch = next_epoch();
         }
-        let told = self.told;
-        let misled = told != 0 && self.attributes().is_some_and(|known| digest(known) != told);
-        if misled {
-            self.told = 0;
-        }
+        let misled = self.told && before.is_some() && self.kept_by_kernel() != before;
+        self.told &= !misled;
         Outcome {
             foreign: seen.foreign,
             misled,
@@ -296,8 +299,9 @@ impl State {
         now: Nanos,
         times: Times,
     ) -> Outcome {
+        let before = self.kept_by_kernel();
         let seen = self.cache.apply(stamp.span(), new, now, times);
-        self.learned(seen)
+        self.learned(before, seen)
     }
 
     /// See [`AttributeCache::named_otherwise`].
@@ -320,14 +324,16 @@ impl State {
         now: Nanos,
         times: Times,
     ) -> Outcome {
+        let before = self.kept_by_kernel();
         let seen = self.cache.end_change(stamp.span(), change, now, times);
-        self.learned(seen)
+        self.learned(before, seen)
     }
 
     /// The change failed. `answered`: by a reply of the server; otherwise it may have been made.
     pub(super) fn fail_change(&mut self, stamp: Stamp, answered: bool) -> Outcome {
+        let before = self.kept_by_kernel();
         let seen = self.cache.fail_change(stamp.span(), answered);
-        self.learned(seen)
+        self.learned(before, seen)
     }
 
     /// The server has set the size, and has not said to what attributes that has led.

@@ -1,64 +1,80 @@
-//! READs of the kernel that are not answered yet. Each holds the locks of its pages until it is, so a
-//! notification that drops these pages waits for it, and what waits for such a notification may wait for
-//! the READs first.
+//! READs and WRITEs of the kernel that are not answered yet.
+//!
+//! Each READ holds the locks of its pages until it is answered, so a notification that drops these pages
+//! waits for it, and what waits for such a notification may wait for the READs first. A READ waits for the
+//! WRITEs that came before it and have data for its range ([`Doing::KernelWrite`]).
 
 use super::clock::nanos;
-use super::file::{FileData, FileState};
+use super::file::{Begun, FileData, FileState};
 use super::objects::Objects;
+use super::under_way::Doing;
 use nfsrdma_nfs3::Nfs3;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A READ of the kernel that is not answered.
-#[derive(Debug)]
-pub struct KernelRead {
-    data: Arc<FileData>,
-    id: u64,
+fn is_read(doing: Doing) -> bool {
+    matches!(doing, Doing::KernelRead(_))
 }
 
-impl Drop for KernelRead {
-    fn drop(&mut self) {
-        self.data.with(|inner| inner.end_kernel_read(self.id));
-        self.data.changed.notify_waiters();
+/// A READ or WRITE of the kernel that is not answered.
+pub(super) type KernelRequest = Begun<Arc<FileData>>;
+
+impl KernelRequest {
+    /// Waits until the WRITEs are carried out that came before this READ of `range`.
+    pub async fn after_writes(&self, range: &Range<u64>) {
+        let writes = |doing| doing == Doing::KernelWrite;
+        let waits = |inner: &mut FileState| {
+            let under_way = inner.under_way();
+            !under_way.any_until(self.number, range, writes)
+        };
+        self.data.until(|inner| waits(inner).then_some(())).await;
     }
 }
 
 impl<N: Nfs3> Objects<N> {
     /// Registers a READ of the kernel. Keep it until the reply is sent. `None` if the file is not
     /// open.
-    pub fn kernel_read(&self, handle: u64) -> Option<KernelRead> {
+    pub fn kernel_read(&self, handle: u64, range: Range<u64>) -> Option<KernelRequest> {
+        self.kernel_request(handle, Doing::KernelRead(self.now()), range)
+    }
+
+    /// Registers a WRITE of the kernel that cannot be carried out at once. Keep it until it is.
+    pub fn kernel_write(&self, handle: u64, range: Range<u64>) -> Option<KernelRequest> {
+        self.kernel_request(handle, Doing::KernelWrite, range)
+    }
+
+    fn kernel_request(&self, handle: u64, of: Doing, range: Range<u64>) -> Option<KernelRequest> {
         let file = self.files.read().get(handle as usize).cloned()?;
-        let data = self.data(&file.inode).clone();
-        let now = self.now();
-        let id = data.with(|inner| inner.begin_kernel_read(now));
-        Some(KernelRead { data, id })
+        Some(self.data(&file.inode).begin(of, range))
     }
 
     /// Waits until the READs of a file that the kernel has sent so far are answered.
     pub async fn kernel_reads_answered(&self, nodeid: u64) {
         let inode = self.table.get(nodeid);
         if let Some(data) = inode.as_ref().and_then(|inode| inode.data()) {
-            let last = data.with(|inner| inner.last_read());
-            data.until(|inner| (!inner.is_kernel_reading_until(last)).then_some(()))
-                .await;
+            let last = data.with(|inner| inner.under_way().last());
+            let all = 0..u64::MAX;
+            let reads = |inner: &mut FileState| inner.under_way().any_until(last, &all, is_read);
+            data.until(|inner| (!reads(inner)).then_some(())).await;
         }
     }
 
     /// Whether READs of a file that the kernel has sent are not answered.
     pub fn is_kernel_reading(&self, nodeid: u64) -> bool {
-        self.reads_are(nodeid, |inner| inner.is_kernel_reading())
+        self.is_under_way(nodeid, is_read)
     }
 
     /// Whether a READ that the kernel has sent has waited for longer than `time`.
     pub fn is_kernel_reading_for(&self, nodeid: u64, time: Duration) -> bool {
-        let since = self.now().saturating_sub(nanos(time));
-        self.reads_are(nodeid, |inner| inner.is_kernel_reading_since(since))
+        let before = self.now().saturating_sub(nanos(time));
+        let long = |doing| matches!(doing, Doing::KernelRead(since) if since < before);
+        self.is_under_way(nodeid, long)
     }
 
-    /// The result of `ask` for the state of a file; false if nothing of it was ever cached.
-    fn reads_are(&self, nodeid: u64, ask: impl FnOnce(&mut FileState) -> bool) -> bool {
+    fn is_under_way(&self, nodeid: u64, kind: impl Fn(Doing) -> bool) -> bool {
         let inode = self.table.get(nodeid);
         let data = inode.as_ref().and_then(|inode| inode.data());
-        data.is_some_and(|data| data.with(ask))
+        data.is_some_and(|data| data.with(|inner| inner.under_way().any(kind)))
     }
 }

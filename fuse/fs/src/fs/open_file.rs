@@ -57,12 +57,6 @@ impl OpenFile {
         flags & libc::O_DIRECT != 0
     }
 
-    /// Whether writes with these flags bypass the cache and append.
-    pub fn is_direct_append(flags: i32) -> bool {
-        let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
-        Self::is_direct(flags) && writes && flags & libc::O_APPEND != 0
-    }
-
     /// Whether each write must be on stable storage before it returns.
     pub fn is_sync(&self) -> bool {
         self.flags & (libc::O_SYNC | libc::O_DSYNC) != 0

@@ -6,7 +6,7 @@
 //! data needs no copy. A request longer than one READ is split into several that are sent
 //! together.
 //!
-//! Each READ into the cache is registered in the file's state while it is under way. Another reader
+//! Each READ into the cache is registered in the file's state while it is under way ([`Doing::Read`]). Another reader
 //! of the same range waits for it instead of sending a second one. A write, a truncation or an
 //! invalidation of the range makes it void: its data is not cached, because it may be older. Nor is
 //! the data of a reply that cannot be ordered against the known attributes (docs/COHERENCE.md). The
@@ -14,12 +14,13 @@
 //! O_DIRECT.
 
 use super::error::{FsError, FsResult};
-use super::file::{FileData, FileState};
+use super::file::{Begun, FileData, FileState};
 use super::files::Files;
 use super::inode::{Inode, Stamp};
 use super::objects::Objects;
 use super::open_file::OpenFile;
 use super::outdated::current_size;
+use super::under_way::Doing;
 use crate::cache::{MAX_PIECE, Piece};
 use futures_util::future::join_all;
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError, ReadDone};
@@ -58,16 +59,6 @@ struct ReadReply {
     ambiguous: bool,
 }
 
-/// A READ into the cache that is under way, with its number. Dropping this ends the READ.
-pub(super) struct PendingRead<'a>(pub(super) &'a FileData, pub(super) u64);
-
-impl Drop for PendingRead<'_> {
-    fn drop(&mut self) {
-        self.0.with(|inner| inner.end_read(self.1));
-        self.0.changed.notify_waiters();
-    }
-}
-
 impl<N: Nfs3> Objects<N> {
     /// Reads from the cache, if the whole range is there. The slices are consecutive; together they
     /// are shorter than `len` bytes only at the end of the file.
@@ -87,6 +78,10 @@ impl<N: Nfs3> Objects<N> {
         let (found, size) = data.with(|inner| {
             let size = current_size(inner, &file.inode)?;
             let end = offset + u64::from(len);
+            let writes = |doing| doing == Doing::KernelWrite;
+            if inner.under_way().any_in(&(offset..end), writes) {
+                return None;
+            }
             let range = offset..end.min(size);
             if range.is_empty() {
                 return Some((Segs::new(), size));
@@ -168,7 +163,7 @@ impl<N: Nfs3> Files<N> {
         let Some(missing) = inner.pages().missing(range) else {
             return Step::Wait;
         };
-        if inner.reading(&missing).is_some() {
+        if inner.is_reading(&missing) {
             return Step::Wait;
         }
         let most = u64::from(self.limits().rtmax).max(1);
@@ -194,7 +189,8 @@ impl<N: Nfs3> Files<N> {
         id: u64,
         pieces: Vec<Piece>,
     ) -> FsResult<Option<u64>> {
-        let pending = PendingRead(self.data(inode), id);
+        let data = &**self.data(inode);
+        let pending = Begun { data, number: id };
         let range = span(&pieces);
         self.shared
             .budget
@@ -211,11 +207,11 @@ impl<N: Nfs3> Files<N> {
         self: &Arc<Self>,
         cred: &Cred,
         inode: &Arc<Inode>,
-        pending: PendingRead<'_>,
+        pending: Begun<&FileData>,
         range: Range<u64>,
         sink: Segs<BufMut>,
     ) -> FsResult<Option<u64>> {
-        let id = pending.1;
+        let id = pending.number;
         let total = (range.end - range.start) as usize;
         // A server may return less than a page at a time.
         let rtmax = u64::from(self.limits().rtmax);
@@ -466,13 +462,13 @@ impl<N: Nfs3> Files<N> {
             let stop = ((at / unit + 1) * unit).min(range.end);
             let fetch = self.data(&file.inode).with(|inner| {
                 let missing = inner.pages().missing(at..stop)?;
-                if inner.reading(&missing).is_some() {
+                if inner.is_reading(&missing) {
                     return None;
                 }
                 let pieces = inner.pages().plan(missing, unit);
                 let range = span(&pieces);
                 // Rounded to blocks, the range may overlap another READ.
-                if pieces.is_empty() || inner.reading(&range).is_some() {
+                if pieces.is_empty() || inner.is_reading(&range) {
                     return None;
                 }
                 Some((inner.begin_read(range), pieces))

@@ -6,9 +6,10 @@
 
 use super::changing::not_abandoned;
 use super::error::{FsError, FsResult};
-use super::file::{FileData, FileState};
+use super::file::{Begun, FileData, FileState};
 use super::inode::{Inode, Kind};
 use super::objects::Objects;
+use super::under_way::Doing;
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_xdr::nfs3::{Attributes, FileType, SetAttributes, SetTime, Status, Time, access};
 use std::pin::pin;
@@ -24,23 +25,6 @@ fn plain_size(of: &Attributes) -> Option<u64> {
 /// The last known size, as [`plain_size`].
 fn known_size(inode: &Inode) -> Option<u64> {
     inode.state.lock().attributes().and_then(plain_size)
-}
-
-/// While this lives, programs' writes to the file wait.
-pub(super) struct Exclusive<'a>(&'a FileData);
-
-impl<'a> Exclusive<'a> {
-    fn new(data: &'a FileData) -> Self {
-        data.with(FileState::begin_exclusive);
-        Exclusive(data)
-    }
-}
-
-impl Drop for Exclusive<'_> {
-    fn drop(&mut self) {
-        self.0.with(FileState::end_exclusive);
-        self.0.changed.notify_waiters();
-    }
 }
 
 impl<N: Nfs3> Objects<N> {
@@ -200,10 +184,14 @@ impl<N: Nfs3> Objects<N> {
         self: &Arc<Self>,
         inode: &Arc<Inode>,
         data: Option<&'a Arc<FileData>>,
-    ) -> Option<Exclusive<'a>> {
+    ) -> Option<Begun<&'a FileData>> {
         let data = data?;
-        let exclusive = Exclusive::new(data);
-        data.until(|inner| (!inner.is_writing_direct()).then_some(()))
+        let exclusive = Begun {
+            data: &**data,
+            number: data.with(FileState::begin_setattr),
+        };
+        let direct = |doing| doing == Doing::Direct;
+        data.until(|inner| (!inner.under_way().any(direct)).then_some(()))
             .await;
         if !data.with(|inner| !inner.write_back().is_under_way() && inner.is_safe()) {
             self.write_back(inode, true).await;

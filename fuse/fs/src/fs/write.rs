@@ -14,6 +14,7 @@ use super::objects::Objects;
 use super::open_file::OpenFile;
 use super::outdated::size_with;
 use super::server::MemoryWait;
+use super::under_way::Doing;
 use super::write_place::{Origin, Place};
 use crate::cache::{Accepted, Goal, Turn, WriteData};
 use nfsrdma_nfs3::Nfs3;
@@ -141,12 +142,12 @@ impl<N: Nfs3> Objects<N> {
     ) -> FsResult<u32> {
         let inode = &file.inode;
         let has = |flag| matches!(origin, Origin::Call(flags) if flags & flag != 0);
-        let appends = has(libc::O_APPEND);
-        if !appends {
+        let direct = has(libc::O_DIRECT);
+        if direct || !has(libc::O_APPEND) {
             self.attributes_or_fetch(&file.cred, inode).await?;
         }
-        if has(libc::O_DIRECT) {
-            self.write_direct(file, offset, appends, given).await?;
+        if direct {
+            self.write_direct(file, offset, given).await?;
             return Ok(given.len() as u32);
         }
         let data = self.data(inode);
@@ -260,7 +261,7 @@ impl<N: Nfs3> Objects<N> {
                     return Ok(Some(Accepted::Wait));
                 }
                 // What comes before a SETATTR or after it does not change.
-                Place::MappedLate(_) if inner.is_exclusive() => {
+                Place::MappedLate(_) if inner.under_way().any(|doing| doing == Doing::Setattr) => {
                     return Ok(Some(Accepted::Wait));
                 }
                 Place::Mapped(_) | Place::MappedLate(_) => {

@@ -2,15 +2,18 @@
 
 use super::err_seq::By;
 use super::error::{FsError, FsResult};
-use super::failures;
 use super::file::FileData;
 use super::files::Files;
 use super::inode::Inode;
 use super::open_file::OpenFile;
 use super::unwritten::Unwritten;
 use crate::named;
-use nfsrdma_nfs3::Nfs3;
+use nfsrdma_nfs3::{Nfs3, NfsError};
+use nfsrdma_rpcrdma::throttle::and_more;
+use nfsrdma_rpcrdma::words::counted;
+use nfsrdma_xdr::nfs3::Status;
 use std::ops::Range;
+use std::time::Duration;
 
 impl<N: Nfs3> Files<N> {
     /// The error for a call to report. If the program gets it, the unmount need not tell it.
@@ -41,10 +44,18 @@ impl<N: Nfs3> Files<N> {
         let Some(first) = ranges.first() else { return };
         self.shared.stats.write_errors.add(ranges.len() as u64);
         let fileid = inode.fileid;
-        if self.failures.lock().note(fileid, ranges) {
+        let now = Duration::from_nanos(self.now());
+        let due = self.failures.lock().event(now);
+        if let Some(more) = due {
             let paths = self.names.paths([fileid].into_iter());
-            let file = named::file(paths.get(&fileid), fileid);
-            failures::log(&file, first, error);
+            tracing::error!(
+                "data could not be written: {} from byte {} on of {}: {error}; {}{}",
+                counted(first.end - first.start, "byte"),
+                first.start,
+                named::file(paths.get(&fileid), fileid),
+                remedy(error),
+                and_more(more)
+            );
         }
         self.contents_lost(inode);
         let reason = error.to_string();
@@ -55,6 +66,40 @@ impl<N: Nfs3> Files<N> {
             let range = Unwritten::new(fileid, range.clone(), reason.clone());
             lost.add(data.id, number, range);
         }
+    }
+
+    /// Logs how many calls failed since the last line, a minute after it. Call it about once a second.
+    pub(super) fn log_failures(&self) {
+        let now = Duration::from_nanos(self.now());
+        let due = self.failures.lock().expired(now);
+        if let Some(more) = due {
+            tracing::error!("data could not be written, further failures: {more}");
+        }
+    }
+}
+
+/// What can be done about an error of writing.
+fn remedy(error: &FsError) -> &'static str {
+    match error {
+        FsError::Nfs(NfsError::Status(status)) => match status {
+            Status::NoSpc => "make room at the server",
+            Status::DQuot => "raise the quota at the server, or remove files",
+            Status::RoFs => "export it for writing again",
+            Status::Access | Status::Perm => "give the user the right to write there",
+            Status::Stale => "the file was removed at the server: write it anew",
+            Status::FBig => "the server takes no file as large as this",
+            _ => "see the server's log",
+        },
+        FsError::Nfs(NfsError::TimedOut | NfsError::GivenUp) => {
+            "see whether the server works; a mount without soft and softerr waits for it"
+        }
+        FsError::Nfs(NfsError::Interrupted) | FsError::Ended => {
+            "the mount was taken away by force before the server had them"
+        }
+        FsError::Nfs(NfsError::Local(_)) | FsError::NoMemory => {
+            "free memory, or mount with a smaller cache"
+        }
+        _ => "see the server's log",
     }
 }
 

@@ -320,7 +320,7 @@ fn a_file_is_being_read_until_the_kernel_has_its_reply() {
     let m = Mount::new();
     let (node, file) = m.create("f");
     assert!(!m.fs.is_kernel_reading(node));
-    let reads = [(); 2].map(|()| m.fs.kernel_read(file).unwrap());
+    let reads = [(); 2].map(|()| m.fs.kernel_read(file, 0..1).unwrap());
     for read in reads {
         assert!(m.fs.is_kernel_reading(node));
         drop(read);
@@ -384,20 +384,24 @@ fn a_read_waits_for_the_writes_that_came_before_it() {
     let m = Mount::new();
     let (_, f) = m.create("f");
     m.write(f, 0, &[1; 8192]).unwrap();
-    let waits = m.fs.write_waits(f, 0..10);
-    assert!(m.fs.writes_before_read(f, &(10..4096)).is_none());
-    let writes = m.fs.writes_before_read(f, &(0..4096)).unwrap();
-    let later = m.fs.write_waits(f, 0..10);
+    let before = m.fs.kernel_write(f, 0..10);
+    assert!(m.fs.read_cached(f, 0, 4096, RW).is_none());
+    let read = m.fs.kernel_read(f, 0..4096).unwrap();
+    let later = m.fs.kernel_write(f, 0..10);
     let (tell, told) = channel();
     nfsrdma_rpcrdma::exec::spawn(async move {
-        writes.await;
-        tell.send(()).unwrap();
+        read.after_writes(&(10..4096)).await;
+        tell.send(1).unwrap();
+        read.after_writes(&(0..4096)).await;
+        tell.send(2).unwrap();
     });
+    assert_eq!(told.try_recv(), Ok(1));
     assert!(told.try_recv().is_err());
-    drop(waits);
-    assert_eq!(told.try_recv(), Ok(()));
+    drop(before);
+    assert_eq!(told.try_recv(), Ok(2));
+    assert!(m.fs.read_cached(f, 0, 4096, RW).is_none());
     drop(later);
-    assert!(m.fs.writes_before_read(f, &(0..4096)).is_none());
+    assert!(m.fs.read_cached(f, 0, 4096, RW).is_some());
 }
 
 /// Counts the notifications of files whose data is out of date.
@@ -574,16 +578,13 @@ fn a_truncation_is_not_left_out_because_of_an_old_size() {
 /// As under a lock, beside a program that reads.
 #[test]
 fn an_append_does_not_go_over_what_another_has_appended_because_of_an_old_size() {
-    for direct in [0, libc::O_DIRECT] {
-        let m = beside_an_old_read(Op::Getattr, |m, _, file| {
-            let flags = RW | libc::O_APPEND | direct;
-            let write = m.fs.write(file, OLD, b"appended", flags);
-            assert_eq!(block_on(write).unwrap(), 8);
-        });
-        let contents = m.server.contents("f").unwrap();
-        assert_eq!(contents[OLD as usize..][..100], [2; 100]);
-        assert_eq!(&contents[OLD as usize + 100..], b"appended");
-    }
+    let m = beside_an_old_read(Op::Getattr, |m, _, file| {
+        let write = m.fs.write(file, OLD, b"appended", RW | libc::O_APPEND);
+        assert_eq!(block_on(write).unwrap(), 8);
+    });
+    let contents = m.server.contents("f").unwrap();
+    assert_eq!(contents[OLD as usize..][..100], [2; 100]);
+    assert_eq!(&contents[OLD as usize + 100..], b"appended");
 }
 
 /// As for a program that takes a lock and writes at the end that fstat(2) shows.
