@@ -19,6 +19,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
+use tokio::task::unconstrained;
 
 const IDLE: u8 = 0;
 const QUEUED: u8 = 1;
@@ -75,7 +76,11 @@ impl Task {
             self.state.store(RUNNING, Ordering::Release);
             let mut slot = self.future.lock();
             let Some(future) = slot.as_mut() else { return };
-            if caller::with(self.pid, || future.as_mut().poll(&mut context)).is_ready() {
+            // A task of tokio may have woken this one. With that task's budget used up, each poll would
+            // wake this one again and get no further.
+            let mut future = unconstrained(future.as_mut());
+            let poll = || Pin::new(&mut future).poll(&mut context);
+            if caller::with(self.pid, poll).is_ready() {
                 self.state.store(DONE, Ordering::Release);
                 let finished = slot.take();
                 drop(slot);

@@ -17,12 +17,14 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Weak};
+use std::thread::{self, ThreadId};
+use std::time::Duration;
 
-/// How many threads are kept for further notifications: seldom are there two at the same time.
-const MOST_IDLE: usize = 1;
+/// How long one thread is kept for further notifications: seldom are there two at the same time.
+const IDLE: Duration = Duration::from_secs(10);
 /// The first descriptor behind the standard ones.
 const FIRST: libc::c_uint = 3;
 
@@ -63,14 +65,18 @@ struct Shared {
     /// A device of its own, where the kernel has that.
     device: Arc<Device>,
     expire: bool,
-    idle: Mutex<Vec<Worker>>,
+    idle: Arc<Idle>,
     /// The kernel, or a filter of system calls, gives threads no tables of their own.
     refused: AtomicBool,
 }
 
+/// The thread that has nothing to do, if there is one.
+type Idle = Mutex<Option<Worker>>;
+
 /// A thread that sends notifications. It ends when this is dropped.
 #[derive(Debug)]
 struct Worker {
+    id: ThreadId,
     orders: Sender<Notification>,
     results: Receiver<io::Result<()>>,
 }
@@ -82,7 +88,7 @@ impl WaitingNotifier {
         WaitingNotifier(Arc::new(Shared {
             device: own.unwrap_or_else(|_| device.clone()),
             expire,
-            idle: Mutex::default(),
+            idle: Arc::default(),
             refused: AtomicBool::new(false),
         }))
     }
@@ -114,7 +120,7 @@ impl WaitingNotifier {
     }
 
     fn send(&self, notification: Notification) -> io::Result<()> {
-        let idle = self.0.idle.lock().pop();
+        let idle = self.0.idle.lock().take();
         let worker = match idle {
             Some(worker) => worker,
             None => match self.0.start() {
@@ -126,10 +132,7 @@ impl WaitingNotifier {
         let ended = || io::Error::other("the thread for notifications has ended");
         worker.orders.send(notification).map_err(|_| ended())?;
         let result = worker.results.recv().map_err(|_| ended())?;
-        let mut idle = self.0.idle.lock();
-        if idle.len() < MOST_IDLE {
-            idle.push(worker);
-        }
+        self.0.idle.lock().get_or_insert(worker);
         result
     }
 }
@@ -148,6 +151,7 @@ impl Shared {
         let (tell, results) = channel();
         // `self` keeps the descriptor open until the thread has told that it has its own.
         let (raw, expire) = (self.device.as_fd().as_raw_fd(), self.expire);
+        let idle = Arc::downgrade(&self.idle);
         let serve = move || {
             // SAFETY: open, as said above.
             let device = unsafe { BorrowedFd::borrow_raw(raw) };
@@ -158,14 +162,20 @@ impl Shared {
             if tell.send(Ok(())).is_err() {
                 return;
             }
-            for notification in ordered {
-                if tell.send(notification.send(&notifier)).is_err() {
-                    return;
+            loop {
+                match ordered.recv_timeout(IDLE) {
+                    Ok(notification) => {
+                        if tell.send(notification.send(&notifier)).is_err() {
+                            return;
+                        }
+                    }
+                    Err(RecvTimeoutError::Timeout) if !is_over(&idle) => {}
+                    Err(_) => return,
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("notify".into());
-        thread.spawn(serve)?;
+        let thread = thread::Builder::new().name("notify".into());
+        let id = thread.spawn(serve)?.thread().id();
         let ready = results.recv();
         ready
             .map_err(|_| io::Error::other("the thread has ended"))?
@@ -173,8 +183,23 @@ impl Shared {
                 self.refused.store(true, Relaxed);
                 tracing::debug!("threads that notify share their descriptors: {error}");
             })?;
-        Ok(Worker { orders, results })
+        Ok(Worker {
+            id,
+            orders,
+            results,
+        })
     }
+}
+
+/// Whether this thread, which has waited for long, is the idle one, and so no order is coming. Then
+/// nobody finds it any more.
+fn is_over(idle: &Weak<Idle>) -> bool {
+    let Some(idle) = idle.upgrade() else {
+        return true;
+    };
+    let this = thread::current().id();
+    let found = idle.lock().take_if(|worker| worker.id == this);
+    found.is_some()
 }
 
 /// Gives this thread a table of descriptors of its own, with the standard ones and this one, which

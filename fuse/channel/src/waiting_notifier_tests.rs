@@ -19,7 +19,7 @@ fn the_same_bytes_as_without_a_thread() {
         let body = le(&[1, 2 | 1 << 32]);
         assert_eq!(other(), [header, body, b"ab\0".to_vec()].concat());
     }
-    assert_eq!(notifier.0.idle.lock().len(), 1, "the thread is used again");
+    assert!(notifier.0.idle.lock().is_some());
     assert!(!notifier.0.refused.load(Relaxed));
 }
 

@@ -2,9 +2,9 @@
 //! the same names stand for those of a scheduler that tries the orders in which threads may run.
 
 #[cfg(feature = "shuttle")]
-pub(crate) use nfsrdma_shuttle::{Condvar, Mutex, MutexGuard, RwLock, atomic, thread};
+pub(crate) use nfsrdma_shuttle::{Mutex, RwLock, atomic, thread};
 #[cfg(not(feature = "shuttle"))]
-pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+pub(crate) use parking_lot::{Mutex, RwLock};
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use std::sync::atomic;
 #[cfg(not(feature = "shuttle"))]

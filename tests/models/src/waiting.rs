@@ -1,12 +1,16 @@
 //! Waiting requests: each is answered once, by the operation or for a dying caller, and no
 //! interrupt is lost.
 
+use futures_util::future::select;
 use nfsrdma_fs::adapter::{Pace, Refuse, Table};
+use nfsrdma_rpcrdma::exec::block_on;
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
+use tokio::sync::oneshot;
 
 #[derive(Default)]
 struct Answers {
@@ -47,6 +51,7 @@ impl Drop for Reply {
 pub fn each_request_is_answered_once() {
     let table = Arc::new(Table::default());
     let watched = table.clone();
+    let (stop, stopped) = oneshot::channel::<()>();
     let watch = thread::spawn(move || {
         let pace = Pace {
             patience: Duration::ZERO,
@@ -56,10 +61,12 @@ pub fn each_request_is_answered_once() {
             most: 2,
             most_in_haste: 2,
         };
-        watched.run(&pace, |look| {
+        let pause = |_| async { thread::yield_now() };
+        let watching = watched.run(&pace, pause, |look| {
             thread::yield_now();
             look.pid % 2 == 1
         });
+        block_on(select(pin!(watching), stopped));
     });
     let operations: Vec<_> = (1..=3u32)
         .map(|number| {
@@ -109,7 +116,7 @@ pub fn each_request_is_answered_once() {
     for operation in operations {
         assert!(operation.join().is_ok());
     }
-    table.stop();
+    drop(stop);
     assert!(watch.join().is_ok());
 }
 
@@ -118,6 +125,7 @@ pub fn each_request_is_answered_once() {
 pub fn no_interrupt_is_lost() {
     let table = Arc::new(Table::default());
     let watched = table.clone();
+    let (stop, stopped) = oneshot::channel::<()>();
     let watch = thread::spawn(move || {
         let pace = Pace {
             patience: Duration::from_secs(3600),
@@ -127,11 +135,13 @@ pub fn no_interrupt_is_lost() {
             most: 2,
             most_in_haste: 2,
         };
-        watched.run(&pace, |look| {
+        let pause = |_| async { thread::yield_now() };
+        let watching = watched.run(&pace, pause, |look| {
             thread::yield_now();
             assert!(look.signalled.is_some(), "looked at for nothing");
             look.pid % 2 == 1
         });
+        block_on(select(pin!(watching), stopped));
     });
     let requests: Vec<_> = (1..=3u32)
         .map(|number| {
@@ -166,6 +176,6 @@ pub fn no_interrupt_is_lost() {
     for request in requests {
         assert!(request.join().is_ok());
     }
-    table.stop();
+    drop(stop);
     assert!(watch.join().is_ok());
 }

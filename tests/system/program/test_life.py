@@ -368,6 +368,33 @@ def test_foreground(server):
     assert not mounted(server.mnt)
 
 
+def test_an_idle_mount_has_at_most_8_threads(server):
+    root()
+    (server.export / "f").write_text("before")
+    # Two event loops and two connections, as on a machine with two CPUs.
+    server.mount_well("workers=2,nconnect=2,actimeo=0")
+    (pid,) = servers_of(server.mnt)
+    with open(server.mnt / "f") as file:
+        assert file.read() == "before"
+        os.listdir(server.mnt)
+        # Somebody else changes a file and a directory that the kernel knows.
+        (server.export / "f").write_text("afterwards")
+        (server.export / "g").write_text("new")
+        assert (server.mnt / "f").read_text() == "afterwards"
+        assert (server.mnt / "g").read_text() == "new"
+    (server.mnt / "g").write_bytes(os.urandom(1 << 20))
+
+    def names():
+        return sorted(name.strip() for name in of_threads(pid, "comm"))
+
+    try:
+        # Threads that are started when they are needed end ten seconds later.
+        until(lambda: len(names()) <= 8, "the idle threads to end")
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {names()}") from error
+    assert len(names()) <= 8, names()
+
+
 def test_force_without_server(server):
     server.mount_well()
     (server.mnt / "a").write_text("1")

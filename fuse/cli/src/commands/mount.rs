@@ -225,7 +225,8 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
     if let Some(locks) = &locks.locks {
         fs.set_locks(locks.clone());
     }
-    let session = match adapter::serve(fs.clone(), device, &plan.point.path, &fuse) {
+    let (dir, tasks) = (&plan.point.path, runtime.handle());
+    let session = match adapter::serve(fs.clone(), device, dir, &fuse, tasks) {
         Ok(session) => Arc::new(session),
         Err(error) => {
             let _ = unmount::detach(&plan.point.path);

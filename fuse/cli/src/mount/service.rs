@@ -19,7 +19,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::oneshot;
 use tracing::{debug, error, info, warn};
 
 /// How long to wait for the server's answers to UNLOCK and UMNT at the end, which do not matter.
@@ -118,34 +117,24 @@ async fn tell_what_waits(fs: &Fs<Nfs3Client>) -> Infallible {
     std::future::pending().await
 }
 
-/// Waits for the end of the session in a thread of its own, and gives the names up that commands know.
-/// It is not a task of tokio: if that cannot make a thread, a task waits until another thread is free.
-fn end_of(
-    session: &Arc<Session>,
-    control: &Arc<Mutex<Option<control::Control>>>,
-    notifier: &Arc<Mutex<Option<exit_watch::ExitNotifier>>>,
-) -> oneshot::Receiver<(io::Result<()>, Option<control::Feeds>)> {
-    let (tell, ended) = oneshot::channel();
-    let (joined, control, notifier) = (session.clone(), control.clone(), notifier.clone());
-    let runtime = tokio::runtime::Handle::current();
-    let waiter = std::thread::Builder::new().name("end".into());
-    let started = waiter.spawn(move || {
-        let outcome = joined.join();
-        // The name must be free before a new mount can get the device number.
-        let control = control.lock().take();
-        let feeds = control.map(|control| runtime.block_on(control.stop()));
-        if let Some(notifier) = notifier.lock().as_mut() {
-            notifier.end_session();
-        }
-        let _ = tell.send((outcome, feeds));
-    });
-    if let Err(error) = started {
-        error!(
-            "unmounting, because no thread can be made to wait for the end of the mount: {error}"
-        );
-        let _ = session.unmount(true);
+/// Waits for the end of the session, and gives the names up that commands know.
+async fn end_of(
+    session: Arc<Session>,
+    control: Arc<Mutex<Option<control::Control>>>,
+    notifier: Arc<Mutex<Option<exit_watch::ExitNotifier>>>,
+) -> (io::Result<()>, Option<control::Feeds>) {
+    session.ended().await;
+    let outcome = session.join();
+    // The name must be free before a new mount can get the device number.
+    let control = control.lock().take();
+    let feeds = match control {
+        Some(control) => Some(control.stop().await),
+        None => None,
+    };
+    if let Some(notifier) = notifier.lock().as_mut() {
+        notifier.end_session();
     }
-    ended
+    (outcome, feeds)
 }
 
 impl Service {
@@ -154,7 +143,9 @@ impl Service {
         let notifier = Arc::new(Mutex::new(self.notifier.take()));
         let control = Arc::new(Mutex::new(self.control.take()));
         let mut feeds = None;
-        let mut ended = end_of(&self.session, &control, &notifier);
+        let ended = end_of(self.session.clone(), control.clone(), notifier.clone());
+        // A task of its own, since the end may come while the loop below waits for something else.
+        let mut ended = tokio::spawn(ended);
         let (mut signalled, mut covered) = (0, false);
         let mut renewal = tokio::time::interval(RENEWAL);
         let outcome = loop {

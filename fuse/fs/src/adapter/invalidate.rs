@@ -1,29 +1,32 @@
-//! Notifies the kernel of what it must no longer cache, on threads of their own.
+//! Notifies the kernel of what it must no longer cache.
 //!
 //! FUSE_NOTIFY_INVAL_INODE for data waits for page locks. A READ request holds such a lock until it
-//! is answered, so a thread that notifies must not be one that answers requests. A notification for
-//! attributes waits for nothing, and has a thread to itself so that it does not wait for data.
+//! is answered, so a thread that notifies must not be one that answers requests ([`apart`]). A
+//! notification for attributes waits for nothing.
 //!
 //! If somebody else has changed a file, the kernel drops its pages before it is given attributes or an
 //! open file that show the change ([`tell`]). If nobody asks for them, it is notified after [`PAUSE`].
 //!
 //! If somebody else has changed a directory, the kernel is notified of each name that is no longer
 //! valid here. That waits for the directory's lock, which a request that changes a name holds until
-//! it is answered, so it has a thread of its own, too.
+//! it is answered.
 //!
-//! The queues hold inode numbers, each at most one for each inode that the kernel knows.
+//! For each of the three a task takes inode numbers from a queue, which holds at most one for each
+//! inode that the kernel knows.
 
 use crate::fs::{Behind, Fs, KernelCache};
 use nfsrdma_channel::{Notifier, WaitingNotifier};
 use nfsrdma_nfs3::Nfs3;
-use parking_lot::{Condvar, Mutex};
-use std::collections::{BTreeSet, VecDeque};
-use std::io;
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-use tokio::sync::oneshot;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 /// How long the notification for a change of data is left to a reply that shows the change.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -32,67 +35,29 @@ const PAUSE: Duration = Duration::from_millis(50);
 const SILENCE: Duration = Duration::from_millis(500);
 /// If a directory has more outdated names than this, others may be notified before all of its names.
 const LEAST_NAMES: usize = 1024;
-#[derive(Debug, Default)]
-struct QueueState {
-    /// The inode numbers in the queue; `order`: when each is due.
-    nodes: BTreeSet<u64>,
-    order: VecDeque<(Instant, u64)>,
-    ended: bool,
-}
 
-/// A queue of inode numbers for a thread that notifies.
-#[derive(Debug)]
+/// Inode numbers for a task that notifies.
+#[derive(Debug, Default)]
 struct Queue {
-    pause: Duration,
-    state: Mutex<QueueState>,
-    more: Condvar,
+    nodes: Mutex<BTreeSet<u64>>,
+    more: Notify,
 }
 
 impl Queue {
-    fn new(pause: Duration) -> Arc<Self> {
-        Arc::new(Queue {
-            pause,
-            state: Mutex::default(),
-            more: Condvar::new(),
-        })
-    }
-
     /// Adds an inode number, if it is not in the queue.
     fn put(&self, node: u64) {
-        let mut state = self.state.lock();
-        if !state.ended && state.nodes.insert(node) {
-            state.order.push_back((Instant::now() + self.pause, node));
+        if self.nodes.lock().insert(node) {
             self.more.notify_one();
         }
     }
 
-    /// Waits for the next inode number that is due; `None` after [`Queue::stop`].
-    fn take(&self) -> Option<u64> {
-        let mut state = self.state.lock();
-        loop {
-            if state.ended {
-                return None;
-            }
-            let now = Instant::now();
-            match state.order.front().copied() {
-                Some((due, node)) if due <= now => {
-                    state.order.pop_front();
-                    state.nodes.remove(&node);
-                    return Some(node);
-                }
-                Some((due, _)) => {
-                    self.more.wait_for(&mut state, due - now);
-                }
-                None => self.more.wait(&mut state),
-            }
+    /// Waits until there are some, and takes those that there are after a pause.
+    async fn take(&self, pause: Duration) -> BTreeSet<u64> {
+        self.more.notified().await;
+        if !pause.is_zero() {
+            sleep(pause).await;
         }
-    }
-
-    fn stop(&self) {
-        let mut state = self.state.lock();
-        state.ended = true;
-        state.order.clear();
-        self.more.notify_all();
+        mem::take(&mut *self.nodes.lock())
     }
 }
 
@@ -177,90 +142,59 @@ async fn apart(work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// The threads that send notifications.
-#[derive(Debug)]
-pub(super) struct Invalidator {
-    queues: [Arc<Queue>; 3],
-    threads: Mutex<Vec<JoinHandle<()>>>,
-}
-
-impl Invalidator {
-    /// Starts the threads, and makes `fs` use them.
-    pub(super) fn start<N: Nfs3>(fs: &Arc<Fs<N>>, notifiers: Notifiers) -> io::Result<Self> {
-        let (notifier, waiting) = (notifiers.now, notifiers.waiting);
-        let [attributes, data, names] = [Duration::ZERO, PAUSE, Duration::ZERO].map(Queue::new);
-        let this = Invalidator {
-            queues: [attributes.clone(), data.clone(), names.clone()],
-            threads: Mutex::default(),
-        };
-        let (queue, of_data) = (data.clone(), waiting.clone());
-        let fs_of_data = Arc::downgrade(fs);
-        let serve = move || {
-            while let Some(node) = queue.take() {
-                let Some(fs) = fs_of_data.upgrade() else {
-                    return;
-                };
-                if fs.is_kernel_reading_for(node, SILENCE) {
-                    queue.put(node);
-                } else if let Some(behind) = fs.old_pages(node) {
-                    drop(fs);
-                    tell_now(&of_data, behind);
-                }
-            }
-        };
-        this.spawn("inval-data", serve)?;
-        let queue = attributes.clone();
-        let serve = move || {
-            while let Some(node) = queue.take() {
+/// Starts the tasks that send notifications, and makes `fs` use them.
+pub(super) fn start<N: Nfs3>(
+    fs: &Arc<Fs<N>>,
+    notifiers: &Notifiers,
+    tasks: &mut JoinSet<()>,
+    runtime: &Handle,
+) {
+    let queues = Queues {
+        attributes: Arc::default(),
+        data: Arc::default(),
+        names: Arc::default(),
+    };
+    let (queue, notifier) = (queues.attributes.clone(), notifiers.now.clone());
+    let attributes = async move {
+        loop {
+            for node in queue.take(Duration::ZERO).await {
                 let _ = notifier.inval_inode(node, -1, 0);
             }
-        };
-        this.spawn("inval-attr", serve)?;
-        let (queue, fs_of_names) = (names.clone(), Arc::downgrade(fs));
-        let serve = move || {
-            while let Some(node) = queue.take() {
-                let Some(fs) = fs_of_names.upgrade() else {
-                    return;
-                };
-                let outdated = fs.names_to_expire(node, LEAST_NAMES);
-                drop(fs);
-                let more = outdated.len() >= LEAST_NAMES;
-                // A kernel without this notification would unmount what is mounted below.
-                if waiting.can_expire() {
-                    waiting.expire_entries(node, outdated);
-                }
-                if more {
+        }
+    };
+    tasks.spawn_on(attributes, runtime);
+    let (queue, of_data) = (queues.data.clone(), fs.clone());
+    let waiting = notifiers.waiting.clone();
+    let data = async move {
+        loop {
+            for node in queue.take(PAUSE).await {
+                if of_data.is_kernel_reading_for(node, SILENCE) {
                     queue.put(node);
+                } else if let Some(behind) = of_data.old_pages(node) {
+                    let waiting = waiting.clone();
+                    apart(move || tell_now(&waiting, behind)).await;
                 }
             }
-        };
-        this.spawn("expire-names", serve)?;
-        fs.set_kernel_cache(Box::new(Queues {
-            attributes,
-            data,
-            names,
-        }));
-        Ok(this)
-    }
-
-    fn spawn(&self, name: &str, serve: impl FnOnce() + Send + 'static) -> io::Result<()> {
-        let thread = std::thread::Builder::new().name(name.into()).spawn(serve)?;
-        self.threads.lock().push(thread);
-        Ok(())
-    }
-
-    /// Ends the threads. Call it when the mount is gone, so that they do not wait in the kernel.
-    pub(super) fn stop(&self) {
-        self.queues.iter().for_each(|queue| queue.stop());
-        for thread in self.threads.lock().drain(..) {
-            // A panic of the thread has been reported already.
-            let _ = thread.join();
         }
-    }
-}
-
-impl Drop for Invalidator {
-    fn drop(&mut self) {
-        self.queues.iter().for_each(|queue| queue.stop());
-    }
+    };
+    tasks.spawn_on(data, runtime);
+    let (queue, of_names) = (queues.names.clone(), fs.clone());
+    let waiting = notifiers.waiting.clone();
+    let names = async move {
+        loop {
+            for node in queue.take(Duration::ZERO).await {
+                let outdated = of_names.names_to_expire(node, LEAST_NAMES);
+                if outdated.len() >= LEAST_NAMES {
+                    queue.put(node);
+                }
+                // A kernel without this notification would unmount what is mounted below.
+                if waiting.can_expire() && !outdated.is_empty() {
+                    let waiting = waiting.clone();
+                    apart(move || waiting.expire_entries(node, outdated)).await;
+                }
+            }
+        }
+    };
+    tasks.spawn_on(names, runtime);
+    fs.set_kernel_cache(Box::new(queues));
 }

@@ -3,8 +3,8 @@
 //!
 //! [`mount`] and [`serve`] negotiate INIT and start what a mount needs: the workers, which are
 //! event loops that read requests and poll the connections to the server (with `workers=0`, threads
-//! that block in read(2)); threads that send notifications to the kernel (`invalidate`), one for
-//! killed callers (`waiting`), and one that calls [`Fs::tick`] each second. `dispatch` hands each
+//! that block in read(2)); and tasks of tokio that send notifications to the kernel (`invalidate`), look
+//! after killed callers (`waiting`), and call [`Fs::tick`] each second. `dispatch` hands each
 //! request to the file for its group of operations. A request that memory can answer is answered on
 //! the thread that read it; for any other the reply is kept in `waiting`, and the operation becomes
 //! a future. Dropping the [`Session`] unmounts.
@@ -47,11 +47,11 @@ pub use unmount::{OwnMount, by_helper, mount_id};
 
 use crate::fs::Fs;
 use credentials::Credentials;
-use invalidate::{Invalidator, Notifiers};
+use invalidate::Notifiers;
 use nfsrdma_channel::abi::init;
 use nfsrdma_channel::{Channel, Handler, MountOptions, Serving, Users, Wanted};
 use nfsrdma_nfs3::Nfs3;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use queued::Queued;
 use state::{Adapter, Sending};
 use std::io;
@@ -59,8 +59,11 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
 use waiting::Waiting;
 use worker::{Worker, Workers};
 
@@ -125,17 +128,20 @@ impl Default for FuseOptions {
 #[derive(Debug)]
 pub struct Session {
     serving: Mutex<Option<Serving>>,
-    ticker: Mutex<Option<JoinHandle<()>>>,
-    interrupts: Mutex<Option<JoinHandle<()>>>,
-    waiting: Arc<Waiting>,
-    invalidator: Invalidator,
-    stop: Arc<(Mutex<bool>, Condvar)>,
+    /// Closed when the threads that serve have ended.
+    served: watch::Receiver<()>,
+    tasks: Mutex<JoinSet<()>>,
     mount: Arc<OwnMount>,
 }
 
-/// Mounts `fs` on `dir` and serves it from threads of its own. Returns when the kernel has
-/// accepted the mount.
-pub fn mount<N: Nfs3>(fs: Arc<Fs<N>>, dir: &Path, options: &FuseOptions) -> io::Result<Session> {
+/// Mounts `fs` on `dir` and serves it from threads of its own, and tasks in `runtime`. Returns when
+/// the kernel has accepted the mount.
+pub fn mount<N: Nfs3>(
+    fs: Arc<Fs<N>>,
+    dir: &Path,
+    options: &FuseOptions,
+    runtime: &Handle,
+) -> io::Result<Session> {
     let dir = dir.canonicalize()?;
     let channel = Channel::mount(
         &dir,
@@ -143,7 +149,7 @@ pub fn mount<N: Nfs3>(fs: Arc<Fs<N>>, dir: &Path, options: &FuseOptions) -> io::
         users(options),
         wanted(options, acl_flags(&fs, options) | page_flags(&fs)),
     )?;
-    start(fs, channel, OwnMount::on(&dir), options, false)
+    start(fs, channel, OwnMount::on(&dir), options, (false, runtime))
 }
 
 /// Mounts another file system with the same flags, threads and options: to tell what FUSE
@@ -170,6 +176,7 @@ pub fn serve<N: Nfs3>(
     device: OwnedFd,
     dir: &Path,
     options: &FuseOptions,
+    runtime: &Handle,
 ) -> io::Result<Session> {
     let own = OwnMount::on(dir);
     let channel = Channel::adopt(
@@ -177,7 +184,7 @@ pub fn serve<N: Nfs3>(
         users(options),
         wanted(options, acl_flags(&fs, options) | page_flags(&fs)),
     )?;
-    start(fs, channel, own, options, true)
+    start(fs, channel, own, options, (true, runtime))
 }
 
 /// The INIT flags that a mount with ACLs asks for in addition.
@@ -247,20 +254,22 @@ fn start<N: Nfs3>(
     channel: Channel,
     mount: OwnMount,
     options: &FuseOptions,
-    deferring: bool,
+    (deferring, runtime): (bool, &Handle),
 ) -> io::Result<Session> {
     let mount = Arc::new(mount);
     let own = mount.clone();
     fs.set_hold(Box::new(move |on| own.hold(on)));
-    let queued = Queued::new(channel.device(), options.workers);
+    let queued = Queued::new(channel.device(), options.workers, runtime);
     let notifiers = Notifiers {
         now: channel.notifier(),
         waiting: channel.waiting_notifier(),
     };
-    let invalidator = Invalidator::start(&fs, notifiers.clone())?;
+    let mut tasks = JoinSet::new();
+    invalidate::start(&fs, &notifiers, &mut tasks, runtime);
     let waiting = Arc::new(Waiting::default());
     let requests = Arc::new(AtomicU64::new(0));
     let credentials = Arc::new(Credentials::default());
+    let (end, served) = watch::channel(());
     let adapter = Adapter {
         fs: fs.clone(),
         waiting: waiting.clone(),
@@ -275,6 +284,7 @@ fn start<N: Nfs3>(
         },
         requests: requests.clone(),
         applies_umask: channel.features().has(init::DONT_MASK),
+        _served: end,
     };
     let workers = Workers::new(options.workers)?;
     let serving = match options.workers {
@@ -287,27 +297,13 @@ fn start<N: Nfs3>(
             channel.serve_loops(loops.collect())?
         }
     };
-    let stop = Arc::new((Mutex::new(false), Condvar::new()));
     let own = fs.clone();
-    let interrupts = waiting.watch(move || own.hold_unsafe())?;
-    let ticker = {
-        let stop = stop.clone();
-        std::thread::Builder::new()
-            .name("write-back".into())
-            .spawn(move || {
-                let mut seen = Vec::new();
-                tick(&fs, &requests, &credentials, &stop, || {
-                    workers.look_after(&mut seen);
-                });
-            })?
-    };
+    tasks.spawn_on(waiting.watch(move || own.hold_unsafe()), runtime);
+    tasks.spawn_on(tick(fs, requests, credentials, workers), runtime);
     Ok(Session {
         serving: Mutex::new(Some(serving)),
-        interrupts: Mutex::new(Some(interrupts)),
-        waiting,
-        invalidator,
-        ticker: Mutex::new(Some(ticker)),
-        stop,
+        served,
+        tasks: Mutex::new(tasks),
         mount,
     })
 }
@@ -328,25 +324,21 @@ fn workers_of<N: Nfs3>(
         .collect()
 }
 
-/// Writes back what is old, once a second until told to stop, and gives unused memory and
-/// descriptors back.
-fn tick<N: Nfs3>(
-    fs: &Arc<Fs<N>>,
-    requests: &AtomicU64,
-    credentials: &Credentials,
-    stop: &(Mutex<bool>, Condvar),
-    mut look_after_workers: impl FnMut(),
+/// Once a second: writes back what is old, and gives unused memory and descriptors back. Does not
+/// end.
+async fn tick<N: Nfs3>(
+    fs: Arc<Fs<N>>,
+    requests: Arc<AtomicU64>,
+    credentials: Arc<Credentials>,
+    workers: Arc<Workers>,
 ) {
-    let mut rest = heap::Rest::default();
-    let mut stopped = stop.0.lock();
-    while !*stopped {
-        stop.1.wait_for(&mut stopped, Duration::from_secs(1));
-        parking_lot::MutexGuard::unlocked(&mut stopped, || {
-            look_after_workers();
-            fs.tick();
-            credentials.close_idle();
-            rest.tick(requests.load(Ordering::Relaxed), || fs.forget_stale_names());
-        });
+    let (mut rest, mut seen) = (heap::Rest::default(), Vec::new());
+    loop {
+        sleep(Duration::from_secs(1)).await;
+        workers.look_after(&mut seen);
+        fs.tick();
+        credentials.close_idle();
+        rest.tick(requests.load(Ordering::Relaxed), || fs.forget_stale_names());
     }
 }
 
@@ -370,26 +362,20 @@ impl Session {
         &self.mount
     }
 
+    /// Waits for the end of the mount; [`Session::join`] does not take long afterwards.
+    pub async fn ended(&self) {
+        let mut served = self.served.clone();
+        // Nothing is ever sent.
+        let _ = served.changed().await;
+    }
+
     /// Waits for the threads, which end with the mount. Blocks.
     pub fn join(&self) -> io::Result<()> {
         let serving = self.serving.lock().take();
         let result = serving.map_or(Ok(()), Serving::join);
         self.mount.release();
-        self.stop_threads();
+        self.tasks.lock().abort_all();
         result
-    }
-
-    fn stop_threads(&self) {
-        *self.stop.0.lock() = true;
-        self.stop.1.notify_all();
-        self.waiting.stop();
-        self.invalidator.stop();
-        for thread in [&self.ticker, &self.interrupts] {
-            if let Some(thread) = thread.lock().take() {
-                // It ends by itself; a panic there has been reported.
-                let _ = thread.join();
-            }
-        }
     }
 }
 
@@ -402,6 +388,5 @@ impl Drop for Session {
             }
             drop(serving);
         }
-        self.stop_threads();
     }
 }

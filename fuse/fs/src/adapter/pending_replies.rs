@@ -1,12 +1,16 @@
 //! A table of replies that are not given yet. Each is taken by whoever comes first: the operation
-//! that has a result, or the thread that answers for a killed caller. It knows nothing of FUSE, so
+//! that has a result, or the task that answers for a killed caller. It knows nothing of FUSE, so
 //! that model checking can run it (`tests/models`).
 
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::sync::Mutex;
+use futures_util::future::select;
 use slab::Slab;
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+use tokio::task::yield_now;
 
 /// A reply that can be given without a result.
 pub trait Refuse {
@@ -91,6 +95,9 @@ pub struct Look {
     pub signalled: Option<Duration>,
 }
 
+/// How many callers are looked at before other tasks have their turn.
+const LOOKS: usize = 16;
+
 /// The most interrupts that are kept for requests that are not in the table.
 const EARLY: usize = 256;
 
@@ -101,15 +108,14 @@ struct State<A> {
     early: VecDeque<u64>,
     /// There is a [`Signal::New`].
     urgent: bool,
-    /// The thread checks the table periodically; otherwise it sleeps until it is woken.
+    /// [`Table::run`] checks the table periodically; otherwise it sleeps until it is woken.
     awake: bool,
-    stopped: bool,
 }
 
 /// The table of replies that are not given yet; see the head of this module.
 pub struct Table<A> {
     state: Mutex<State<A>>,
-    wake: Condvar,
+    wake: Notify,
 }
 
 impl<A> std::fmt::Debug for Table<A> {
@@ -126,9 +132,8 @@ impl<A> Default for Table<A> {
                 early: VecDeque::new(),
                 urgent: false,
                 awake: false,
-                stopped: false,
             }),
-            wake: Condvar::new(),
+            wake: Notify::new(),
         }
     }
 }
@@ -224,67 +229,75 @@ impl<A: Refuse> Table<A> {
         }
     }
 
-    /// Ends [`Table::run`].
-    pub fn stop(&self) {
-        self.state.lock().stopped = true;
-        self.wake.notify_all();
-    }
-
-    /// Refuses the replies of callers for which `let_go` returns true, until [`Table::stop`]. A
-    /// caller is checked when the kernel reports a signal, and periodically when its request is
-    /// older than `pace.patience`, because the kernel reports only the first signal, and none for a
-    /// process that exits.
-    pub fn run(&self, pace: &Pace, let_go: impl Fn(&Look) -> bool) {
+    /// Refuses the replies of callers for which `let_go` returns true, and does not end. A caller is
+    /// checked when the kernel reports a signal, and periodically when its request is older than
+    /// `pace.patience`, because the kernel reports only the first signal, and none for a process that
+    /// exits. `pause` sleeps.
+    pub async fn run<P: Future<Output = ()>>(
+        &self,
+        pace: &Pace,
+        pause: impl Fn(Duration) -> P,
+        let_go: impl Fn(&Look) -> bool,
+    ) {
         let mut alert: Option<Instant> = None;
         let mut due: Vec<(usize, u64, Look)> = Vec::new();
         // Where the next check begins to look at those without a new signal.
         let mut from = 0;
-        let mut state = self.state.lock();
-        while !state.stopped {
-            if state.waiters.is_empty() && alert.is_none() {
-                state.awake = false;
-                self.wake.wait(&mut state);
-                if state.stopped {
-                    break;
-                }
+        loop {
+            if alert.is_none() && self.rests() {
+                self.wake.notified().await;
             }
             let (period, patience, most) = match alert {
                 Some(_) => (pace.haste, pace.haste, pace.most_in_haste),
                 None => (pace.period, pace.patience, pace.most),
             };
-            if !state.urgent {
-                self.wake.wait_for(&mut state, period);
+            let urgent = self.state.lock().urgent;
+            if !urgent {
+                select(pin!(self.wake.notified()), pin!(pause(period))).await;
             }
-            state.urgent = false;
             let now = Instant::now();
             alert = alert.filter(|&end| now < end);
-            due.clear();
-            from = collect(&mut state.waiters, from, (patience, most), now, &mut due);
-            if due.is_empty() {
-                continue;
+            {
+                let mut state = self.state.lock();
+                state.urgent = false;
+                from = collect(&mut state.waiters, from, (patience, most), now, &mut due);
             }
-            // A check takes time, so it is not made under the lock.
-            MutexGuard::unlocked(&mut state, || {
-                due.retain(|(_, _, look)| let_go(look));
-            });
-            for &(key, unique, look) in &due {
-                // The key may belong to another request now.
-                let waiter = state.waiters.get_mut(key);
-                let Some(reply) =
-                    waiter
-                        .filter(|waiter| waiter.unique == unique)
-                        .and_then(|waiter| {
-                            waiter.on_signal.iter().for_each(|of| (of.call)(true));
-                            waiter.reply.take()
-                        })
-                else {
-                    continue;
-                };
-                MutexGuard::unlocked(&mut state, || reply.refuse());
-                tracing::debug!(pid = look.pid, "a request's caller is killed: EINTR");
-                alert = Some(now + pace.alert);
+            for (number, (key, unique, look)) in due.drain(..).enumerate() {
+                if number % LOOKS == LOOKS - 1 {
+                    yield_now().await;
+                }
+                // It takes time, so it is not done under the lock.
+                if let_go(&look) && self.refuse(key, unique) {
+                    tracing::debug!(pid = look.pid, "a request's caller is killed: EINTR");
+                    alert = Some(now + pace.alert);
+                }
             }
         }
+    }
+
+    /// Whether nobody waits. Then the next one wakes [`Table::run`].
+    fn rests(&self) -> bool {
+        let mut state = self.state.lock();
+        state.awake = !state.waiters.is_empty();
+        !state.awake
+    }
+
+    /// Answers for the caller of the request `unique`, unless it is answered already. The key may
+    /// belong to another request by now.
+    fn refuse(&self, key: usize, unique: u64) -> bool {
+        let reply = {
+            let mut state = self.state.lock();
+            let waiter = state.waiters.get_mut(key);
+            waiter
+                .filter(|waiter| waiter.unique == unique)
+                .and_then(|waiter| {
+                    waiter.on_signal.iter().for_each(|of| (of.call)(true));
+                    waiter.reply.take()
+                })
+        };
+        let found = reply.is_some();
+        reply.into_iter().for_each(Refuse::refuse);
+        found
     }
 }
 

@@ -10,14 +10,13 @@
 //! requests are under way for which no program waits. Then it is missed.)
 
 use nfsrdma_channel::Device;
-use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tokio::sync::oneshot;
+use tokio::runtime::Handle;
+use tokio::time::sleep;
 
 /// The pause between two checks of the queue.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -56,26 +55,6 @@ impl Loops {
     }
 }
 
-struct Waiter {
-    until: Instant,
-    /// The rounds that must be over; `None`: the queue must be empty.
-    rounds: Option<Vec<(usize, u64)>>,
-    wake: oneshot::Sender<()>,
-}
-
-#[derive(Default)]
-struct State {
-    waiters: Vec<Waiter>,
-    ended: bool,
-}
-
-struct Shared {
-    device: Arc<Device>,
-    state: Mutex<State>,
-    more: Condvar,
-    loops: Loops,
-}
-
 /// While this lives, an event loop takes requests from the queue.
 pub(super) struct Taking<'a>(&'a AtomicU64);
 
@@ -85,143 +64,57 @@ impl Drop for Taking<'_> {
     }
 }
 
-/// The kernel's queue of a mount. A thread checks it, which is started at the first wait, so only
-/// if other clients change files, or a lock is refused.
+/// The kernel's queue of a mount.
 pub(super) struct Queued {
-    shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    device: Arc<Device>,
+    loops: Loops,
+    runtime: Handle,
 }
 
 impl Queued {
-    /// `loops` is the number of event loops.
-    pub(super) fn new(device: &Arc<Device>, loops: usize) -> Arc<Self> {
-        let shared = Arc::new(Shared {
-            device: device.clone(),
-            state: Mutex::default(),
-            more: Condvar::new(),
-            loops: Loops::new(loops),
-        });
+    /// `loops` is the number of event loops; `runtime` has the timer.
+    pub(super) fn new(device: &Arc<Device>, loops: usize, runtime: &Handle) -> Arc<Self> {
         Arc::new(Queued {
-            shared,
-            thread: Mutex::default(),
+            device: device.clone(),
+            loops: Loops::new(loops),
+            runtime: runtime.clone(),
         })
     }
 
     /// Call before the event loop with this number takes requests. (Threads that wait in read(2) for each request
     /// cannot: if they serve a mount, a request that was just taken may be missed.)
     pub(super) fn taking(&self, number: usize) -> Taking<'_> {
-        let round = &self.shared.loops.0[number];
+        let round = &self.loops.0[number];
         round.fetch_add(1, Ordering::SeqCst);
         Taking(round)
     }
 
-    /// Whether the queue is empty, and all requests that it held are handled.
+    /// Whether the queue is empty, and all requests that it held are handled. The order matters: a
+    /// round begins before a request is taken from the queue.
     pub(super) fn is_empty(&self) -> bool {
-        self.shared.is_empty()
+        !has_request(&self.device) && self.loops.are_idle()
     }
 
     /// Waits until the queue is empty, but for `most` at most.
     pub(super) async fn until_empty(&self, most: Duration) {
-        if !self.shared.is_empty() {
-            self.wait(most, None).await;
-        }
+        self.wait(most, || self.is_empty()).await;
     }
 
     /// Waits until all requests that were read before this call are handled, but for `most` at most.
     pub(super) async fn until_handled(&self, most: Duration) {
-        let rounds = self.shared.loops.busy();
-        if !rounds.is_empty() {
-            self.wait(most, Some(rounds)).await;
-        }
+        let rounds = self.loops.busy();
+        self.wait(most, || self.loops.are_over(&rounds)).await;
     }
 
-    /// Has the thread wait until these rounds are over; `None`: until the queue is empty.
-    async fn wait(&self, most: Duration, rounds: Option<Vec<(usize, u64)>>) {
-        let (wake, woken) = oneshot::channel();
-        {
-            let mut state = self.shared.state.lock();
-            if state.ended || !self.has_thread() {
-                return;
-            }
-            state.waiters.push(Waiter {
-                until: Instant::now() + most,
-                rounds,
-                wake,
-            });
-        }
-        self.shared.more.notify_one();
-        // An error means the end of the mount.
-        let _ = woken.await;
-    }
-
-    /// Starts the thread if it does not run. False if that fails: then there is no waiting, as if
-    /// the time were over.
-    fn has_thread(&self) -> bool {
-        let mut thread = self.thread.lock();
-        if thread.is_none() {
-            let looking = self.shared.clone();
-            *thread = std::thread::Builder::new()
-                .name("queued".into())
-                .spawn(move || looking.run())
-                .ok();
-        }
-        thread.is_some()
-    }
-}
-
-impl Shared {
-    /// The order matters: a round begins before a request is taken from the queue.
-    fn is_empty(&self) -> bool {
-        !has_request(&self.device) && self.loops.are_idle()
-    }
-
-    fn run(&self) {
-        let mut state = self.state.lock();
-        while !state.ended {
-            if state.waiters.is_empty() {
-                self.more.wait(&mut state);
-                continue;
-            }
-            self.more.wait_for(&mut state, PAUSE);
-            let mut waiters = std::mem::take(&mut state.waiters);
-            drop(state);
-            let mut ready = Vec::new();
-            for waiter in std::mem::take(&mut waiters) {
-                let ready_now = match &waiter.rounds {
-                    Some(rounds) => self.loops.are_over(rounds),
-                    None => self.is_empty(),
-                };
-                if ready_now || Instant::now() >= waiter.until {
-                    ready.push(waiter.wake);
-                } else {
-                    waiters.push(waiter);
-                }
-            }
-            // Each waiter goes on here, on this thread. Some may have given up.
-            for wake in ready {
-                let _ = wake.send(());
-            }
-            state = self.state.lock();
-            state.waiters.append(&mut waiters);
-        }
-    }
-}
-
-impl Drop for Queued {
-    fn drop(&mut self) {
-        let waiters = {
-            let mut state = self.shared.state.lock();
-            state.ended = true;
-            std::mem::take(&mut state.waiters)
-        };
-        self.shared.more.notify_all();
-        drop(waiters);
-        if let Some(thread) = self.thread.get_mut().take()
-            // A waiter that goes on, on that thread, may drop the last reference to this.
-            && thread.thread().id() != std::thread::current().id()
-        {
-            // A panic of the thread has been reported already.
-            let _ = thread.join();
+    async fn wait(&self, most: Duration, is_over: impl Fn() -> bool) {
+        let until = Instant::now() + most;
+        while !is_over() && Instant::now() < until {
+            let pause = {
+                // The caller may be an event loop.
+                let _timer = self.runtime.enter();
+                sleep(PAUSE)
+            };
+            pause.await;
         }
     }
 }

@@ -12,6 +12,7 @@ use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_rpcrdma::exec;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use tokio::sync::watch;
 
 pub(super) struct Adapter<N> {
     pub(super) fs: Arc<Fs<N>>,
@@ -25,6 +26,8 @@ pub(super) struct Adapter<N> {
     pub(super) requests: Arc<AtomicU64>,
     /// The kernel does not apply the umask (FUSE_DONT_MASK), so the file system does.
     pub(super) applies_umask: bool,
+    /// Dropped with this, when the last of the threads that serve has ended.
+    pub(super) _served: watch::Sender<()>,
 }
 
 /// When calls are sent.

@@ -2,7 +2,7 @@
 //!
 //! A process cannot die, not even of SIGKILL, before its request is answered. So the reply to a
 //! waiting request is put into a [`Table`], from which it is taken by the operation that has a
-//! result, or by a thread that answers EINTR for a caller that is being killed. The operation
+//! result, or by a task that answers EINTR for a caller that is being killed. The operation
 //! itself goes on: a change at the server is made completely or not at all, and written data is
 //! still written back. But it begins no further change ([`abandon`](nfsrdma_rpcrdma::abandon)).
 //!
@@ -18,10 +18,9 @@ use super::signals::{Caller, caller};
 use crate::locks::Interrupt;
 use nfsrdma_channel::{Header, Reply};
 use nfsrdma_rpcrdma::abandon;
-use std::io;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
+use tokio::time::sleep;
 
 /// How long a request waits before its caller is checked.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -109,10 +108,9 @@ impl Waiting {
         self.0.interrupt(unique);
     }
 
-    /// Starts the thread that checks callers. It calls `before` before a caller is let go, whose
-    /// operation goes on without it.
-    pub(super) fn watch(&self, before: impl Fn() + Send + 'static) -> io::Result<JoinHandle<()>> {
-        let table = self.0.clone();
+    /// Checks callers, and does not end. It calls `before` before a caller is let go, whose operation
+    /// goes on without it.
+    pub(super) async fn watch(self: Arc<Self>, before: impl Fn()) {
         let pace = Pace {
             patience: PATIENCE,
             period: PERIOD,
@@ -121,22 +119,14 @@ impl Waiting {
             most: MOST_LOOKS,
             most_in_haste: MOST_LOOKS * 4,
         };
-        std::thread::Builder::new()
-            .name("interrupts".into())
-            .spawn(move || {
-                table.run(&pace, |look| {
-                    let over = let_go(&caller(look.pid), look);
-                    if over {
-                        before();
-                    }
-                    over
-                });
-            })
-    }
-
-    /// Ends that thread.
-    pub(super) fn stop(&self) {
-        self.0.stop();
+        let let_go = |look: &Look| {
+            let over = let_go(&caller(look.pid), look);
+            if over {
+                before();
+            }
+            over
+        };
+        self.0.run(&pace, sleep, let_go).await;
     }
 }
 

@@ -16,10 +16,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
 
 /// A mount that is unmounted at the end of the test, even if the test fails.
 pub struct Mounted {
     session: Option<Session>,
+    _runtime: Runtime,
     fs: Arc<Fs<MemoryServer>>,
     pub server: Arc<MemoryServer>,
     pub dir: PathBuf,
@@ -57,8 +59,10 @@ pub fn mount_with(
     fs::create_dir_all(&dir).unwrap();
     let pool = Pool::new(config.pool_bytes()).unwrap();
     let fs = Fs::new(server.clone(), server.root(), pool, config);
-    let session = adapter::mount(fs.clone(), &dir, options).unwrap();
+    let runtime = Runtime::new().unwrap();
+    let session = adapter::mount(fs.clone(), &dir, options, runtime.handle()).unwrap();
     Mounted {
+        _runtime: runtime,
         session: Some(session),
         fs,
         server: server.clone(),
