@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Runs a responder, and mounts its export, in their own directory `base`. Sourced by the runners of tests/e2e,
+# Runs a responder, and mounts its export, in their own directory `base`. Sourced by the runners of
 # tests/external and tests/bench. `bin` is the directory of the programs. Everything is removed when the shell that sourced
 # this ends.
 

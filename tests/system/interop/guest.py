@@ -26,6 +26,7 @@ from suites import free_port
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
+CHECKS = HERE.parent / "checks.py"
 # The export of the guest's knfsd, and the ports of knfsd and mountd (guest/lib.sh).
 EXPORT = "/srv/export"
 NFS, MOUNTD = 20049, 20048

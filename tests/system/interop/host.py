@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from interop.guest import EXPORT, Guest, HERE, MOUNTD, NFS, ROOT
+from interop.guest import CHECKS, EXPORT, Guest, MOUNTD, NFS, ROOT
 from suites import start_responder, stop
 
 ADDRESS = "10.0.2.15"
@@ -78,7 +78,7 @@ def verbs_programs():
 
 def checks(*words, limit=600, **variables):
     """Runs checks.py on the host. Returns its output, which for `run` is also shown as it comes."""
-    command = ["python3", "-B", HERE / "checks.py", *words]
+    command = ["python3", "-B", CHECKS, *words]
     if words[0] != "run":
         return run(command, limit, env=os.environ | variables)
     with subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -176,7 +176,7 @@ class Knfsd:
     def __enter__(self):
         self.guest.__enter__()
         try:
-            self.guest.put(HERE / "checks.py")
+            self.guest.put(CHECKS)
             self.guest.run(f"link siw; {self.start}")
         except BaseException:
             self.guest.__exit__(None, None, None)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from interop import locks
-from interop.guest import EXPORT, Guest, HERE, MOUNTD, NFS
+from interop.guest import CHECKS, EXPORT, Guest, HERE, MOUNTD, NFS
 from interop.host import (Background, Capture, CaseError, Directory, Knfsd, Mount, Responder, checks, compare, expected,
                           indent, program, run)
 from suites import until
@@ -29,7 +29,7 @@ VARIANT_CHECKS = ("procedures", "sizes", "unstable", "links", "concurrent", "dir
 @pytest.mark.parametrize("link", ["siw", "rxe"])
 def test_selftest(link, guest):
     """The kernel's client mounts the kernel's server within the guest: the baseline of every check."""
-    guest.put(HERE / "checks.py")
+    guest.put(CHECKS)
     indent(guest.run(f"link {link}; knfsd_start; kernel_mount 10.0.2.15 {NFS} {MOUNTD} {EXPORT}"))
     indent(guest.run("CHECK_ENTRIES=500 python3 /job/checks.py run /mnt", 600))
     guest.run("python3 /job/checks.py leave /mnt; umount /mnt; knfsd_end", 120)
@@ -130,13 +130,6 @@ def test_knfsd_restart():
             compare("copied from the server", run(["sha256sum", back]).split()[0], wanted)
 
 
-def test_knfsd_e2e():
-    """The end-to-end suite on a mount of knfsd."""
-    with Knfsd() as server, server.mount() as mount:
-        indent(mount.said())
-        indent(run([program("nfsrdma-e2e"), "--mounted", mount.path, "--shrink", "100"], 900))
-
-
 # The ports of `nfsrdma-clients serve` in the guest: for the exported directory, and for Linux's own mount.
 CALLS_AT_SERVER, CALLS_OF_LINUX = 9101, 9102
 # Milliseconds within which ext4 in the guest may give two changes the same time: its clock ticks each 4 ms, or later if the
@@ -195,7 +188,7 @@ def test_kernel_client(options, entries):
     wanted = expected()
     with (Directory() as directory, Directory() as state, Responder(directory, state) as responder,
           Guest(host_access=True) as guest):
-        guest.put(HERE / "checks.py")
+        guest.put(CHECKS)
         mount = f"kernel_mount 10.0.2.2 {responder.port} {responder.mountport} {directory} {options}"
         indent(guest.run(f"link siw; {mount}"))
         indent(guest.run("CHECK_ENTRIES=500 python3 /job/checks.py run /mnt", 400))
@@ -252,7 +245,7 @@ def wire(capture, name):
 
 def test_wire_kernel(guest):
     """Captured within the guest: the kernel's client and server over siw, decoded by our codecs and by tshark."""
-    guest.put(HERE / "checks.py")
+    guest.put(CHECKS)
     guest.run(f"""link siw; knfsd_start; export CHECK_ENTRIES=50
         tcpdump -i lo -s 0 -B 32768 -U -Z root -w /job/wire.pcap tcp port {NFS} >/dev/null 2>/job/tcpdump.log &
         until grep -q 'listening on' /job/tcpdump.log; do sleep 0.1; done
@@ -284,7 +277,7 @@ def test_wire_responder():
     """Captured on the host's loopback: the guest's kernel client and our responder."""
     with (Directory() as directory, Directory() as state, Directory() as captures,
           Responder(directory, state) as responder, Guest(host_access=True) as guest):
-        guest.put(HERE / "checks.py")
+        guest.put(CHECKS)
         mount = f"kernel_mount 10.0.2.2 {responder.port} {responder.mountport} {directory}"
         with Capture(captures / "wire.pcap", responder.port):
             guest.run(f"""link siw; export CHECK_ENTRIES=30; {mount} wsize=8192,rsize=8192

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a mounted NFSv3 export must do, whoever serves and whoever mounts it. Runs on the host and in the guest.
+"""What a mounted NFSv3 export must do, whoever serves and whoever mounts it. Runs on the host and in the guest of interop.
 
     checks.py run DIR [NAME...]      the checks (all, or those named) in a fresh directory below DIR
     checks.py leave DIR              writes the data set and leaves it there
@@ -8,11 +8,14 @@
     checks.py listing DIR            lists DIR/many and compares
     checks.py list                   names of the checks
 
+CHECK_ENTRIES, CHECK_BIG_MIB: sizes. CHECK_DROP=0 leaves the caches of the machine alone, where other tests count calls.
+
 Exit status 0 when everything holds. Standard library only.
 """
 
 import errno
 import hashlib
+import mmap
 import os
 import random
 import stat
@@ -27,6 +30,7 @@ SIZES = sorted({0, 1, 2, 3, 5, 4096 * 7 + 1, 3 * MIB + 7} | {
 ENTRIES = int(os.environ.get("CHECK_ENTRIES", "20000"))
 # Longer than what is read ahead or written at once. In total, an emulated guest takes a second for each MiB.
 BIG = int(os.environ.get("CHECK_BIG_MIB", "16")) * MIB
+DROP = os.environ.get("CHECK_DROP", "1") == "1" and os.geteuid() == 0
 
 
 def blob(size, seed):
@@ -71,6 +75,8 @@ def read_file(path):
 
 
 def drop_caches():
+    if not DROP:
+        return
     os.sync()
     with open("/proc/sys/vm/drop_caches", "w") as file:
         file.write("3\n")
@@ -142,7 +148,7 @@ def sizes(top):
         with open(path, "ab", buffering=0) as file:
             file.write(b"tail")
         data += b"tail"
-    drop_caches_if_root()
+    drop_caches()
     for size in SIZES:
         data = bytearray(blob(size, size))
         if size > 8:
@@ -153,16 +159,11 @@ def sizes(top):
              f"contents of the file of {size}")
 
 
-def drop_caches_if_root():
-    if os.geteuid() == 0:
-        drop_caches()
-
-
 def big(top):
     """One large file by checksum, then random reads of it."""
     data = blob(BIG, "big")
     write_file(f"{top}/big", data)
-    drop_caches_if_root()
+    drop_caches()
     same(hashlib.sha256(read_file(f"{top}/big")).hexdigest(), hashlib.sha256(data).hexdigest(), "large file")
     draw = random.Random(7)
     with open(f"{top}/big", "rb", buffering=0) as file:
@@ -191,7 +192,7 @@ def unstable(top):
             os.pwrite(file.fileno(), b"patched", at)
             data[at:at + 7] = b"patched"
         os.fdatasync(file.fileno())
-    drop_caches_if_root()
+    drop_caches()
     same(read_file(f"{top}/unstable"), bytes(data), "after COMMIT")
 
 
@@ -210,7 +211,7 @@ def links(top):
     for size in (1, 2, 3, 4, 59, 60, 255, 700, 900, 1000, 1023, 1024, 1025, 2000, 3001, 4000, 4095):
         target = ("long/" * 1000)[:size]
         os.symlink(target, f"{top}/{size}")
-    drop_caches_if_root()
+    drop_caches()
     for name in os.listdir(top):
         target = ("long/" * 1000)[:int(name)]
         same(os.readlink(f"{top}/{name}"), target, f"link of {name}")
@@ -228,11 +229,11 @@ def fill(top):
 
 def listing(top):
     """A large directory lists completely and once, names alone and with attributes."""
-    drop_caches_if_root()
+    drop_caches()
     listed = os.listdir(f"{top}/many")
     same(len(listed), ENTRIES, "entries listed")
     same(set(listed) == names(), True, "names listed")
-    drop_caches_if_root()
+    drop_caches()
     count = 0
     for entry in os.scandir(f"{top}/many"):
         count += 1
@@ -268,39 +269,266 @@ def tree(top):
             os.rmdir(f"{where}/{name}")
 
 
-def concurrent(top):
-    """Several threads write and read their own files at once (credits, out-of-order replies)."""
+def refusals(top):
+    """Each refusal has its own errno, and what was refused has not been done in part."""
+    file, full, gone = f"{top}/file", f"{top}/full", f"{top}/gone"
+    write_file(file, b"x")
+    os.makedirs(f"{full}/inner")
+    for code, call, *arguments in (
+        (errno.ENOTDIR, os.rmdir, file),
+        (errno.EISDIR, os.unlink, full),
+        (errno.EISDIR, os.open, full, os.O_WRONLY),
+        (errno.EEXIST, os.mkdir, file),
+        (errno.EEXIST, os.symlink, "x", file),
+        (errno.EINVAL, os.rename, full, f"{full}/inside"),
+        (errno.ENOTDIR, os.rename, full, file),
+        (errno.EISDIR, os.rename, file, full),
+        (errno.ENOENT, os.stat, gone),
+    ):
+        refused(code, f"{call.__name__} of {arguments}", call, *arguments)
+    # The name that was not there is there once it has been made, and gone again once it has been removed.
+    write_file(gone, b"now")
+    same(read_file(gone), b"now", "a name that was not there before")
+    os.unlink(gone)
+    refused(errno.ENOENT, "the name that was removed", os.stat, gone)
+    same((sorted(os.listdir(top)), os.listdir(full), read_file(file)), (["file", "full"], ["inner"], b"x"), "what is left")
+
+
+def renames(top):
+    """A rename replaces, moves whole directories, and keeps what is open."""
+    a, b = f"{top}/a", f"{top}/b"
+    write_file(a, b"a")
+    write_file(b, b"b")
+    with open(a, "ab", buffering=0) as file:
+        os.rename(a, b)
+        refused(errno.ENOENT, "the old name", os.stat, a)
+        file.write(b" and more")
+    same(read_file(b), b"a and more", "written through a file that was renamed while open")
+    os.link(b, a)
+    os.rename(a, b)
+    same(sorted(os.listdir(top)), ["a", "b"], "a rename of one name of a file to another does nothing")
+    os.makedirs(f"{top}/one/two")
+    os.mkdir(f"{top}/empty")
+    os.rename(b, f"{top}/one/two/file")
+    os.rename(f"{top}/one/two", f"{top}/empty")
+    same((os.listdir(f"{top}/one"), read_file(f"{top}/empty/file")), ([], b"a and more"), "a directory over an empty one")
+    refused(errno.ENOTEMPTY, "over a full directory", os.rename, f"{top}/one", f"{top}/empty")
+
+
+def model(top):
+    """Random reads, writes, truncations and closes of one file agree with bytes in memory."""
+    draw, path, most = random.Random(5), f"{top}/model", 2 * MIB
+    wanted, file = bytearray(), os.open(path, os.O_CREAT | os.O_RDWR)
+    for step in range(150):
+        at, size = draw.randrange(most), draw.choice((64, 5_000, 70_000, 400_000))
+        kind = draw.randrange(10)
+        if kind < 4:
+            data = draw.randbytes(draw.randrange(1, size))
+            wanted.extend(bytes(max(0, at - len(wanted))))
+            wanted[at:at + len(data)] = data
+            while data:
+                written = os.pwrite(file, data, at)
+                at, data = at + written, data[written:]
+        elif kind < 8:
+            same(os.pread(file, size, at), bytes(wanted[at:at + size]), f"step {step}: {size} bytes at {at}")
+        elif kind == 8:
+            os.ftruncate(file, at)
+            wanted[at:] = bytes(max(0, at - len(wanted)))
+        else:
+            os.close(file)
+            file = os.open(path, os.O_RDWR)
+        same(os.fstat(file).st_size, len(wanted), f"step {step}: size")
+    os.close(file)
+    same(read_file(path), bytes(wanted), "at the end")
+
+
+def appends(top):
+    """Two descriptors that append lose nothing of each other."""
+    wanted = b""
+    with open(f"{top}/log", "ab", buffering=0) as one, open(f"{top}/log", "ab", buffering=0) as other:
+        for number in range(60):
+            line = b"line %d %s\n" % (number, b"x" * (number * 7 % 200))
+            (one if number % 3 else other).write(line)
+            wanted += line
+    same(read_file(f"{top}/log"), wanted, "appended by turns")
+
+
+def direct(top):
+    """O_DIRECT and what is cached see each other's data."""
+    path, wanted = f"{top}/direct", bytearray(blob(MIB, "direct"))
+    write_file(path, wanted)
+    cached, past = os.open(path, os.O_RDWR), os.open(path, os.O_RDWR | os.O_DIRECT)
+
+    def whole():
+        with mmap.mmap(-1, MIB) as aligned:
+            same(os.preadv(past, [aligned], 0), MIB, "length of a direct read")
+            return aligned[:]
+
+    same(whole(), bytes(wanted), "direct read")
+    with mmap.mmap(-1, 8192) as aligned:
+        aligned[:] = b"d" * 8192
+        os.pread(cached, 8192, 4096)
+        os.pwritev(past, [aligned], 4096)
+    wanted[4096:12288] = b"d" * 8192
+    same(os.pread(cached, 20_000, 0), bytes(wanted[:20_000]), "cached read after a direct write")
+    os.pwrite(cached, b"c" * 5000, 500_000)
+    wanted[500_000:505_000] = b"c" * 5000
+    same(whole(), bytes(wanted), "direct read of what was not written back")
+    os.close(cached)
+    os.close(past)
+    same(read_file(path), bytes(wanted), "direct")
+
+
+def mapped(top):
+    """What is stored in a shared mapping reaches the file, and what is stored in a private one does not."""
+    path, wanted = f"{top}/mapped", bytearray(blob(300_001, "mapped"))
+    write_file(path, wanted)
+    with open(path, "r+b", buffering=0) as file:
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as private:
+            private[10:20] = bytes(10)
+        same(read_file(path), bytes(wanted), "after a store to a private mapping")
+        with mmap.mmap(file.fileno(), 0) as shared:
+            same(shared[:], bytes(wanted), "the mapping")
+            for at in (0, 4094, 123_456, 300_000 - 8):
+                shared[at:at + 9] = wanted[at:at + 9] = b"by memory"
+            shared.flush()
+        os.fsync(file.fileno())
+    same(read_file(path), bytes(wanted), "after msync")
+
+
+def threads(count, work):
+    """Calls `work(number)` in this many threads."""
     failures = []
 
-    def work(number):
+    def tried(number):
         try:
-            for turn in range(6):
-                data = blob(700_000 + number * 13 + turn, (number, turn).__repr__())
-                write_file(f"{top}/{number}", data)
-                same(read_file(f"{top}/{number}"), data, f"thread {number} turn {turn}")
-                os.rename(f"{top}/{number}", f"{top}/{number}.old")
+            work(number)
         except Exception as error:  # noqa: BLE001 -- reported by the caller's thread
             failures.append(f"{type(error).__name__}: {error}")
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
+    running = [threading.Thread(target=tried, args=(number,)) for number in range(count)]
+    for thread in running:
         thread.start()
-    for thread in threads:
+    for thread in running:
         thread.join()
-    same(failures, [], "concurrent work")
+    same(failures, [], "in the threads")
+
+
+def exclusive(top):
+    """Of several exclusive creates of a name one succeeds."""
+    won = []
+
+    def create(_):
+        for turn in range(12):
+            try:
+                os.close(os.open(f"{top}/{turn}", os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            except FileExistsError:
+                continue
+            won.append(turn)
+
+    threads(4, create)
+    same(sorted(won), list(range(12)), "winners")
+
+
+def churn(top):
+    """Threads make, rename, list and remove names in one directory."""
+
+    def work(number):
+        for turn in range(12):
+            a, b, directory = (f"{top}/{kind}-{number}-{turn}" for kind in "abd")
+            write_file(a, f"{number} {turn}".encode())
+            os.rename(a, b)
+            refused(errno.ENOENT, "a renamed name", os.stat, a)
+            same(read_file(b), f"{number} {turn}".encode(), "a renamed file")
+            os.mkdir(directory)
+            os.rename(b, f"{directory}/inside")
+            os.listdir(top)
+            os.unlink(f"{directory}/inside")
+            os.rmdir(directory)
+
+    threads(5, work)
+    same(os.listdir(top), [], "entries left")
+
+
+def concurrent(top):
+    """Several threads write and read their own files at once (credits, out-of-order replies)."""
+
+    def work(number):
+        for turn in range(6):
+            data = blob(700_000 + number * 13 + turn, (number, turn).__repr__())
+            write_file(f"{top}/{number}", data)
+            same(read_file(f"{top}/{number}"), data, f"thread {number} turn {turn}")
+            os.rename(f"{top}/{number}", f"{top}/{number}.old")
+
+    threads(8, work)
+
+
+def parts(top):
+    """Threads write parts of one file, while others read it: they see what is written, or zeros, or the end."""
+    part, path = 200_001, f"{top}/parts"
+    data = [blob(part, number) for number in range(4)]
+    write_file(path, b"")
+
+    def work(number):
+        file = os.open(path, os.O_RDWR)
+        draw = random.Random(number)
+        if number < 4:
+            for at in range(0, part, 33_333):
+                os.pwrite(file, data[number][at:at + 33_333], number * part + at)
+        else:
+            for _ in range(20):
+                of, at = draw.randrange(4), draw.randrange(part - 5000)
+                got, wanted = os.pread(file, 5000, of * part + at), data[of][at:at + 5000]
+                wrong = [byte for byte, other in zip(got, wanted) if byte not in (0, other)]
+                same(wrong, [], f"what nobody has written at {at} of part {of}")
+        os.close(file)
+
+    threads(7, work)
+    same(read_file(path), b"".join(data), "all parts")
+
+
+def shrinking(top):
+    """A directory that is emptied while it is listed shows each name once, and later listings what has changed."""
+    for number in range(250):
+        write_file(f"{top}/{number}", b"")
+    seen = []
+    with os.scandir(top) as entries:
+        for entry in entries:
+            seen.append(entry.name)
+            if int(entry.name) % 2:
+                os.unlink(entry.path)
+    same(sorted(map(int, seen)), list(range(250)), "names listed meanwhile")
+    same(sorted(map(int, os.listdir(top))), list(range(0, 250, 2)), "names that are left")
+    write_file(f"{top}/one", b"")
+    same(len(os.listdir(top)), 126, "names with one made after a listing")
 
 
 def unlinked(top):
-    """An open file stays readable after its last name was removed (silly rename)."""
-    write_file(f"{top}/open", b"still here")
-    with open(f"{top}/open", "rb", buffering=0) as file:
-        os.unlink(f"{top}/open")
-        refused(errno.ENOENT, "the unlinked name", os.stat, f"{top}/open")
-        same(os.pread(file.fileno(), 100, 0), b"still here", "read after unlink")
+    """An open file stays readable and writable after its last name was removed or replaced (silly rename)."""
+    for replaced in (False, True):
+        path = f"{top}/open"
+        write_file(path, b"still here")
+        with open(path, "r+b", buffering=0) as file:
+            if replaced:
+                write_file(f"{top}/other", b"other")
+                os.rename(f"{top}/other", path)
+                same(read_file(path), b"other", "what replaced it")
+            else:
+                os.unlink(path)
+                refused(errno.ENOENT, "the unlinked name", os.stat, path)
+            same(os.pread(file.fileno(), 100, 0), b"still here", "read after unlink")
+            os.pwrite(file.fileno(), b"and now", 6)
+            os.fsync(file.fileno())
+            same(os.pread(file.fileno(), 100, 0), b"still and now", "written after unlink")
+            same(os.fstat(file.fileno()).st_size, 13, "its size")
+            write_file(path, b"new")
+            same(read_file(path), b"new", "a new file of the name")
+        os.unlink(path)
     same([name for name in os.listdir(top) if not name.startswith(".nfs")], [], "nothing left by its own name")
 
 
-CHECKS = (procedures, sizes, big, sparse, unstable, synchronous, links, tree, concurrent, unlinked, directory)
+CHECKS = (procedures, refusals, renames, sizes, big, sparse, model, unstable, synchronous, appends, direct, mapped, links, tree,
+          concurrent, parts, exclusive, churn, unlinked, shrinking, directory)  # fmt: skip
 
 
 def run(top, names):
