@@ -13,7 +13,7 @@
 //! * [`Notifier`] tells the kernel which of its caches to drop, and [`WaitingNotifier`] does so where
 //!   that waits for requests that this process has to answer.
 //! * [`Channel`] is the mount. It uses `fuser`, to mount, answer INIT and unmount; only [`mount`]
-//!   uses that crate. [`Channel::serve`] starts the threads that read requests, each from a
+//!   uses that crate. [`Channel::serve_loops`] starts the threads that read requests, each from a
 //!   descriptor of its own (FUSE_DEV_IOC_CLONE).
 //!
 //! An object has two numbers. The *node id* names it between the kernel and the file system; the

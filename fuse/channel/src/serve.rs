@@ -1,5 +1,5 @@
-//! Threads that read requests and hand them over: readers that block ([`Channel::serve`]), or event
-//! loops of the caller's, which wait for other things too ([`Channel::serve_loops`]).
+//! Threads that read requests and hand them over: event loops of the caller's, which wait for other
+//! things too ([`Channel::serve_loops`]).
 //!
 //! Each reader has a descriptor of its own, where the kernel can clone it (FUSE_DEV_IOC_CLONE), and
 //! a buffer that is large enough for the largest WRITE. A request is decoded, checked against the
@@ -64,7 +64,7 @@ const LEAST: usize = 128 << 10;
 pub enum ReadResult {
     /// A request was handed over.
     Handled,
-    /// There is no request. Only where reading does not block.
+    /// There is no request.
     Empty,
     /// The mount is gone.
     Ended,
@@ -142,21 +142,6 @@ impl Reader {
 }
 
 impl Channel {
-    /// Starts `threads` threads that read requests, each with a device of its own.
-    pub fn serve(self, threads: usize, handler: Arc<impl Handler>) -> io::Result<Serving> {
-        let mut devices = vec![self.device().clone()];
-        for _ in 1..threads {
-            devices.push(self.one_more_device()?);
-        }
-        let readers = devices.into_iter().map(|device| self.reader(device));
-        let readers: Vec<_> = readers.collect();
-        self.start("fuse", readers, move |mut reader| {
-            let mut landing = Landing::default();
-            while reader.read(&*handler, &mut landing)? != ReadResult::Ended {}
-            Ok(())
-        })
-    }
-
     /// Starts as many threads as there are `loops`, each of which runs one with a reader that
     /// does not block, until the mount's end.
     pub fn serve_loops<L>(self, loops: Vec<L>) -> io::Result<Serving>
@@ -168,10 +153,17 @@ impl Channel {
             // Not the device of the mount itself: others may have its open file description.
             let device = self.one_more_device()?;
             device.set_nonblocking()?;
-            let reader = self.reader(device);
-            parts.push((reader, body));
+            parts.push((self.reader(device), body));
         }
-        self.start("worker", parts, |(reader, body)| body(reader))
+        let mut serving = Serving {
+            channel: self,
+            threads: Vec::new(),
+        };
+        for (number, (reader, body)) in parts.into_iter().enumerate() {
+            let thread = Builder::new().name(format!("worker-{number}"));
+            serving.threads.push(thread.spawn(move || body(reader))?);
+        }
+        Ok(serving)
     }
 
     /// A device of its own for one more reader. Where devices cannot be cloned (qemu's emulation of
@@ -187,26 +179,6 @@ impl Channel {
     fn reader(&self, device: Arc<Device>) -> Reader {
         let size = (self.features().max_write as usize).max(LEAST) + ROOM;
         Reader::new(device, vec![0; size.max(MIN_READ_BUFFER)], self.users)
-    }
-
-    fn start<P: Send + 'static>(
-        self,
-        name: &str,
-        parts: Vec<P>,
-        body: impl FnOnce(P) -> io::Result<()> + Clone + Send + 'static,
-    ) -> io::Result<Serving> {
-        let mut serving = Serving {
-            channel: self,
-            threads: Vec::new(),
-        };
-        for (number, part) in parts.into_iter().enumerate() {
-            let body = body.clone();
-            let thread = Builder::new()
-                .name(format!("{name}-{number}"))
-                .spawn(move || body(part))?;
-            serving.threads.push(thread);
-        }
-        Ok(serving)
     }
 }
 

@@ -1,18 +1,19 @@
 //! Mounts a file system in memory, to measure what FUSE allows. `ceiling DIR [DATA [SPARE_MIB]]`
 //! serves it until it is unmounted. It begins empty, or with a copy of the directory DATA.
 //!
-//! It has the session, the threads and the negotiated flags of `nfsrdma`, but no cache, no network
+//! It has the negotiated flags of `nfsrdma`, but no cache, no network
 //! and no futures. A read is answered by one writev(2) from the memory of the file, and a write is
 //! one copy into it. All of this memory is touched before the mount (SPARE_MIB of it for data that
 //! will be written), so that the clearing of new memory is not measured.
 
 use nfsrdma_channel::abi::fopen;
 use nfsrdma_channel::{
-    Attr, Directory, DirectoryPlus, Entry, Handler, Header, Operation, Reply, Request, SetAttr,
-    Statfs, TimeOrNow, WriteIn,
+    Attr, Directory, DirectoryPlus, Entry, Handler, Header, Landing, Operation, ReadResult, Reader,
+    Reply, Request, SetAttr, Statfs, TimeOrNow, WriteIn,
 };
 use nfsrdma_fs::adapter::{self, FuseOptions};
 use parking_lot::{Mutex, RwLock};
+use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -370,6 +371,20 @@ impl Memory {
     }
 }
 
+/// Answers requests until the mount is gone.
+fn read_all(mut reader: Reader, memory: &Memory) -> io::Result<()> {
+    let mut landing = Landing::default();
+    loop {
+        match reader.read(memory, &mut landing)? {
+            ReadResult::Handled => {}
+            ReadResult::Empty => {
+                poll(&mut [PollFd::new(&reader, PollFlags::IN)], None)?;
+            }
+            ReadResult::Ended => return Ok(()),
+        }
+    }
+}
+
 fn main() -> anyhow::Result<()> {
     let mut words = std::env::args().skip(1);
     let Some(dir) = words.next().map(PathBuf::from) else {
@@ -384,12 +399,18 @@ fn main() -> anyhow::Result<()> {
             .map_err(|_| io::Error::other("no root"))?;
         memory.fill(&root, data.as_ref())?;
     }
-    let session = adapter::mount_other(Arc::new(memory), &dir, &FuseOptions::default())?;
+    let memory = Arc::new(memory);
+    let reader = || {
+        let memory = memory.clone();
+        move |reader| read_all(reader, &memory)
+    };
+    let channel = adapter::channel(&dir, &FuseOptions::default(), 0)?;
+    let serving = channel.serve_loops(vec![reader(), reader()])?;
     let device = std::fs::metadata(&dir)?.dev();
     let device = format!("{}:{}", libc::major(device), libc::minor(device));
     if let Err(error) = adapter::set_read_ahead(&device, 4096) {
         eprintln!("the kernel's read-ahead stays as it is: {error}");
     }
-    session.join()?;
+    serving.join()?;
     Ok(())
 }

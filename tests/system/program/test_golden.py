@@ -37,7 +37,7 @@ actimeo=x|lookupcache=some|lookupcache=|rdirplus=x|write=soon|nconnect=0|nconnec
 sec=krb5|sec=krb5i|sec=krb5p|sec=none|sec=x|sec=|sec=sys:x|sec=krb5:krb5i|xprtsec=tls|xprtsec=mtls|xprtsec=x|cert_serial=1
 privkey_serial=1|context=|fscontext=|permissions=|permissions=all|transport=tcp|transport=|write_chunk=x|inline=1500
 inline=1|inline=1M|credits=0|credits=5000|credits=x|fpdu=1|fpdu=x|cache=1K|cache=2T|cache=x|dirty=1|dirty=x|readahead=2G
-readahead=x|threads=0|threads=65|threads=x|metrics=0|metrics=x|metrics=unix:x|metrics=70000|allow_other=1|frobnicate|rszie=1
+readahead=x|workers=0|workers=17|workers=x|metrics=0|metrics=x|metrics=unix:x|metrics=70000|allow_other=1|frobnicate|rszie=1
 sotf|RO|Rsize=1|nocrcs|acregmim=1|retires=2|bind|ro, soft| ro|ro ,soft|hard,soft|soft,softerr|bg,fg|rsize=4096,rsize=8192
 ac,noac|noac,acregmax=60|cto,nocto|crc,nocrc|actimeo=5,acdirmin=6|rdirplus,nordirplus|proto=rdma,proto=rdma6|intr,nointr
 resvport,noresvport|acregmin=9,acregmax=8|acdirmin=9,acdirmax=8|dirty=64M,cache=32M|permissions=kernel,permissions=server

@@ -65,32 +65,21 @@ def test_who_checks():
                 expect(nfsrdma("mount", server.spec, server.mnt, "-o", f"remount,permissions={other}"), 1)
 
 
-@effect("threads")
-def test_reader_threads():
-    seen = {}
-    with Server() as server:
-        for number in (1, 7):
-            with mount(server, f"threads={number}") as said:
-                # Each reader has a descriptor of /dev/fuse of its own.
-                seen[number] = links_of(said["pid"]).count("/dev/fuse")
-    assert seen[7] - seen[1] == 6, seen
-
-
-@effect("workers")
+@effect("workers", "threads")
 def test_event_loops():
     with Server() as server:
         (server.export / "a").write_bytes(b"x" * 100_000)
         for words, workers, links in (
-            ("workers=0", 0, 1),
             ("workers=1", 1, 1),
             ("workers=3", 3, 3),
             ("workers=6", 6, 4),
             ("workers=2,nconnect=5", 2, 5),
+            # What lines of fstab for older releases have.
+            ("workers=1,threads=64", 1, 1),
         ):
             with mount(server, words) as said:
                 names = of_threads(said["pid"], "comm")
                 assert sum(name.startswith("worker-") for name in names) == workers, (words, names)
-                assert any(name.startswith("fuse-") for name in names) == (workers == 0), (words, names)
                 options = said["options"].split(",")
                 assert f"workers={workers}" in options and f"nconnect={links}" in options, (words, options)
                 # The first one exists before the mount does; the others follow.
@@ -100,7 +89,8 @@ def test_event_loops():
                 )
                 assert (server.mnt / "a").read_bytes() == b"x" * 100_000
                 (server.mnt / f"b-{workers}").write_bytes(os.urandom(3 << 20))
-        expect(server.mount("workers=17"), 1, "'workers=17' is not allowed")
+        for words in ("workers=0", "workers=17"):
+            expect(server.mount(words), 1, f"'{words}' is not allowed: workers takes a number from 1 to 16")
 
 
 @effect("metrics")

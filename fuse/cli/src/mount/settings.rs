@@ -3,7 +3,7 @@
 use crate::mount::fuse_mount::{allow_other, permissions};
 use crate::options::mount_source::MountSource;
 use crate::options::show::Negotiated;
-use crate::options::{LocalLock, MAX_IO, Options, Permissions, Recovery, cpus};
+use crate::options::{LocalLock, MAX_IO, Options, Permissions, Recovery};
 use nfsrdma_fs::adapter::{Access, FuseOptions};
 use nfsrdma_fs::fs::{self, FsConfig};
 use nfsrdma_nfs3::Nfs3Client;
@@ -96,7 +96,6 @@ pub(crate) fn fuse(spec: &MountSource, options: &Options, local_lock: LocalLock)
         },
         // Waking a thread on an idle CPU costs more than a call, so there are few workers.
         workers: options.workers(),
-        threads: options.threads.unwrap_or(cpus().clamp(1, 4)),
         kernel_checks: permissions(options) == Permissions::Kernel,
         posix_locks: matches!(local_lock, LocalLock::None | LocalLock::Flock),
         flock_locks: matches!(local_lock, LocalLock::None | LocalLock::Posix),

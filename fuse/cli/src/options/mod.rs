@@ -173,8 +173,6 @@ pub struct Options {
     pub dirty: Option<u64>,
     /// The number of event loops; `None` chooses by the number of CPUs.
     pub workers: Option<usize>,
-    /// FUSE reader threads in place of event loops; `None` chooses by the number of CPUs.
-    pub threads: Option<usize>,
     /// Where Prometheus metrics are served.
     pub metrics: Option<MetricsAt>,
     /// Whether other users may use the mount; `None` permits it if root mounts.
@@ -232,7 +230,6 @@ impl Default for Options {
             cache: 256 << 20,
             dirty: None,
             workers: None,
-            threads: None,
             metrics: None,
             allow_other: None,
             permissions: None,
@@ -298,19 +295,14 @@ impl OptionError {
 }
 
 impl Options {
-    /// The number of event loops: by default one for each CPU, up to four. 0 means that threads
-    /// read the requests and other threads receive the replies.
+    /// The number of event loops: by default one for each CPU, up to four.
     pub fn workers(&self) -> usize {
-        match (self.workers, self.threads) {
-            (Some(workers), _) => workers,
-            (None, Some(_)) => 0,
-            (None, None) => cpus().min(4),
-        }
+        self.workers.unwrap_or(cpus().min(4))
     }
 
     /// The number of connections to the server.
     pub fn connections(&self) -> u32 {
-        let one_each = self.workers().clamp(1, 4) as u32;
+        let one_each = self.workers().min(4) as u32;
         self.nconnect.unwrap_or(one_each)
     }
 

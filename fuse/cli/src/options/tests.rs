@@ -198,7 +198,6 @@ const SETTINGS: &[(&str, Change)] = &[
     ("dirty=8M", |o| o.dirty = Some(8 << 20)),
     ("readahead=0", |o| o.fs.readahead_bytes = 0),
     ("workers=3", |o| o.workers = Some(3)),
-    ("threads=2", |o| o.threads = Some(2)),
     ("metrics=9100", |o| {
         o.metrics = Some(MetricsAt::Tcp(([127, 0, 0, 1], 9100).into()))
     }),
@@ -437,7 +436,7 @@ fn values_are_checked_by_name() {
         "proto=ib",
         "cache=1K",
         "workers=17",
-        "threads=0",
+        "workers=0",
         "mounthost=",
         "mountproto=quic",
         "acregmin=1h",

@@ -28,7 +28,7 @@ impl<N: Nfs3> Adapter<N> {
         let revalidate = handle.is_some();
         if let Some(known) = known(&self.fs, node, revalidate) {
             reply_attributes(reply, known);
-            return self.send_deferred();
+            return;
         }
         let (fs, cred) = (self.fs.clone(), credentials::user_of(request));
         let reply = self.waiting.hold(request, reply);
@@ -86,7 +86,7 @@ impl<N: Nfs3> Adapter<N> {
         let cred = self.cred(request, node);
         if let Some(known) = self.fs.access_cached(&cred, node, mask) {
             reply_with(reply, known, reply_ok);
-            return self.send_deferred();
+            return;
         }
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);

@@ -59,7 +59,7 @@ impl<N: Nfs3> Adapter<N> {
         }
         if let Some(data) = self.fs.read_cached(handle, offset, size, flags) {
             reply_data(reply, data);
-            return self.send_deferred();
+            return;
         }
         let fs = self.fs.clone();
         let under_way = self.fs.kernel_read(handle, range.clone());
@@ -93,7 +93,7 @@ impl<N: Nfs3> Adapter<N> {
         let writer = clears.then(|| self.cred(request, request.nodeid));
         if !clears && let Some(result) = self.fs.write_cached(handle, offset, data, flags) {
             reply_with(reply, result, Reply::written);
-            return self.send_deferred();
+            return;
         }
         // A write that waits for memory must not hold one of the last buffers.
         let copy = !OpenFile::is_direct(flags) && self.fs.is_short_of_buffers();
@@ -139,7 +139,7 @@ impl<N: Nfs3> Adapter<N> {
             && let Some(result) = self.fs.write_mapped_cached(handle, offset, data)
         {
             reply_with(reply, result, Reply::written);
-            return self.send_deferred();
+            return;
         }
         let fs = self.fs.clone();
         let data = data.keep(fs.is_short_of_buffers());
@@ -155,7 +155,7 @@ impl<N: Nfs3> Adapter<N> {
         let locked = releasing.is_some();
         if !locked && let Some(result) = self.fs.flush_cached(handle) {
             reply_with(reply, result, reply_ok);
-            return self.send_deferred();
+            return;
         }
         let (fs, pid) = (self.fs.clone(), request.pid());
         let reply = self.waiting.hold(request, reply);

@@ -67,7 +67,7 @@ impl<N: Nfs3> Adapter<N> {
         self.fs.listing_without_attributes(handle);
         if let Some(known) = self.fs.readdir_cached(handle, offset) {
             reply_with(reply, known, tell);
-            return self.send_deferred();
+            return;
         }
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
@@ -87,7 +87,7 @@ impl<N: Nfs3> Adapter<N> {
             reply_with(reply, known, |reply, listing| {
                 reply_plus(&self.fs, reply, size, &listing)
             });
-            return self.send_deferred();
+            return;
         }
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
@@ -101,12 +101,10 @@ impl<N: Nfs3> Adapter<N> {
 
     pub(super) fn releasedir(&self, handle: u64, reply: Reply) {
         reply_with(reply, self.fs.releasedir(handle), reply_ok);
-        self.send_deferred();
     }
 
     pub(super) fn fsyncdir(&self, handle: u64, reply: Reply) {
         reply_with(reply, self.fs.fsyncdir(handle), reply_ok);
-        self.send_deferred();
     }
 }
 

@@ -34,7 +34,6 @@ impl<N: Nfs3> Handler for Adapter<N> {
     fn forget(&self, node: u64, count: u64) {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.fs.forget(node, count);
-        self.send_deferred();
     }
 
     fn interrupt(&self, unique: u64) {

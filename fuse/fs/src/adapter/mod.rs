@@ -2,8 +2,7 @@
 //! requests into operations of the file system, by way of [`nfsrdma_channel`].
 //!
 //! [`mount`] and [`serve`] negotiate INIT and start what a mount needs: the workers, which are
-//! event loops that read requests and poll the connections to the server (with `workers=0`, threads
-//! that block in read(2)); and tasks of tokio that send notifications to the kernel (`invalidate`), look
+//! event loops that read requests and poll the connections to the server; and tasks of tokio that send notifications to the kernel (`invalidate`), look
 //! after killed callers (`waiting`), and call [`Fs::tick`] each second. `dispatch` hands each
 //! request to the file for its group of operations. A request that memory can answer is answered on
 //! the thread that read it; for any other the reply is kept in `waiting`, and the operation becomes
@@ -49,11 +48,11 @@ use crate::fs::Fs;
 use credentials::Credentials;
 use invalidate::Notifiers;
 use nfsrdma_channel::abi::init;
-use nfsrdma_channel::{Channel, Handler, MountOptions, Serving, Users, Wanted};
+use nfsrdma_channel::{Channel, MountOptions, Serving, Users, Wanted};
 use nfsrdma_nfs3::Nfs3;
 use parking_lot::Mutex;
 use queued::Queued;
-use state::{Adapter, Sending};
+use state::Adapter;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -87,11 +86,9 @@ pub struct FuseOptions {
     /// Shown after `fuse.` as the type.
     pub subtype: String,
     pub access: Access,
-    /// Event loops that read requests and poll the connections, each with a cloned descriptor;
-    /// 0 has `threads` read requests, and a thread for each connection.
+    /// Event loops that read requests and poll the connections, each with a cloned descriptor; at
+    /// least 1.
     pub workers: usize,
-    /// Threads that read requests where there are no workers, each with a cloned descriptor.
-    pub threads: usize,
     /// Requests the kernel may have in flight in the background (read-ahead, direct I/O).
     pub max_background: u16,
     /// Largest WRITE request of the kernel, in bytes.
@@ -113,7 +110,6 @@ impl Default for FuseOptions {
             subtype: "nfsrdma".into(),
             access: Access::Owner,
             workers: 2,
-            threads: 2,
             max_background: 64,
             max_write: 1 << 20,
             kernel_checks: false,
@@ -143,32 +139,17 @@ pub fn mount<N: Nfs3>(
     runtime: &Handle,
 ) -> io::Result<Session> {
     let dir = dir.canonicalize()?;
-    let channel = Channel::mount(
-        &dir,
-        &mount_options(options),
-        users(options),
-        wanted(options, acl_flags(&fs, options) | page_flags(&fs)),
-    )?;
-    start(fs, channel, OwnMount::on(&dir), options, (false, runtime))
+    let channel = channel(&dir, options, acl_flags(&fs, options) | page_flags(&fs))?;
+    start(fs, channel, OwnMount::on(&dir), options, runtime)
 }
 
-/// Mounts another file system with the same flags, threads and options: to tell what FUSE
-/// costs from what this one does.
-pub fn mount_other(
-    handler: Arc<impl Handler>,
-    dir: &Path,
-    options: &FuseOptions,
-) -> io::Result<Serving> {
-    let channel = Channel::mount(
-        dir,
-        &mount_options(options),
-        users(options),
-        wanted(options, 0),
-    )?;
-    channel.serve(options.threads, handler)
+/// A mount with the flags and options of this file system, and with more flags, for whoever serves it.
+pub fn channel(dir: &Path, options: &FuseOptions, flags: u64) -> io::Result<Channel> {
+    let wanted = wanted(options, flags);
+    Channel::mount(dir, &mount_options(options), users(options), wanted)
 }
 
-/// The same for a FUSE descriptor that the caller has mounted on `dir` already (with the type,
+/// As [`mount`], for a FUSE descriptor that the caller has mounted on `dir` already (with the type,
 /// source and flags of its choice); of `options`, only access, threads and sizes count.
 /// Returns when INIT is answered.
 pub fn serve<N: Nfs3>(
@@ -184,7 +165,7 @@ pub fn serve<N: Nfs3>(
         users(options),
         wanted(options, acl_flags(&fs, options) | page_flags(&fs)),
     )?;
-    start(fs, channel, own, options, (true, runtime))
+    start(fs, channel, own, options, runtime)
 }
 
 /// The INIT flags that a mount with ACLs asks for in addition.
@@ -248,13 +229,13 @@ fn mount_options(options: &FuseOptions) -> MountOptions {
     }
 }
 
-/// Starts what a mount needs. `deferring`: calls of several requests are sent together.
+/// Starts what a mount needs.
 fn start<N: Nfs3>(
     fs: Arc<Fs<N>>,
     channel: Channel,
     mount: OwnMount,
     options: &FuseOptions,
-    (deferring, runtime): (bool, &Handle),
+    runtime: &Handle,
 ) -> io::Result<Session> {
     let mount = Arc::new(mount);
     let own = mount.clone();
@@ -277,26 +258,15 @@ fn start<N: Nfs3>(
         notifiers,
         queued,
         mount: mount.clone(),
-        sending: match (options.workers, deferring) {
-            (0, false) => Sending::AtOnce,
-            (0, true) => Sending::Together(channel.device().clone()),
-            _ => Sending::ByRound,
-        },
         requests: requests.clone(),
         applies_umask: channel.features().has(init::DONT_MASK),
         _served: end,
     };
     let workers = Workers::new(options.workers)?;
-    let serving = match options.workers {
-        0 => channel.serve(options.threads, Arc::new(adapter))?,
-        _ => {
-            let workers = workers_of(&workers, options.workers, Arc::new(adapter))?;
-            let loops = workers
-                .into_iter()
-                .map(|worker| |reader| worker.run(reader));
-            channel.serve_loops(loops.collect())?
-        }
-    };
+    let loops = workers_of(&workers, options.workers, Arc::new(adapter))?
+        .into_iter()
+        .map(|worker| |reader| worker.run(reader));
+    let serving = channel.serve_loops(loops.collect())?;
     let own = fs.clone();
     tasks.spawn_on(waiting.watch(move || own.hold_unsafe()), runtime);
     tasks.spawn_on(tick(fs, requests, credentials, workers), runtime);

@@ -51,7 +51,7 @@ impl<N: Nfs3> Adapter<N> {
         let (uid, cred) = (request.uid(), || self.cred(request, parent));
         if let Some(known) = self.fs.lookup_cached(parent, name.as_bytes(), uid, cred) {
             tell(reply, known);
-            return self.send_deferred();
+            return;
         }
         let (fs, credentials) = (self.fs.clone(), self.credentials.clone());
         let (asker, name) = (*request, name.to_owned());

@@ -22,7 +22,7 @@ use tokio::time::sleep;
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Whether the kernel's queue has a request.
-pub(super) fn has_request(device: &Device) -> bool {
+fn has_request(device: &Device) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(device.as_fd(), PollFlags::IN)];
     poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
         && fds[0].revents() == PollFlags::IN
@@ -81,8 +81,7 @@ impl Queued {
         })
     }
 
-    /// Call before the event loop with this number takes requests. (Threads that wait in read(2) for each request
-    /// cannot: if they serve a mount, a request that was just taken may be missed.)
+    /// Call before the event loop with this number takes requests.
     pub(super) fn taking(&self, number: usize) -> Taking<'_> {
         let round = &self.loops.0[number];
         round.fetch_add(1, Ordering::SeqCst);

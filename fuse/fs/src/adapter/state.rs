@@ -1,13 +1,12 @@
-//! What the operations of the adapter share: the file system, the credentials of callers, and when
-//! calls are sent.
+//! What the operations of the adapter share: the file system, and the credentials of callers.
 
 use super::credentials::Credentials;
 use super::invalidate::Notifiers;
-use super::queued::{Queued, has_request};
+use super::queued::Queued;
 use super::unmount::OwnMount;
 use super::waiting::{Held, Waiting};
 use crate::fs::{Fs, NewMode, Opened};
-use nfsrdma_channel::{self as channel, Header, Reply};
+use nfsrdma_channel::{Header, Reply};
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_rpcrdma::exec;
 use std::sync::Arc;
@@ -21,7 +20,6 @@ pub(super) struct Adapter<N> {
     pub(super) notifiers: Notifiers,
     pub(super) queued: Arc<Queued>,
     pub(super) mount: Arc<OwnMount>,
-    pub(super) sending: Sending,
     /// The number of requests that arrived, plus the inodes that the kernel forgot.
     pub(super) requests: Arc<AtomicU64>,
     /// The kernel does not apply the umask (FUSE_DONT_MASK), so the file system does.
@@ -29,19 +27,6 @@ pub(super) struct Adapter<N> {
     /// Dropped with this, when the last of the threads that serve has ended.
     pub(super) _served: watch::Sender<()>,
 }
-
-/// When calls are sent.
-pub(super) enum Sending {
-    /// Each at once.
-    AtOnce,
-    /// Together with those of the kernel's next requests, if the device has any.
-    Together(Arc<channel::Device>),
-    /// At the end of a round of the event loop.
-    ByRound,
-}
-
-/// The most calls that are sent together.
-const MOST_DEFERRED: u32 = 16;
 
 impl<N: Nfs3> Adapter<N> {
     /// The mode of a new object, and the umask if the kernel has not applied it.
@@ -74,7 +59,7 @@ impl<N: Nfs3> Adapter<N> {
     #[inline]
     pub(super) fn start(&self, operation: impl Future<Output = ()> + Send + 'static) {
         // Boxed where it is created: the future has kilobytes, which each move would copy.
-        self.start_boxed(Box::pin(operation));
+        exec::spawn_boxed(Box::pin(operation));
     }
 
     /// As [`Adapter::start`], for an operation that changes something. It is passed its reply, and
@@ -89,27 +74,6 @@ impl<N: Nfs3> Adapter<N> {
     {
         let (reply, caller) = self.waiting.hold_for_change(request, reply);
         self.start(caller.run(Box::pin(operation(reply))));
-    }
-
-    fn start_boxed(&self, operation: exec::Work) {
-        match self.sending {
-            Sending::Together(_) => exec::deferring(|| exec::spawn_boxed(operation)),
-            Sending::AtOnce | Sending::ByRound => exec::spawn_boxed(operation),
-        }
-        self.send_deferred();
-    }
-
-    /// Call after each request. If the kernel has another one, its calls may be sent together with
-    /// those of this one; otherwise they are sent now. (If the other request does not get here, as
-    /// FUSE_INTERRUPT, the next one sends them.)
-    pub(super) fn send_deferred(&self) {
-        let Sending::Together(device) = &self.sending else {
-            return;
-        };
-        let deferred = self.fs.deferred();
-        if deferred > 0 && (deferred >= MOST_DEFERRED || !has_request(device)) {
-            self.fs.send_deferred();
-        }
     }
 }
 

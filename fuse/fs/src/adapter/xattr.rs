@@ -29,7 +29,7 @@ impl<N: Nfs3> Adapter<N> {
         let tell = move |reply, value: Vec<u8>| reply_bytes(reply, &value, size);
         if let Some(known) = self.fs.getxattr_cached(node, name.as_bytes()) {
             reply_with(reply, known, tell);
-            return self.send_deferred();
+            return;
         }
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, node), name.to_owned());
         let reply = self.waiting.hold(request, reply);

@@ -101,17 +101,12 @@ impl<N: Nfs3> Server<N> {
         }
     }
 
-    /// The number of calls that wait to be sent together ([`nfsrdma_rpcrdma::exec::deferring`]).
-    pub fn deferred(&self) -> u32 {
-        self.nfs.deferred()
-    }
-
     /// The connections, to be polled by event loops.
     pub fn drivers(&self) -> Vec<Driver> {
         self.nfs.drivers()
     }
 
-    /// Sends the calls that [`Server::deferred`] counts.
+    /// Sends the calls that wait to be sent together ([`nfsrdma_rpcrdma::exec::deferring`]).
     pub fn send_deferred(&self) {
         self.nfs.kick();
     }

@@ -41,22 +41,17 @@ pub(super) static SECTION: Section = Section {
         },
         Entry {
             forms: "workers=N",
-            default: "one for each CPU, up to 4; 0 with `threads`",
-            help: "event loops, 0 to 16. Each reads requests of the kernel, sends the calls, receives \
-            the replies on its own connection, and answers, all on one thread. The first one \
-            does all the work as long as it can; the others join it under load. 0 is the \
-            layout of release 0.1.0: `threads` threads read requests, and one thread for each \
-            connection receives replies",
-            show: |o, n, w| w.value(n, o.workers()),
-            ..number!(0..=16, workers)
-        },
-        Entry {
-            forms: "threads=N",
             default: "one for each CPU, up to 4",
-            help: "threads that read requests from the kernel where there are no workers, 1 to 64; \
-            without effect if `workers` is given and is not 0",
-            ..number!(1..=64, threads)
+            help: "event loops, 1 to 16. Each reads requests of the kernel, sends the calls, receives \
+            the replies on its own connection, and answers, all on one thread. The first one \
+            does all the work as long as it can; the others join it under load",
+            show: |o, n, w| w.value(n, o.workers()),
+            ..number!(1..=16, workers)
         },
+        accept(
+            "threads=N",
+            "accepted, without effect: `workers` is the number of threads that serve requests",
+        ),
         Entry {
             forms: "metrics=PORT metrics=ADDRESS:PORT metrics=unix:/PATH",
             default: "none",
