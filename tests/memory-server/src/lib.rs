@@ -196,6 +196,11 @@ impl MemoryServer {
         self.tree.lock().renumber();
     }
 
+    /// Refuses the verifier of cookies given so far, which stay the same.
+    pub fn renew_cookie_verifier(&self) {
+        self.tree.lock().cookie_verifier += 1;
+    }
+
     /// Returns directory cookies modulo `period`, so that they repeat.
     pub fn repeat_cookies(&self, period: u64) {
         self.tree.lock().cookies_repeat = Some(period);

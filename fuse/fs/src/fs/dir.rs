@@ -6,15 +6,13 @@
 //! requested with attributes (READDIRPLUS) even for a plain listing, because FUSE entries have a
 //! type, which READDIR does not return. Where the server gives no attributes, names are looked up.
 //! Those that cannot be looked up, as in a directory that the caller may read but not search, are
-//! listed without a type (DT_UNKNOWN of readdir(3)). If the server no longer accepts a cookie
-//! (NFS3ERR_BAD_COOKIE), the listing starts over and leaves out the names given already.
+//! listed without a type (DT_UNKNOWN of readdir(3)). The names go into the cache of names: a program
+//! that goes through a directory (du, tar, `rm -r`) looks up each of them, while it has it open.
 
 use super::Fs;
 use super::changing::not_abandoned;
 use super::clock::{Nanos, nanos};
-use super::dir_handle::{
-    Ahead, DirHandle, Listed, Listing, Page, Part, Place, going_round, listing,
-};
+use super::dir_handle::{DirHandle, Listed, Listing, Part, Place, listing};
 use super::entry::Entry;
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Stamp, State};
@@ -24,23 +22,19 @@ use nfsrdma_nfs3::{Cred, DirEntry, DirPage, Nfs3, NfsError};
 use nfsrdma_rpcrdma::exec;
 use nfsrdma_rpcrdma::throttle::{Throttle, and_more};
 use nfsrdma_xdr::nfs3::{FileType, Name, Status, Verifier};
-use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
+use tokio::sync::oneshot;
 
-/// How often a listing starts over without a new name. Otherwise it would never end if the server
-/// refuses each cookie that it has given.
-const MOST_VAIN_RESTARTS: u32 = 16;
 /// The size of the pages of all open directories together, up to [`LEAST_PAGE`] of each.
 const PAGES_BYTES: usize = 4 << 20;
 /// The least size of a page that is requested: many entries of the longest name.
 const LEAST_PAGE: usize = 4096;
 /// The position after an entry to which the server gives cookie 0, towards the kernel.
 const NOWHERE: u64 = u64::from_be_bytes(*b"nowhere!");
-
-/// How long a page that was requested ahead may wait for the kernel.
-const AHEAD_AGE: Nanos = 1_000_000_000;
+/// How many listed names of directories that were closed are kept.
+const KEPT: usize = 1 << 13;
 
 /// Logs an entry that is not as it should be, once a minute at most.
 fn odd_entry(how: &str, name: &[u8]) {
@@ -75,7 +69,7 @@ impl<N: Nfs3> Fs<N> {
             }
             cached == epoch && !anew
         };
-        self.listings.lock().opened(nodeid);
+        inode.opens.fetch_add(1, Ordering::Relaxed);
         let dir = Arc::new(DirHandle::new(inode, cred.clone()));
         let handle = self.dirs.write().insert(dir) as u64;
         Ok(Opened { handle, keep_cache })
@@ -122,11 +116,37 @@ impl<N: Nfs3> Fs<N> {
     pub fn releasedir(&self, handle: u64) -> FsResult<()> {
         let dir = self.dirs.write().try_remove(handle as usize);
         let dir = dir.ok_or(FsError::UnknownHandle)?;
-        let forgotten = self.listings.lock().closed(dir.inode.nodeid);
-        for dir in forgotten.into_iter().filter_map(|dir| self.table.get(dir)) {
+        dir.inode.opens.fetch_sub(1, Ordering::Relaxed);
+        let names = dir.names.load(Ordering::Relaxed);
+        self.closed_names.fetch_add(names, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Frees the names that the kernel got by listings only, of directories that nobody has open any
+    /// more, if they may be many. To be called about once a second.
+    pub(super) fn forget_closed_names(&self) {
+        if self.closed_names.load(Ordering::Relaxed) > KEPT {
+            self.closed_names.store(0, Ordering::Relaxed);
+            self.names
+                .retain(|dir, _, child| !self.is_closed_name(dir, child));
+            self.table.tidy();
+        }
+    }
+
+    /// Whether a name leads to an object that the kernel does not know, in a directory that nobody has
+    /// open. The kernel may have the name alone, from a listing: it is to list the directory again.
+    pub(super) fn is_closed_name(&self, dir: u64, child: &Child) -> bool {
+        if !matches!(child, Child::Is(inode) if Arc::strong_count(inode) == 1) {
+            return false;
+        }
+        let Some(dir) = self.table.get(dir) else {
+            return true;
+        };
+        let closed = dir.opens.load(Ordering::Relaxed) == 0;
+        if closed {
             dir.state.lock().listed_mut().forgotten = true;
         }
-        Ok(())
+        closed
     }
 
     /// Entries from position `offset` on, if they are in the part at hand; no entries at the end.
@@ -146,22 +166,14 @@ impl<N: Nfs3> Fs<N> {
         let dir = self.dir(handle)?;
         self.know_fsid(&dir.cred).await?;
         if offset == 0 {
-            let mut place = dir.place.lock();
-            *place = Place::beginning(place.asked_ahead);
+            *dir.place.lock() = Place::default();
         } else if let Some(listing) = listing(&dir, offset) {
             return listing;
         }
         {
             let mut place = dir.place.lock();
-            let part = place.part.clone();
-            if part.as_ref().is_none_or(|part| part.next != offset) {
-                place.starts.clear();
-            }
-            if offset != 0 && part.is_none_or(|part| !part.reaches(offset)) {
-                // seekdir(3): the names given so far are not those before the position.
-                place.given = Vec::new();
-                place.skip = None;
-                place.complete = false;
+            if place.part.as_ref().is_none_or(|part| part.next != offset) {
+                place.sought();
             }
         }
         let mut at = offset;
@@ -169,21 +181,19 @@ impl<N: Nfs3> Fs<N> {
             let part = self.read_part(&dir, at).await?;
             let part = Arc::new(Part {
                 start: offset,
-                asked: part.start == at,
                 ..part
             });
-            let done = part.eof || !part.entries.is_empty();
             at = part.next;
             {
                 let mut place = dir.place.lock();
-                place.part = Some(part.clone());
-                if done {
-                    place.vain_restarts = 0;
+                if !part.eof {
+                    place.goes_on(at)?;
                 }
+                place.part = Some(part.clone());
             }
-            if done {
+            if part.eof || !part.entries.is_empty() {
                 if !part.eof && offset != 0 {
-                    self.ask_ahead(&dir, part.next);
+                    self.ask_ahead(&dir, at);
                 }
                 return Ok(Listing {
                     dir: dir.inode.clone(),
@@ -198,129 +208,82 @@ impl<N: Nfs3> Fs<N> {
 
     /// The part that begins at `cookie`.
     async fn read_part(&self, dir: &DirHandle, cookie: u64) -> FsResult<Part> {
-        let mut cookie = cookie;
-        let mut renewed = false;
-        for _ in 0..8 {
-            let verifier = match cookie {
-                0 => Verifier::default(),
-                _ => {
-                    let known = dir.place.lock().verifier;
-                    known.unwrap_or_else(|| {
-                        let state = dir.inode.state.lock();
-                        state
-                            .listed()
-                            .map_or_else(Verifier::default, |listed| listed.cookies)
-                    })
-                }
-            };
-            let answer = match self.page_ahead(dir, cookie).await {
-                Some(page) => Ok(page),
-                None => self.ask(dir, cookie, verifier).await,
-            };
-            match answer {
-                Ok((page, stamp, epoch)) => {
-                    return self.take_in(dir, cookie, page, stamp, epoch).await;
-                }
-                // The first names came from the kernel's cache, so it is not known which to leave
-                // out. Some servers change the verifier with the directory's times though their
-                // cookies stay valid: the cookie is tried with the current verifier.
-                Err(error)
-                    if error.status() == Some(Status::BadCookie)
-                        && cookie != 0
-                        && !renewed
-                        && !dir.place.lock().complete =>
-                {
-                    renewed = true;
-                    let (page, ..) = self.ask(dir, 0, Verifier::default()).await?;
-                    dir.place.lock().verifier = Some(page.verifier);
-                }
-                // RFC 1813 section 3.3.16: the cookie is no longer valid, so start over. All names
-                // given so far have to be known, because they must not be given again.
-                Err(error) if error.status() == Some(Status::BadCookie) && cookie != 0 => {
-                    self.shared.stats.directory_restarts.add(1);
-                    let mut place = dir.place.lock();
-                    if !place.complete || place.vain_restarts == MOST_VAIN_RESTARTS {
-                        return Err(error);
-                    }
-                    place.vain_restarts += 1;
-                    let given = std::mem::take(&mut place.given);
-                    place.skip.get_or_insert_default().extend(given);
-                    place.starts.clear();
-                    cookie = 0;
-                }
-                Err(error) => return Err(error),
-            }
+        if let Some(part) = self.part_ahead(dir, cookie).await {
+            return Ok(part);
         }
-        Err(FsError::Nfs(NfsError::Status(Status::BadCookie)))
+        let known = dir.place.lock().verifier;
+        let verifier = match cookie {
+            0 => Verifier::default(),
+            _ => known.unwrap_or_else(|| {
+                let state = dir.inode.state.lock();
+                state
+                    .listed()
+                    .map_or_else(Verifier::default, |listed| listed.cookies)
+            }),
+        };
+        match self.ask(dir, cookie, verifier).await {
+            Err(error) if error.status() == Some(Status::BadCookie) && cookie != 0 => {
+                let verifier = self.look_for(dir, cookie).await?.ok_or(error)?;
+                self.ask(dir, cookie, verifier).await
+            }
+            part => part,
+        }
+    }
+
+    /// Looks for an entry with `cookie` from the beginning, and returns the verifier that the server
+    /// takes with it now. RFC 1813 section 3.3.16: the server has refused the older one. Some servers
+    /// change it with the directory's times, though their cookies stay valid.
+    async fn look_for(&self, dir: &DirHandle, cookie: u64) -> FsResult<Option<Verifier>> {
+        let (mut at, mut verifier, mut way) = (0, Verifier::default(), Place::default());
+        loop {
+            let part = self.ask(dir, at, verifier).await?;
+            verifier = dir.place.lock().verifier.unwrap_or_default();
+            if part.entries.iter().any(|entry| entry.cookie == cookie) {
+                return Ok(Some(verifier));
+            }
+            if part.eof {
+                return Ok(None);
+            }
+            at = part.next;
+            way.goes_on(at)?;
+            not_abandoned()?;
+        }
     }
 
     /// Requests the page at `cookie`, so that the server reads it while the kernel takes the part
     /// before. This is done only from the second part on, as many listings end in the first.
     fn ask_ahead(self: &Arc<Self>, dir: &Arc<DirHandle>, cookie: u64) {
-        let (number, verifier) = {
+        let (arrived, ahead) = oneshot::channel();
+        let verifier = {
             let mut place = dir.place.lock();
-            let Some(verifier) = place.verifier else {
-                return;
-            };
-            if place.ahead_is_vain || place.ahead.is_some() {
+            if place.ahead_is_vain {
                 return;
             }
-            place.asked_ahead += 1;
-            let number = place.asked_ahead;
-            place.ahead = Some(Ahead {
-                cookie,
-                number,
-                page: None,
-            });
-            (number, verifier)
+            place.ahead = Some((cookie, ahead));
+            place.verifier.unwrap_or_default()
         };
         let (fs, dir) = (self.clone(), dir.clone());
         exec::spawn(async move {
-            let page = fs.ask(&dir, cookie, verifier).await;
-            let page = (fs.now(), page);
-            if let Some(ahead) = &mut dir.place.lock().ahead
-                && ahead.number == number
-            {
-                ahead.page = Some(page);
-            }
-            dir.arrived.notify_waiters();
+            // The listing may have been left meanwhile.
+            let _ = arrived.send(fs.ask(&dir, cookie, verifier).await);
         });
     }
 
-    /// The page at `cookie`, if it was requested ahead, has not waited long for the kernel (its
-    /// attributes would be taken for new ones), and the directory has not changed since: a removed
-    /// name must not be listed.
-    async fn page_ahead(&self, dir: &DirHandle, cookie: u64) -> Option<Page> {
-        loop {
-            let mut arrived = std::pin::pin!(dir.arrived.notified());
-            arrived.as_mut().enable();
-            let ahead = {
-                let mut place = dir.place.lock();
-                let on_its_way = |ahead: &Ahead| ahead.cookie == cookie && ahead.page.is_none();
-                match place.ahead.take()? {
-                    ahead if on_its_way(&ahead) => {
-                        place.ahead = Some(ahead);
-                        None
-                    }
-                    ahead => Some(ahead),
-                }
-            };
-            let Some(ahead) = ahead else {
-                arrived.await;
-                continue;
-            };
-            let page = ahead
-                .page
-                .filter(|_| ahead.cookie == cookie)
-                .filter(|(arrived, _)| self.now().saturating_sub(*arrived) <= AHEAD_AGE)
-                .and_then(|(_, page)| page.ok())
-                .filter(|(_, stamp, epoch)| {
-                    let state = dir.inode.state.lock();
-                    state.undisturbed(*stamp) && state.epoch == *epoch
-                });
-            dir.place.lock().ahead_is_vain |= page.is_none();
-            return page;
-        }
+    /// The page at `cookie`, if it was requested ahead, and the directory is known not to have changed
+    /// since: a removed name must not be listed.
+    async fn part_ahead(&self, dir: &DirHandle, cookie: u64) -> Option<Part> {
+        let (of, ahead) = dir.place.lock().ahead.take()?;
+        let part = match of == cookie {
+            true => ahead.await.ok().and_then(|part| part.ok()),
+            false => None,
+        };
+        let part = part.filter(|part| {
+            let state = dir.inode.state.lock();
+            let unchanged = state.undisturbed(part.stamp) && state.epoch == part.epoch;
+            unchanged && state.fresh(self.now()).is_some()
+        });
+        dir.place.lock().ahead_is_vain |= part.is_none();
+        part
     }
 
     /// The size of the page to request: the fewer, the more directories are open, because each keeps
@@ -331,12 +294,7 @@ impl<N: Nfs3> Fs<N> {
         share.min(self.limits().dtpref)
     }
 
-    async fn ask(
-        &self,
-        dir: &DirHandle,
-        cookie: u64,
-        verifier: Verifier,
-    ) -> FsResult<(DirPage, Stamp, u64)> {
+    async fn ask(&self, dir: &DirHandle, cookie: u64, verifier: Verifier) -> FsResult<Part> {
         let inode = &dir.inode;
         let count = self.page_bytes();
         loop {
@@ -353,7 +311,7 @@ impl<N: Nfs3> Fs<N> {
                     .await
             };
             match answer {
-                Ok(page) => return Ok((page, stamp, epoch)),
+                Ok(page) => return self.take_in(dir, cookie, page, stamp, epoch).await,
                 Err(NfsError::Status(Status::NotSupp)) if plus => {
                     self.readdirplus.store(false, Ordering::Relaxed);
                 }
@@ -384,32 +342,14 @@ impl<N: Nfs3> Fs<N> {
         let last = page.entries.last().map(|entry| entry.cookie);
         let next = last.unwrap_or(cookie);
         inode.state.lock().listed_mut().cookies = page.verifier;
+        dir.place.lock().verifier = Some(page.verifier);
+        dir.names.fetch_add(page.entries.len(), Ordering::Relaxed);
         let mut entries = Vec::with_capacity(page.entries.len());
-        {
-            let mut place = dir.place.lock();
-            place.verifier = Some(page.verifier);
-            place.starts.insert(cookie);
-            if page.eof {
-                place.given = Vec::new();
-            } else if place.starts.contains(&next) {
-                return Err(going_round());
-            }
-        }
         let mut searched = true;
         for entry in page.entries {
             if !Name(&entry.name).is_component() {
                 odd_entry("cannot be used and is left out", &entry.name);
                 continue;
-            }
-            let hash = dir.hasher.hash_one(&entry.name);
-            {
-                let mut place = dir.place.lock();
-                if place.skip.as_ref().is_some_and(|skip| skip.contains(&hash)) {
-                    continue;
-                }
-                if !page.eof {
-                    place.give(hash);
-                }
             }
             match self
                 .listed(dir, &entry, (stamp, epoch), &mut searched)
@@ -421,10 +361,8 @@ impl<N: Nfs3> Fs<N> {
                 Err(error) => return Err(error),
             }
         }
-        dir.place.lock().limit();
         Ok(Part {
             start: cookie,
-            asked: true,
             entries,
             next,
             eof: page.eof,
@@ -467,7 +405,8 @@ impl<N: Nfs3> Fs<N> {
             }
         };
         if let Some(inode) = &inode {
-            self.list_name(&dir.inode, stamp, epoch, &entry.name, inode);
+            let child = Child::Is(inode.clone());
+            self.remember_name(&dir.inode, stamp, epoch, &entry.name, child);
         }
         Ok(Listed {
             name: entry.name.clone(),
@@ -514,11 +453,7 @@ impl<N: Nfs3> Fs<N> {
             }
             state.epoch
         };
-        let listed = self.listings.lock().get(dir.nodeid, epoch, name);
-        let known = match listed {
-            Some(listed) => Some(Child::Is(listed)),
-            None => self.names.get(dir.nodeid, epoch, name),
-        };
+        let known = self.names.get(dir.nodeid, epoch, name);
         matches!(known, Some(Child::Is(known)) if Arc::ptr_eq(&known, inode)).then_some(epoch)
     }
 

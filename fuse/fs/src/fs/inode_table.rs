@@ -250,18 +250,6 @@ impl Table {
         }
     }
 
-    /// Drops an inode. If nothing else refers to it, its entry is freed as well.
-    pub(super) fn let_go(&self, inode: Arc<Inode>) {
-        let mut handles = self.handle_shard(&inode.handle).lock();
-        // Who finds it by its handle needs the lock, and the kernel's tables would refer to it.
-        if Arc::strong_count(&inode) == 1
-            && let Some(entry) = handles.others.get(&inode.handle)
-            && std::ptr::eq(entry.as_ptr(), &*inode)
-        {
-            handles.others.remove(&inode.handle);
-        }
-    }
-
     /// Frees the entries of inodes that nothing refers to any more.
     pub(super) fn tidy(&self) {
         self.handles.iter().for_each(|shard| shard.lock().tidy());

@@ -46,19 +46,16 @@ impl<N: Nfs3> Fs<N> {
             state.epoch
         };
         // A program goes through the names of its listing, of which the kernel got only the names.
-        let listed = self.listings.lock().get(dir.nodeid, epoch, name);
-        let listed = listed.filter(|inode| inode.lookups.load(Ordering::Relaxed) == 0);
-        let was_listed = listed.is_some();
-        let child = match listed {
-            Some(inode) => Child::Is(inode),
-            None => self.names.get(dir.nodeid, epoch, name)?,
+        let only_listed = |inode: &Inode| {
+            inode.lookups.load(Ordering::Relaxed) == 0 && dir.opens.load(Ordering::Relaxed) > 0
         };
+        let child = self.names.get(dir.nodeid, epoch, name)?;
         match child {
             Child::Absent if self.config.lookup_cache != LookupCache::All => None,
             // The kernel may want it checked, unless this is a walk through a directory whose names it
             // may not keep: that cannot be told from a wish to check.
             Child::Is(ref inode)
-                if !was_listed && (!inode.is_dir() || self.kernel_may_keep_names(&dir)) =>
+                if !only_listed(inode) && (!inode.is_dir() || self.kernel_may_keep_names(&dir)) =>
             {
                 None
             }
@@ -72,9 +69,6 @@ impl<N: Nfs3> Fs<N> {
                 // given with a validity of zero: the kernel sends GETATTR when it needs them.
                 let attributes = inode.last_known()?;
                 let inode = self.table.adopt(&inode);
-                if was_listed {
-                    self.cache_name(&dir, epoch, name, Child::Is(inode.clone()));
-                }
                 self.shared.stats.name_hits.add(1);
                 let entry = self.entry(&dir, &inode, attributes);
                 self.without_old_pages(&inode, entry).map(Found::Is)
@@ -167,20 +161,30 @@ impl<N: Nfs3> Fs<N> {
         Ok((inode, attributes))
     }
 
-    /// Caches a name, unless the directory has changed, or a change of it has been under way, since
-    /// the call was sent.
-    fn remember_name(&self, dir: &Inode, stamp: Stamp, epoch: u64, name: &[u8], child: Child) {
-        let state = dir.state.lock();
-        if state.undisturbed(stamp) && state.epoch == epoch {
-            drop(state);
-            self.cache_name(dir, epoch, name, child);
+    /// Caches what a reply shows of a name, unless the directory has changed, or a change of it has
+    /// been under way, since the call was sent.
+    pub(super) fn remember_name(
+        &self,
+        dir: &Inode,
+        stamp: Stamp,
+        epoch: u64,
+        name: &[u8],
+        child: Child,
+    ) {
+        let misled = {
+            // Locked, so that a change by this mount comes before, or puts its name in place of this.
+            let state = dir.state.lock();
+            let valid = state.undisturbed(stamp) && state.epoch == epoch;
+            valid && self.names.renew(dir.nodeid, epoch, name, child)
+        };
+        if misled {
+            self.expire_names_in(dir);
         }
     }
 
-    /// Caches what a reply shows of a name. The kernel may have cached it before a change by somebody
-    /// else, and need not be given this: it is notified.
+    /// Caches what the kernel is given of a name. It may have cached it before a change by somebody
+    /// else, and is notified then.
     pub(super) fn cache_name(&self, dir: &Inode, epoch: u64, name: &[u8], child: Child) {
-        self.unlist(dir, name);
         if self.names.renew(dir.nodeid, epoch, name, child) {
             self.expire_names_in(dir);
         }
@@ -211,23 +215,12 @@ impl<N: Nfs3> Fs<N> {
         Ok(())
     }
 
-    /// Frees the names of directories that were closed.
-    pub(super) fn free_listings(&self) {
-        let dropped = self.listings.lock().take_dropped();
-        let inodes = dropped.into_iter().flat_map(|names| names.into_values());
-        inodes.for_each(|inode| self.table.let_go(inode));
-    }
-
     /// Frees the memory of names that are no longer valid: those of directories that have changed
     /// since, or of what the kernel has forgotten. To be called while the mount is idle.
     pub fn forget_stale_names(&self) {
         self.names.retain(|dir, epoch, child| {
-            // Of an object that only this refers to, the kernel has no name.
-            if matches!(child, Child::Is(inode) if Arc::strong_count(inode) == 1) {
-                return false;
-            }
-            let dir = self.table.get(dir);
-            dir.is_some_and(|dir| dir.state.lock().epoch == epoch)
+            let valid = |dir: Arc<Inode>| dir.state.lock().epoch == epoch;
+            self.table.get(dir).is_some_and(valid) && !self.is_closed_name(dir, child)
         });
         self.table.tidy();
     }
@@ -335,7 +328,6 @@ impl<N: Nfs3> Fs<N> {
     pub(super) fn name_unknown(&self, dir: &Inode, name: &[u8]) {
         // It is notified of names that are cached with an old epoch.
         let outdated = dir.state.lock().epoch.wrapping_sub(1);
-        self.unlist(dir, name);
         self.names.put(dir.nodeid, outdated, name, Child::Absent);
         self.expire_names_in(dir);
     }
@@ -352,44 +344,13 @@ impl<N: Nfs3> Fs<N> {
 
     /// Nothing is known of `name`.
     pub(super) fn forget_name(&self, dir: &Inode, name: &[u8]) {
-        self.unlist(dir, name);
         self.names.remove(dir.nodeid, name);
-    }
-
-    /// A listing, requested at `stamp`, has shown that `name` leads to `inode`.
-    pub(super) fn list_name(
-        &self,
-        dir: &Inode,
-        stamp: Stamp,
-        epoch: u64,
-        name: &[u8],
-        inode: &Arc<Inode>,
-    ) {
-        let (outdated, old) = {
-            // Locked, so that a change by this mount comes before, or finds the name here.
-            let state = dir.state.lock();
-            if !state.undisturbed(stamp) || state.epoch != epoch {
-                return;
-            }
-            let mut listings = self.listings.lock();
-            listings.put(dir.nodeid, epoch, name, inode)
-        };
-        let dropped = outdated.into_values().chain(old);
-        dropped.for_each(|inode| self.table.let_go(inode));
-    }
-
-    /// What a listing has shown of `name` is not the newest that is known of it.
-    fn unlist(&self, dir: &Inode, name: &[u8]) {
-        if let Some(old) = self.listings.lock().take(dir.nodeid, name) {
-            self.table.let_go(old);
-        }
     }
 
     /// Caches that a change by this mount made `name` lead to `child`, or to nothing.
     pub(super) fn own_name(&self, dir: &Inode, name: &[u8], child: Option<&Arc<Inode>>) {
         let epoch = dir.state.lock().epoch;
         let child = child.map_or(Child::Absent, |inode| Child::Is(inode.clone()));
-        self.unlist(dir, name);
         self.names.put(dir.nodeid, epoch, name, child);
     }
 }

@@ -14,8 +14,8 @@
 //! | [`UnsafeFiles`](unsafe_files::UnsafeFiles) | `FileState` |
 //! | `FileState`, the data of one file ([`file`]) | `State`; the list of files of [`Budget`] |
 //! | `Held` of [`PendingOpens`], the files of [`Releases`] | `State` |
-//! | `State`, the attributes of one object ([`inode`]) | [`Listings`] |
-//! | [`Listings`] | the handles of the [table](inode_table), then its nodes |
+//! | `State`, the attributes of one object ([`inode`]) | [`names`] |
+//! | the handles of the [table](inode_table) | its nodes |
 //! | what is [lost](unwritten) | the error of the file ([`err_seq`]) |
 //! | a throttle of log lines | [`names`] |
 //! | the locks of a mount ([`crate::locks`]) | those of one owner and file, then its credential |
@@ -50,7 +50,6 @@ mod kernel_pages;
 mod kernel_read;
 mod life;
 mod link;
-mod listings;
 mod locking;
 mod lookup;
 mod losing;
@@ -105,7 +104,6 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::sync::{Mutex, RwLock};
 use file::Shared;
 use files::Files;
-use listings::Listings;
 use nfsrdma_nfs3::Nfs3;
 use nfsrdma_rdma::Pool;
 use nfsrdma_rpcrdma::throttle::Throttle;
@@ -133,7 +131,8 @@ use tokio::sync::Notify;
 #[derive(Debug)]
 pub struct Fs<N> {
     below: Arc<Objects<N>>,
-    listings: Mutex<Listings>,
+    /// How many names were listed of directories that were closed since; see `dir`.
+    closed_names: AtomicUsize,
     dirs: RwLock<Slab<Arc<DirHandle>>>,
     /// When the pool last gave unused memory back to the system.
     rested: AtomicU64,
@@ -191,7 +190,7 @@ impl<N: Nfs3> Fs<N> {
         let root = Inode::new(ROOT, root, FileType::Directory, 0);
         files.table.insert_root(Arc::new(root));
         Arc::new(Fs {
-            listings: Mutex::new(Listings::new(files.config.name_entries)),
+            closed_names: AtomicUsize::new(0),
             dirs: RwLock::default(),
             rested: AtomicU64::new(0),
             sweeps: Mutex::default(),

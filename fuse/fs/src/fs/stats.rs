@@ -56,6 +56,5 @@ stats! {
     /// Invalidations of cached contents because somebody else changed a file or directory.
     foreign_changes,
     silly_renames,
-    directory_restarts,
     write_errors,
 }

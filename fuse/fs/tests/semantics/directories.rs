@@ -49,21 +49,33 @@ fn what_stays_is_listed_once_while_the_rest_is_removed() {
     assert_eq!(m.server.names("").len(), 1500);
 }
 
+/// Some servers change the verifier with the directory's times, though their cookies stay valid.
 #[test]
-fn a_listing_survives_cookies_going_bad() {
+fn a_listing_survives_a_new_cookie_verifier() {
     let m = Mount::new();
-    let mut expected = plant(&m.server, 2000);
+    let expected = plant(&m.server, 2000);
     let mut next = 300;
-    let mut names = m.list(ROOT, 70, |so_far| {
+    let names = m.list(ROOT, 70, |so_far| {
         if so_far > next {
-            m.server.renumber_cookies();
+            m.server.renew_cookie_verifier();
             next += 500;
         }
     });
-    assert!(m.count("directory_restarts") > 0);
-    names.sort();
-    expected.sort();
     assert_eq!(names, expected);
+}
+
+/// Nobody knows then what was listed already. What Linux's client shows as the end is an error here.
+#[test]
+fn a_listing_whose_cookies_have_gone_is_an_error() {
+    let m = Mount::new();
+    plant(&m.server, 2000);
+    let mut good = true;
+    let listed = m.try_list(ROOT, 70, |so_far| {
+        if so_far > 300 && std::mem::take(&mut good) {
+            m.server.renumber_cookies();
+        }
+    });
+    assert_eq!(errno(listed), libc::EINVAL);
 }
 
 #[test]
