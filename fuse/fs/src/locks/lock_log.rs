@@ -2,7 +2,7 @@
 //!
 //! A server that restarts and gives nothing back loses all locks of a mount at once, and a disk that
 //! is full fails for each lock. So a recovery logs one line for the first lock that a file has lost
-//! and one with the number of the others, and an unwritable journal one line a minute.
+//! and one with the number of all others, and an unwritable journal one line a minute.
 
 use super::range::ByteRange;
 use crate::named::file;
@@ -10,7 +10,7 @@ use nfsrdma_nfs3::nlm::Status;
 use nfsrdma_rpcrdma::throttle::{Throttle, and_more};
 use nfsrdma_rpcrdma::words::counted;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::io;
 use std::sync::OnceLock;
@@ -22,50 +22,28 @@ const MOST_FILES: usize = 256;
 /// The losses of one recovery.
 #[derive(Debug, Default)]
 struct Losses {
-    /// For each file that was logged, how many other ranges it has lost.
-    files: BTreeMap<u64, u64>,
-    /// The ranges that other files have lost.
+    /// The files that were logged.
+    files: BTreeSet<u64>,
+    /// How many ranges were lost besides those.
     others: u64,
 }
 
 impl Losses {
     /// A range of a file is lost. True if it is to be logged now.
     fn note(&mut self, fileid: u64) -> bool {
-        if let Some(more) = self.files.get_mut(&fileid) {
-            *more += 1;
-            return false;
-        }
-        let own = self.files.len() < MOST_FILES;
-        match own {
-            true => drop(self.files.insert(fileid, 0)),
-            false => self.others += 1,
-        }
-        own
+        let first = self.files.len() < MOST_FILES && self.files.insert(fileid);
+        self.others += u64::from(!first);
+        first
     }
 
-    /// The lines that are left to log.
-    fn lines(&self, paths: &HashMap<u64, String>) -> Vec<String> {
-        let files = self.files.iter().filter(|(_, more)| **more > 0);
-        let of_files = files.map(|(fileid, &more)| {
-            let locks = counted(more, "more lock");
-            format!(
-                "{locks} of {} {}",
-                file(paths.get(fileid), *fileid),
-                lost(more)
-            )
-        });
-        let others = (self.others > 0).then(|| {
-            let locks = counted(self.others, "lock");
-            format!("{locks} of other files {}", lost(self.others))
-        });
-        of_files.chain(others).collect()
-    }
-}
-
-fn lost(locks: u64) -> &'static str {
-    match locks {
-        1 => "was lost; its holder gets EIO",
-        _ => "were lost; their holders get EIO",
+    /// The line that is left to log.
+    fn line(&self) -> Option<String> {
+        let verb = match self.others {
+            0 => return None,
+            1 => "was lost; its holder gets EIO",
+            _ => "were lost; their holders get EIO",
+        };
+        Some(format!("{} {verb}", counted(self.others, "more lock")))
     }
 }
 
@@ -91,13 +69,10 @@ impl LockLog {
         let _ = self.paths.set(paths);
     }
 
-    fn paths(&self, fileids: &[u64]) -> HashMap<u64, String> {
-        (self.paths.get()).map_or_else(HashMap::new, |find| find(fileids))
-    }
-
     /// A file, with its path if that is known.
     fn file(&self, fileid: u64) -> String {
-        file(self.paths(&[fileid]).get(&fileid), fileid)
+        let paths = self.paths.get().map(|find| find(&[fileid]));
+        file(paths.unwrap_or_default().get(&fileid), fileid)
     }
 
     /// A lock of the process `pid` on a file is lost.
@@ -118,9 +93,7 @@ impl LockLog {
 
     /// A recovery has ended: logs how many locks were lost besides those that were logged.
     pub(super) fn recovered(&self) {
-        let losses = std::mem::take(&mut *self.losses.lock());
-        let fileids: Vec<u64> = losses.files.keys().copied().collect();
-        for line in losses.lines(&self.paths(&fileids)) {
+        if let Some(line) = std::mem::take(&mut *self.losses.lock()).line() {
             tracing::error!("{line}");
         }
     }
@@ -155,23 +128,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_recovery_logs_two_lines_for_a_file() {
+    fn a_recovery_logs_a_line_for_a_file_and_one_for_all_others() {
         let mut losses = Losses::default();
         let logged = (0..10_000).filter(|n| losses.note(n % 2)).count();
         assert_eq!(logged, 2);
-        let paths = HashMap::from([(0, "/a".to_owned()), (1, "/b".to_owned())]);
-        let lines = ["/a (file 0)", "/b (file 1)"]
-            .map(|file| format!("4999 more locks of {file} were lost; their holders get EIO"));
-        assert_eq!(losses.lines(&paths), lines);
+        let line = "9998 more locks were lost; their holders get EIO";
+        assert_eq!(losses.line().unwrap(), line);
     }
 
     #[test]
     fn one_lock_more_is_one_lock() {
         let mut losses = Losses::default();
         losses.note(3);
+        assert_eq!(losses.line(), None);
         losses.note(3);
-        let line = "1 more lock of file 3 (its name is not known) was lost; its holder gets EIO";
-        assert_eq!(losses.lines(&HashMap::new()), [line]);
+        let line = "1 more lock was lost; its holder gets EIO";
+        assert_eq!(losses.line().unwrap(), line);
     }
 
     #[test]
@@ -180,7 +152,7 @@ mod tests {
         let logged = (0..10_000).filter(|&n| losses.note(n)).count();
         assert_eq!(logged, MOST_FILES);
         let others = 10_000 - MOST_FILES;
-        let line = format!("{others} locks of other files were lost; their holders get EIO");
-        assert_eq!(losses.lines(&HashMap::new()), [line]);
+        let line = format!("{others} more locks were lost; their holders get EIO");
+        assert_eq!(losses.line().unwrap(), line);
     }
 }
