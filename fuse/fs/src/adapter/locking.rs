@@ -11,7 +11,7 @@ use super::replies::{reply_held, reply_ok};
 use super::state::Adapter;
 use super::waiting::Held;
 use crate::fs::{Fs, SetLock};
-use crate::locks::{Mode, Tested};
+use crate::locks::{Mode, RELEASED_WITHIN, Tested};
 use nfsrdma_channel::{self as channel, Header, Reply};
 use nfsrdma_nfs3::Nfs3;
 use std::sync::Arc;
@@ -21,9 +21,6 @@ use std::time::Duration;
 /// awaited, and the pause before that.
 const MOST_ROUNDS: u32 = 8;
 const PAUSE: Duration = Duration::from_millis(1);
-/// How long a lock that would be refused waits until the RELEASE of the lock in its way would be
-/// known. That takes longer than a moment only if the file is being read.
-const MOST_OF_LOCK: Duration = Duration::from_secs(1);
 
 /// Waits until no READ of a file is under way and no request is in the kernel's queue, but for
 /// [`MOST_ROUNDS`] rounds of READs at most.
@@ -38,16 +35,13 @@ async fn reads_answered<N: Nfs3>(fs: &Arc<Fs<N>>, queued: &Queued, node: u64) {
     }
 }
 
-/// Waits until every RELEASE of a file is known whose close(2) returned before this call, but for
-/// [`MOST_OF_LOCK`] at most. The kernel queues a RELEASE in the order of requests, so it has been
+/// Waits until every RELEASE of a file is known whose close(2) returned before this call: longer than a
+/// moment only if the file is being read, and no longer than for the release itself. The kernel queues a RELEASE in the order of requests, so it has been
 /// read, and another event loop may be about to handle it. Or the open file was being read ahead:
 /// then the kernel queues it when the last of those READs is answered.
 async fn releases_known<N: Nfs3>(fs: &Arc<Fs<N>>, queued: &Queued, node: u64) {
-    let known = async {
-        queued.until_handled(MOST_OF_LOCK).await;
-        reads_answered(fs, queued, node).await;
-    };
-    let _ = tokio::time::timeout(MOST_OF_LOCK, known).await;
+    queued.until_handled(RELEASED_WITHIN).await;
+    reads_answered(fs, queued, node).await;
 }
 
 impl<N: Nfs3> Adapter<N> {

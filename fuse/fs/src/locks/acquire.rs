@@ -1,26 +1,22 @@
 //! Takes a lock: it first waits for conflicting locks of this mount, and then sends LOCK. From then
 //! on the server may take the lock for it at any time, and keeps all others from it; so LOCK is
 //! repeated until the lock is granted or given up, whatever else waits here: after pauses of 5 ms to
-//! 1 s, 5 ms after the server calls back, or when a lock of this mount that was in the way is gone. The caller gets the result as soon as it is known. If it is not certain what
-//! the server has then, its state is restored afterwards (`restore`).
+//! 1 s, 5 ms after the server calls back, or when a lock of this mount that was in the way is gone. The
+//! caller gets the result as soon as it is known. If it is not certain what the server has then, its
+//! state is restored afterwards (`restore`).
 
-use super::config::Retry;
 use super::error::LockError;
 use super::interrupt::Interrupt;
 use super::lock_table::{Owner, WaiterId};
-use super::manager::{Holding, Locks, Request, grace_pause};
+use super::manager::{Holding, Locks, Request};
 use super::range::{ByteRange, Mode};
+use super::repeat::{Caller, FIRST_PAUSE, Pauses};
 use nfsrdma_nfs3::nlm::{LockAnswer, LockCall, Status};
 use nfsrdma_rpcrdma::rpc::plain::PlainError;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 use tokio::sync::{Notify, OwnedMutexGuard};
 use tokio::task::JoinHandle;
-
-/// The least and the greatest pause between two LOCKs for a lock that another machine has.
-const FIRST_POLL: Duration = Duration::from_millis(5);
-const LAST_POLL: Duration = Duration::from_secs(1);
 
 /// A lock that was taken, with what [`Locks::undo`] needs to restore the state before it.
 #[derive(Debug)]
@@ -44,7 +40,8 @@ struct Attempt {
     /// A call that was under way when the attempt was stopped.
     under_way: Option<JoinHandle<Result<LockAnswer, PlainError>>>,
     gate: Option<OwnedMutexGuard<()>>,
-    waiter: Option<WaiterId>,
+    /// Its number among those that wait, and what tells it that its turn has come.
+    waiter: Option<(WaiterId, Arc<Notify>)>,
     granted: Option<Granted>,
 }
 
@@ -76,13 +73,9 @@ impl Locks {
             }
         };
         let mut attempt = Attempt::default();
-        let result = match self.released(request, &holding, interrupt, known).await {
-            Ok(()) => {
-                self.attempt(request, &holding, interrupt, &mut attempt)
-                    .await
-            }
-            Err(error) => Err(error),
-        };
+        let mut caller = Caller::new(self, interrupt);
+        let trying = self.attempt(request, &holding, &mut caller, known, &mut attempt);
+        let result = trying.await;
         let counter = match result {
             Ok(()) => &self.counters.locks_granted,
             Err(LockError::Interrupted) => &self.counters.lock_interrupts,
@@ -90,12 +83,7 @@ impl Locks {
             Err(_) => &self.counters.locks_denied,
         };
         counter.fetch_add(1, Ordering::Relaxed);
-        if let Some(id) = attempt.waiter.take() {
-            let mut state = self.state.lock();
-            state.turns.remove(&id);
-            let due = state.table.end_wait(id);
-            state.tell(&due);
-        }
+        self.state.lock().end_wait(&mut attempt.waiter);
         let (file, owner) = (request.file.id, request.owner);
         let releasing = attempt
             .uncertain
@@ -110,54 +98,39 @@ impl Locks {
         granted
     }
 
-    /// Waits for releases that are under way, as far as they concern the request.
-    async fn released(
-        &self,
-        request: &Request,
-        holding: &Holding,
-        interrupt: &Interrupt,
-        known: impl Future<Output = ()>,
-    ) -> Result<(), LockError> {
-        let own = self.own_released(holding, request.range, interrupt);
-        self.config.patiently(own).await?;
-        if request.wait {
-            // It waits for all locks.
-            return Ok(());
-        }
-        self.others_released(request, interrupt, known).await
-    }
-
     async fn attempt(
         self: &Arc<Self>,
         request: &Request,
         holding: &Arc<Holding>,
-        interrupt: &Interrupt,
+        caller: &mut Caller<'_>,
+        known: impl Future<Output = ()> + Send,
         attempt: &mut Attempt,
     ) -> Result<(), LockError> {
+        let mut known = Some(known);
+        let own = self.own_released(holding, request.range);
+        caller.until(own).await?;
         if holding.state.lock().lost {
             return Err(LockError::Lost);
         }
-        self.let_go_of_flock(request, holding, interrupt, attempt)
-            .await?;
-        let turn = self.queue(request, attempt)?;
-        let mut retry = Retry::default();
-        let mut poll = FIRST_POLL;
-        let mut denied = false;
+        if request.wait {
+            self.queue(request, attempt)?;
+        }
+        let mut pauses = Pauses::default();
         loop {
-            if let Some(turn) = &turn
-                && self.wait_for_turn(turn, attempt, interrupt).await?
-            {
-                // The server has kept nobody waiting meanwhile.
-                retry = Retry::default();
-            }
-            let recovery = self.wait_for_recovery(interrupt);
-            self.config.patiently(recovery).await?;
-            attempt.gate = Some(self.gate(holding, interrupt).await?);
-            let in_use = (!request.wait).then(|| self.others_in_use(request));
-            let answer = self.ask(request, holding, interrupt, attempt).await?;
-            let answer = answer.map(|answer| answer.status);
-            let waits = request.wait && matches!(answer, Ok(Status::Blocked | Status::Denied));
-            let pause = match answer {
+            let before = self.releases();
+            let answer = match self.free_flock(request, holding, caller, attempt).await? {
+                false => Ok(Status::DeniedGracePeriod),
+                true if request.wait => {
+                    if self.wait_for_turn(caller, attempt).await? {
+                        caller.renew();
+                        pauses = Pauses::default();
+                    }
+                    self.ask(request, holding, caller, attempt).await?
+                }
+                true if self.conflict(request).is_some() => Ok(Status::Denied),
+                true => self.ask(request, holding, caller, attempt).await?,
+            };
+            let waits = match answer {
                 Ok(Status::Granted) => {
                     self.granted(request, holding, attempt);
                     if request.mode == Mode::Read {
@@ -165,59 +138,47 @@ impl Locks {
                     }
                     return Ok(());
                 }
-                Ok(Status::Blocked) if request.wait => {
-                    self.refused(request, holding, attempt).await?;
-                    let pause = poll;
-                    poll = (poll * 2).min(LAST_POLL);
-                    retry = Retry::default();
-                    pause
+                // DENIED: this server does not queue blocking requests.
+                Ok(Status::Blocked | Status::Denied) if request.wait => {
+                    self.counters.lock_polls.fetch_add(1, Ordering::Relaxed);
+                    true
                 }
-                // This server does not queue blocking requests.
-                Ok(Status::Denied) if request.wait => {
-                    self.refused(request, holding, attempt).await?;
-                    let pause = poll;
-                    poll = (poll * 2).min(LAST_POLL);
-                    retry = Retry::default();
-                    pause
-                }
-                Ok(Status::DeniedGracePeriod) => {
-                    retry.check(&self.config)?;
-                    grace_pause()
-                }
-                Ok(Status::Denied) if !std::mem::replace(&mut denied, true) => {
-                    attempt.gate = None;
-                    let in_use = in_use.unwrap_or_default();
-                    self.unknown_released(request, in_use, interrupt).await?;
-                    continue;
-                }
+                Ok(Status::DeniedGracePeriod) => false,
                 Ok(status) => {
-                    attempt.uncertain |= status == Status::Blocked;
+                    attempt.gate = None;
+                    if status == Status::Denied
+                        && let Some(known) = known.take()
+                        && self.is_released(request, before, caller, known).await?
+                    {
+                        continue;
+                    }
                     return Err(LockError::of(status));
                 }
-                Err(PlainError::Refused(_)) => return Err(LockError::Denied),
-                Err(PlainError::NoProgram) => return Err(LockError::NoLocks),
-                Err(_) => {
-                    retry.check(&self.config)?;
-                    retry.next()
-                }
+                Err(error) => match LockError::refused(&error) {
+                    Some(refused) => return Err(refused),
+                    None => false,
+                },
             };
             attempt.gate = None;
             let hinted = async {
                 holding.granted.notified().await;
                 // A limit for servers that call back often.
-                tokio::time::sleep(FIRST_POLL).await;
+                tokio::time::sleep(FIRST_PAUSE).await;
             };
             let told = async {
-                match &turn {
-                    Some(turn) => turn.notified().await,
+                match &attempt.waiter {
+                    Some((_, turn)) => turn.notified().await,
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep(pauses.next()) => {}
                 () = hinted, if waits => {}
                 () = told, if waits => {}
-                stop = self.stop(interrupt) => return Err(stop),
+                stop = caller.stop() => return Err(stop),
+            }
+            if waits {
+                caller.renew();
             }
         }
     }
@@ -227,16 +188,11 @@ impl Locks {
     async fn gate(
         &self,
         holding: &Holding,
-        interrupt: &Interrupt,
-    ) -> Result<OwnedMutexGuard<()>, LockError> {
-        let gate = async {
-            tokio::select! {
-                biased;
-                stop = self.stop(interrupt) => Err(stop),
-                gate = holding.gate.clone().lock_owned() => Ok(gate),
-            }
-        };
-        self.config.patiently(gate).await
+        caller: &Caller<'_>,
+        attempt: &mut Attempt,
+    ) -> Result<(), LockError> {
+        attempt.gate = Some(caller.until(holding.gate.clone().lock_owned()).await?);
+        Ok(())
     }
 
     /// Enters a lock that the server has granted. The caller has the gate.
@@ -246,16 +202,12 @@ impl Locks {
         let before = state.table.pieces(file, owner, request.range);
         state.apply(holding, request.range, Some(request.mode));
         // The waiter is removed after that, so that those behind it are not told for nothing.
-        if let Some(id) = attempt.waiter.take() {
-            state.turns.remove(&id);
-            let due = state.table.end_wait(id);
-            state.tell(&due);
-        }
+        state.end_wait(&mut attempt.waiter);
         holding.granted_by(request);
-        if self.recovery.suspicions.load(Ordering::Acquire) != attempt.suspicions {
+        if state.suspicions != attempt.suspicions {
             // The server may have restarted after the grant, and the recovery may have listed the
             // locks before this one was entered.
-            self.suspect();
+            self.recover_soon();
         }
         let mut of = holding.state.lock();
         of.opens.insert(request.open);
@@ -269,179 +221,105 @@ impl Locks {
         });
     }
 
-    /// flock(2): before a lock is converted, it is released if another owner is in the way.
-    async fn let_go_of_flock(
-        self: &Arc<Self>,
-        request: &Request,
-        holding: &Arc<Holding>,
-        interrupt: &Interrupt,
-        attempt: &mut Attempt,
-    ) -> Result<(), LockError> {
-        if !self.converts_flock(request) {
-            return Ok(());
-        }
-        let _gate = self.gate(holding, interrupt).await?;
-        // TEST of some servers sees no shared locks (see `refused`), but those of this mount are known. Two
-        // owners here that share a lock would otherwise wait for each other before either asks the server.
-        let Request {
-            owner, range, mode, ..
-        } = *request;
-        let other = self
-            .state
-            .lock()
-            .table
-            .conflict(request.file.id, owner, range, mode);
-        let test = LockCall::Test { exclusive: true };
-        let taken = other.is_some()
-            || match self.call(holding, request.range, test).await {
-                Ok(answer) => answer.status == Status::Denied,
-                Err(_) => false,
-            };
-        match taken {
-            true => self.free_flock(holding, attempt).await,
-            false => Ok(()),
-        }
-    }
-
-    /// Whether the request converts a shared lock of flock(2) to an exclusive one. (The opposite
-    /// conversion cannot conflict.)
-    fn converts_flock(&self, request: &Request) -> bool {
-        if !matches!(request.owner, Owner::Flock(_)) || request.mode == Mode::Read {
-            return false;
-        }
-        let state = self.state.lock();
-        let held = state.table.held(request.file.id, request.owner);
-        held.is_some_and(|set| set.iter().any(|(_, mode)| mode != request.mode))
-    }
-
-    /// Releases a lock that is to be converted. The caller has the gate.
-    async fn free_flock(&self, holding: &Holding, attempt: &mut Attempt) -> Result<(), LockError> {
-        let unlock = async {
-            let all = ByteRange::ALL;
-            Ok(self.insist(holding, all, LockCall::Unlock).await)
-        };
-        // The server may carry it out even if it is given up.
-        let before = std::mem::replace(&mut attempt.uncertain, true);
-        let answer = self.config.patiently(unlock).await?;
-        attempt.uncertain = before;
-        if answer.is_some_and(|answer| answer.status != Status::DeniedGracePeriod) {
-            self.state.lock().apply(holding, ByteRange::ALL, None);
-        }
-        Ok(())
-    }
-
-    /// LOCK was refused, and the request waits. A lock of flock(2) that is to be converted is
-    /// released now, although TEST found no conflict: TEST of Linux 6.12 does not see shared locks,
-    /// and two owners that share a lock would wait for each other for ever.
-    async fn refused(
+    /// flock(2): before a shared lock becomes an exclusive one it is released, as flock(2) says. (Otherwise
+    /// two owners that share it would wait for each other. The opposite conversion cannot conflict.)
+    /// False if the server is in its grace period.
+    async fn free_flock(
         &self,
         request: &Request,
         holding: &Holding,
+        caller: &Caller<'_>,
         attempt: &mut Attempt,
-    ) -> Result<(), LockError> {
-        self.counters.lock_polls.fetch_add(1, Ordering::Relaxed);
-        match self.converts_flock(request) {
-            true => self.free_flock(holding, attempt).await,
-            false => Ok(()),
+    ) -> Result<bool, LockError> {
+        let converts = || {
+            let state = self.state.lock();
+            let held = state.table.held(request.file.id, request.owner);
+            matches!(request.owner, Owner::Flock(_))
+                && held.is_some_and(|set| set.iter().any(|(_, mode)| mode < request.mode))
+        };
+        if !converts() {
+            return Ok(true);
         }
+        self.gate(holding, caller, attempt).await?;
+        // The server may carry it out even if it is given up.
+        let before = std::mem::replace(&mut attempt.uncertain, true);
+        let unlock = self.insist(holding, ByteRange::ALL, LockCall::Unlock);
+        let status = caller.until(unlock).await?;
+        attempt.uncertain = before;
+        attempt.gate = None;
+        let freed = status.is_some_and(|status| status != Status::DeniedGracePeriod);
+        if freed {
+            self.state.lock().apply(holding, ByteRange::ALL, None);
+        }
+        Ok(freed)
     }
 
-    /// Checks the request against this mount's locks. If it waits, it gets a place in the queue.
-    fn queue(
-        &self,
-        request: &Request,
-        attempt: &mut Attempt,
-    ) -> Result<Option<Arc<Notify>>, LockError> {
+    /// Gives a request that waits a place in the queue.
+    fn queue(&self, request: &Request, attempt: &mut Attempt) -> Result<(), LockError> {
         let mut state = self.state.lock();
         let (file, owner) = (request.file.id, request.owner);
-        let (range, mode) = (request.range, request.mode);
-        if !request.wait {
-            return match state.table.conflict(file, owner, range, mode) {
-                Some(_) => Err(LockError::WouldBlock),
-                None => Ok(None),
-            };
-        }
         let id = state
             .table
-            .wait(file, owner, range, mode)
+            .wait(file, owner, request.range, request.mode)
             .map_err(|_| LockError::Deadlock)?;
         let turn = Arc::new(Notify::new());
         state.turns.insert(id, turn.clone());
-        attempt.waiter = Some(id);
-        Ok(Some(turn))
+        attempt.waiter = Some((id, turn));
+        Ok(())
     }
 
     /// Waits until no lock of this mount is in the way, unless the request may be at the server
     /// already. Returns whether it had to.
     async fn wait_for_turn(
         &self,
-        turn: &Notify,
+        caller: &Caller<'_>,
         attempt: &Attempt,
-        interrupt: &Interrupt,
     ) -> Result<bool, LockError> {
-        let Some(id) = attempt.waiter else {
+        let Some((id, turn)) = &attempt.waiter else {
             return Ok(false);
         };
         let mut waited = false;
-        loop {
-            if self.state.lock().table.may_ask(id) || attempt.uncertain {
-                return Ok(waited);
-            }
+        while !self.state.lock().table.may_ask(*id) && !attempt.uncertain {
             waited = true;
             tokio::select! {
                 () = turn.notified() => {}
-                stop = self.stop(interrupt) => return Err(stop),
+                stop = caller.stop() => return Err(stop),
             }
         }
+        Ok(waited)
     }
 
-    /// Waits until the locks from before a restart of the server are claimed.
-    async fn wait_for_recovery(&self, interrupt: &Interrupt) -> Result<(), LockError> {
-        loop {
-            let mut recovered = std::pin::pin!(self.recovery.ended.notified());
-            recovered.as_mut().enable();
-            if !self.recovery.under_way.load(Ordering::Acquire) {
-                return Ok(());
-            }
-            tokio::select! {
-                () = recovered => {}
-                stop = self.stop(interrupt) => return Err(stop),
-            }
-        }
-    }
-
-    /// Sends LOCK. The call goes on if the wait for it is stopped.
+    /// Sends LOCK when the locks from before a restart of the server are claimed. The call goes on if the
+    /// wait for it is stopped.
     async fn ask(
         self: &Arc<Self>,
         request: &Request,
         holding: &Arc<Holding>,
-        interrupt: &Interrupt,
+        caller: &Caller<'_>,
         attempt: &mut Attempt,
-    ) -> Result<Result<LockAnswer, PlainError>, LockError> {
-        let (this, of, range) = (self.clone(), holding.clone(), request.range);
+    ) -> Result<Result<Status, PlainError>, LockError> {
+        drop(caller.until(self.recovery.under_way.read()).await?);
+        self.gate(holding, caller, attempt).await?;
+        let (this, target) = (self.clone(), holding.target(request.range));
         let call = lock_call(request.mode, request.wait);
-        attempt.suspicions = self.recovery.suspicions.load(Ordering::Acquire);
+        attempt.suspicions = self.state.lock().suspicions;
         let cred = request.cred.clone();
         let mut task = self
             .runtime
-            .spawn(async move { this.call_by(&cred, &of, range, call).await });
-        tokio::select! {
-            result = &mut task => {
-                let result = result.unwrap_or(Err(PlainError::TimedOut));
-                attempt.uncertain |= match &result {
-                    // FAILED stands for answers that make no sense, too.
-                    Ok(answer) => matches!(answer.status, Status::Blocked | Status::Failed),
-                    Err(PlainError::Refused(_) | PlainError::NoProgram) => false,
-                    Err(_) => true,
-                };
-                Ok(result)
-            }
-            stop = self.stop(interrupt) => {
-                attempt.uncertain = true;
-                attempt.under_way = Some(task);
-                Err(stop)
-            }
-        }
+            .spawn(async move { this.call(&cred, &target, call).await });
+        let answered = caller.until(&mut task).await;
+        let Ok(result) = answered else {
+            attempt.uncertain = true;
+            attempt.under_way = Some(task);
+            return answered.map(|_| Err(PlainError::TimedOut));
+        };
+        let result = result.unwrap_or(Err(PlainError::TimedOut));
+        attempt.uncertain |= match &result {
+            // FAILED stands for answers that make no sense, too.
+            Ok(answer) => matches!(answer.status, Status::Blocked | Status::Failed),
+            Err(error) => LockError::refused(error).is_none(),
+        };
+        Ok(result.map(|answer| answer.status))
     }
 
     /// Makes the server's locks of the range the same as those in the table.
@@ -482,7 +360,7 @@ impl Locks {
             };
             // A server in its grace period has restarted, and has lost what it may have granted.
             match self.insist(holding, range, cancel).await {
-                Some(answer) if answer.status != Status::DeniedGracePeriod => {}
+                Some(status) if status != Status::DeniedGracePeriod => {}
                 _ => return,
             }
         }
@@ -495,8 +373,7 @@ impl Locks {
                 None => LockCall::Unlock,
                 Some(held) => lock_call(held, false),
             };
-            let answer = self.insist(holding, piece, call).await;
-            match answer.map(|answer| answer.status) {
+            match self.insist(holding, piece, call).await {
                 Some(Status::Granted) => {}
                 None | Some(Status::DeniedGracePeriod) => return,
                 Some(status) => self.not_restored(mode, holding, (piece, held), status),

@@ -2,6 +2,7 @@ use super::super::config::LockConfig;
 use super::super::fake_server::{CONFIG, FakeServer, lock, locks_of, range, request};
 use super::*;
 use std::future::ready;
+use std::time::Duration;
 use tokio::runtime::Handle;
 
 /// The svid of an owner on another machine.

@@ -1,11 +1,9 @@
 //! The end of a mount's locks, and the locks that killed mounts have left at the server.
 
-use super::config::Retry;
 use super::manager::Locks;
+use super::repeat::is_unanswered;
 use nfsrdma_nfs3::nlm::{Abandoned, LockCall, LockTarget};
-use nfsrdma_rpcrdma::rpc::plain::PlainError;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl Locks {
@@ -23,17 +21,8 @@ impl Locks {
                 let _ = this.unlock_all(file, owner).await;
             });
         }
-        let rest = async {
-            loop {
-                let mut idle = std::pin::pin!(self.idle.notified());
-                idle.as_mut().enable();
-                if self.running.load(Ordering::Acquire) == 0 {
-                    return;
-                }
-                idle.await;
-            }
-        };
-        let _ = tokio::time::timeout(patience, rest).await;
+        let mut running = self.running.subscribe();
+        let _ = tokio::time::timeout(patience, running.wait_for(|of| *of == 0)).await;
         self.ending.fire();
         self.server.end().await;
         if let Some(journal) = &self.journal {
@@ -53,23 +42,10 @@ impl Locks {
                     offset: 0,
                     length: 0,
                 };
-                let mut retry = Retry::default();
-                loop {
-                    let call = self.server.call(&orphan.cred, &target, LockCall::Unlock);
-                    let result = tokio::select! {
-                        result = call => result,
-                        () = self.ending.wait() => return,
-                    };
-                    if !matches!(
-                        result,
-                        Err(PlainError::TimedOut | PlainError::Unreachable(_))
-                    ) {
-                        break;
-                    }
-                    tokio::select! {
-                        () = tokio::time::sleep(retry.next()) => {}
-                        () = self.ending.wait() => return,
-                    }
+                let unlock = LockCall::Unlock;
+                let unlocked = self.repeat(&orphan.cred, &target, unlock, is_unanswered);
+                if unlocked.await.is_none() {
+                    return;
                 }
             }
             if count > 0 {

@@ -1,6 +1,7 @@
 //! Errors of lock requests, and the errno for each.
 
 use nfsrdma_nfs3::nlm::Status;
+use nfsrdma_rpcrdma::rpc::plain::PlainError;
 
 /// Why a request failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +57,15 @@ impl LockError {
             | Status::DeniedNoLocks
             | Status::DeniedGracePeriod
             | Status::Failed => LockError::NoLocks,
+        }
+    }
+
+    /// The error for a call that the server refuses to carry out, and would refuse again.
+    pub(super) fn refused(error: &PlainError) -> Option<Self> {
+        match error {
+            PlainError::Refused(_) => Some(LockError::Denied),
+            PlainError::NoProgram => Some(LockError::NoLocks),
+            _ => None,
         }
     }
 }

@@ -1,15 +1,14 @@
 //! What all lock requests of a mount share ([`Locks`]), and the calls to the server's lock manager.
 //!
 //! A [`Holding`] stands for one owner's locks on one file. Its gate lets only one request at a time
-//! change them, so that table and server agree. A call without an answer is repeated with growing
-//! pauses, for ever on a `hard` mount. An answer that the server is in its grace period means that
-//! it has restarted, and starts the recovery of all locks.
+//! change them, so that table and server agree. An answer that the server is in its grace period means
+//! that it has restarted, and starts the recovery of all locks.
 
-use super::config::{Kinds, LockConfig, Retry};
+use super::config::{Kinds, LockConfig};
 use super::error::LockError;
 use super::interrupt::Interrupt;
 use super::lock_log::{FindPaths, LockLog};
-use super::lock_table::{FileId, LockTable, Owner, WaiterId};
+use super::lock_table::{Conflict, FileId, LockTable, Owner, WaiterId};
 use super::range::{ByteRange, Mode};
 use super::svids::Svids;
 use nfsrdma_nfs3::Cred;
@@ -23,14 +22,16 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, RwLock, watch};
+use tokio::time::Instant;
 
-/// Within this time after a recovery, answers of a grace period belong to the same restart.
-const SAME_RESTART: Duration = Duration::from_secs(10);
-/// The pause between two calls during a server's grace period.
-const GRACE_PAUSE: Duration = Duration::from_millis(500);
+/// Any server's grace period is longer than this. So what is done after it is in time to claim locks, and
+/// signs of a restart that are no further apart belong to the same one. One recovery follows another at
+/// once, because the server may have restarted while that was under way; a third begins later. (Anybody
+/// can say in the name of a server that it has restarted, and some servers end each connection.)
+pub(super) const GRACE: Duration = Duration::from_secs(5);
 
 /// A file, as the table and the server identify it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,19 +96,6 @@ pub(super) struct HoldingState {
     pub(super) changes: u64,
     /// The ranges that are being released ([`Releasing`](super::releasing::Releasing)).
     pub(super) releasing: Vec<ByteRange>,
-    /// The number of releases that have ended.
-    pub(super) released: u64,
-}
-
-impl HoldingState {
-    /// Counts one more use, until [`Locks::leave`].
-    pub(super) fn enter(&mut self) {
-        self.uses += 1;
-    }
-
-    pub(super) fn is_in_use(&self) -> bool {
-        self.uses > 0
-    }
 }
 
 impl Holding {
@@ -141,6 +129,8 @@ pub(super) struct State {
     /// In the order of files, so that those of one file are found without a look at all.
     pub(super) holdings: BTreeMap<(FileId, Owner), Arc<Holding>>,
     pub(super) svids: Svids,
+    /// How often a restart of the server was suspected.
+    pub(super) suspicions: u64,
 }
 
 impl State {
@@ -158,8 +148,17 @@ impl State {
         self.tell(&due);
     }
 
+    /// A request that waited is granted or given up.
+    pub(super) fn end_wait(&mut self, waiter: &mut Option<(WaiterId, Arc<Notify>)>) {
+        if let Some((id, _)) = waiter.take() {
+            self.turns.remove(&id);
+            let due = self.table.end_wait(id);
+            self.tell(&due);
+        }
+    }
+
     /// Wakes waiters whose turn has come.
-    pub(super) fn tell(&self, due: &[WaiterId]) {
+    fn tell(&self, due: &[WaiterId]) {
         for turn in due.iter().filter_map(|id| self.turns.get(id)) {
             turn.notify_one();
         }
@@ -207,16 +206,12 @@ counters! {
 /// Whether the server may have restarted and forgotten the locks, and what is being done about it.
 #[derive(Debug, Default)]
 pub(super) struct Recovery {
-    /// Notified when the server may have restarted.
-    pub(super) suspected: Notify,
-    /// Notified when the server, or somebody in its name, says that it has restarted.
-    pub(super) restart_told: Notify,
-    /// How often a restart was suspected. Changed with `state` locked, before the recovery lists
-    /// the locks.
-    pub(super) suspicions: AtomicU64,
-    pub(super) under_way: AtomicBool,
-    pub(super) ended: Notify,
-    pub(super) last: Mutex<Option<Instant>>,
+    /// Notified when a recovery is to begin.
+    pub(super) wanted: Notify,
+    /// Locked while one is under way.
+    pub(super) under_way: RwLock<()>,
+    /// The last sign that the server is in a grace period for which locks have been claimed.
+    pub(super) claimed: Mutex<Option<Instant>>,
 }
 
 /// The locks of a mount; see the module [`locks`](super).
@@ -237,10 +232,10 @@ pub struct Locks {
     /// The mount ends: calls are not repeated any more.
     pub(super) ending: Interrupt,
     /// The number of spawned operations that have not ended.
-    pub(super) running: AtomicU64,
-    pub(super) idle: Notify,
-    /// Notified when a release has ended.
-    pub(super) released: Notify,
+    pub(super) running: watch::Sender<usize>,
+    /// Counts the releases that have begun, and again when they end. It must not be changed with `state`
+    /// locked, because whoever waits for it looks at that.
+    pub(super) releases: watch::Sender<u64>,
     pub(super) recovery: Recovery,
 }
 
@@ -268,9 +263,8 @@ impl Locks {
             counters: Counters::default(),
             unused: Interrupt::default(),
             ending: Interrupt::default(),
-            running: AtomicU64::new(0),
-            idle: Notify::new(),
-            released: Notify::new(),
+            running: watch::Sender::default(),
+            releases: watch::Sender::default(),
             recovery: Recovery::default(),
         })
     }
@@ -318,12 +312,10 @@ impl Locks {
         struct Running(Arc<Locks>);
         impl Drop for Running {
             fn drop(&mut self) {
-                if self.0.running.fetch_sub(1, Ordering::AcqRel) == 1 {
-                    self.0.idle.notify_waiters();
-                }
+                self.0.running.send_modify(|running| *running -= 1);
             }
         }
-        self.running.fetch_add(1, Ordering::AcqRel);
+        self.running.send_modify(|running| *running += 1);
         let running = Running(self.clone());
         self.runtime.spawn(async move {
             operation.await;
@@ -336,9 +328,15 @@ impl Locks {
         self.state.lock().holdings.is_empty()
     }
 
-    /// The server may have restarted: starts the recovery of all locks.
-    pub fn suspect(&self) {
-        self.recovery.suspected.notify_one();
+    /// The first lock of this mount that keeps a request from being granted, and its owner's holding.
+    pub(super) fn conflict(&self, request: &Request) -> Option<(Conflict, Option<Arc<Holding>>)> {
+        let state = self.state.lock();
+        let (file, owner) = (request.file.id, request.owner);
+        let conflict = state
+            .table
+            .conflict(file, owner, request.range, request.mode)?;
+        let holding = state.holdings.get(&(file, conflict.owner));
+        Some((conflict, holding.cloned()))
     }
 
     /// The holding for a request to take a lock, new if there is none. Counts as used until
@@ -380,7 +378,7 @@ impl Locks {
                 holding
             }
         };
-        holding.state.lock().enter();
+        holding.state.lock().uses += 1;
         Ok(holding)
     }
 
@@ -398,7 +396,7 @@ impl Locks {
         }
         let state = self.state.lock();
         let holding = state.holdings.get(&(file, owner))?.clone();
-        holding.state.lock().enter();
+        holding.state.lock().uses += 1;
         Some(holding)
     }
 
@@ -421,31 +419,31 @@ impl Locks {
         }
     }
 
-    /// Waits for a reason to give up a request.
-    pub(super) async fn stop(&self, interrupt: &Interrupt) -> LockError {
-        tokio::select! {
-            () = interrupt.wait() => LockError::Interrupted,
-            () = self.unused.wait() => LockError::GivenUp,
-            () = self.ending.wait() => LockError::GivenUp,
+    /// The server may have restarted: starts the recovery of all locks. A LOCK that is under way may have
+    /// been granted before: its caller sees the new count, and then wants one more recovery.
+    pub fn suspect(&self) {
+        self.state.lock().suspicions += 1;
+        self.recover_soon();
+    }
+
+    pub(super) fn recover_soon(&self) {
+        self.recovery.wanted.notify_one();
+    }
+
+    /// The server has answered that it is in its grace period. Locks are claimed once for each.
+    fn in_grace(&self) {
+        let now = Instant::now();
+        let last = self.recovery.claimed.lock().replace(now);
+        if last.is_none_or(|last| now > last + GRACE) {
+            self.suspect();
         }
     }
 
-    /// Makes one call, with the credential of the holding.
+    /// Makes one call.
     pub(super) async fn call(
         &self,
-        holding: &Holding,
-        range: ByteRange,
-        call: LockCall,
-    ) -> Result<LockAnswer, PlainError> {
-        self.call_by(&holding.cred(), holding, range, call).await
-    }
-
-    /// Makes one call, with the credential `cred`.
-    pub(super) async fn call_by(
-        &self,
         cred: &Cred,
-        holding: &Holding,
-        range: ByteRange,
+        target: &LockTarget,
         call: LockCall,
     ) -> Result<LockAnswer, PlainError> {
         let counter = match call {
@@ -455,19 +453,13 @@ impl Locks {
             LockCall::Unlock => &self.counters.unlock_calls,
         };
         counter.fetch_add(1, Ordering::Relaxed);
-        let target = holding.target(range);
-        let result = self.server.call(cred, &target, call).await;
+        let result = self.server.call(cred, target, call).await;
         match &result {
             Ok(answer) if answer.status == Status::DeniedGracePeriod => {
-                self.counters
-                    .lock_grace_waits
-                    .fetch_add(1, Ordering::Relaxed);
-                // The server has restarted: the locks are claimed, once for each restart.
-                let last = *self.recovery.last.lock();
-                if !matches!(call, LockCall::Lock { reclaim: true, .. })
-                    && last.is_none_or(|last| last.elapsed() > SAME_RESTART)
-                {
-                    self.suspect();
+                let waits = &self.counters.lock_grace_waits;
+                waits.fetch_add(1, Ordering::Relaxed);
+                if !matches!(call, LockCall::Lock { reclaim: true, .. }) {
+                    self.in_grace();
                 }
             }
             Ok(_) => {}
@@ -476,37 +468,6 @@ impl Locks {
             }
         }
         result
-    }
-
-    /// Repeats a call until it is answered. `None` if the mount ends before.
-    pub(super) async fn insist(
-        &self,
-        holding: &Holding,
-        range: ByteRange,
-        call: LockCall,
-    ) -> Option<LockAnswer> {
-        let mut retry = Retry::default();
-        loop {
-            let result = tokio::select! {
-                result = self.call(holding, range, call) => result,
-                () = self.ending.wait() => return None,
-            };
-            let pause = match result {
-                Ok(answer) => return Some(answer),
-                // Repeating the call would not help.
-                Err(PlainError::Refused(_) | PlainError::NoProgram) => {
-                    return Some(LockAnswer {
-                        status: Status::Failed,
-                        holder: None,
-                    });
-                }
-                Err(_) => retry.next(),
-            };
-            tokio::select! {
-                () = tokio::time::sleep(pause) => {}
-                () = self.ending.wait() => return None,
-            }
-        }
     }
 }
 
@@ -527,10 +488,6 @@ impl CallbackSink for Locks {
     fn restarted(&self) {
         let told = &self.counters.lock_restarts_told;
         told.fetch_add(1, Ordering::Relaxed);
-        self.recovery.restart_told.notify_one();
+        self.suspect();
     }
-}
-
-pub(super) fn grace_pause() -> Duration {
-    GRACE_PAUSE
 }

@@ -47,6 +47,7 @@ mod range;
 mod recovery;
 mod release;
 mod releasing;
+mod repeat;
 mod svids;
 
 pub use acquire::Granted;
@@ -56,4 +57,5 @@ pub use interrupt::Interrupt;
 pub use lock_table::{Conflict, Deadlock, FileId, LockTable, Owner, WaiterId};
 pub use manager::{LockFile, Locks, Request, Tested};
 pub use range::{ByteRange, LAST, Mode, RangeSet};
+pub(crate) use releasing::RELEASED_WITHIN;
 pub use releasing::Releasing;

@@ -10,19 +10,13 @@
 //! refused, it is repeated a few times, since the lock of the other mount exists only briefly.
 
 use super::acquire::lock_call;
-use super::config::Retry;
 use super::manager::{Holding, Locks};
 use super::range::{ByteRange, Mode};
+use super::repeat::Pauses;
 use nfsrdma_nfs3::nlm::{LockAnswer, LockCall, LockTarget, Status};
-use std::time::Duration;
 
-/// The pause after each attempt to get an exclusive lock.
-const PAUSES: [Duration; 4] = [
-    Duration::ZERO,
-    Duration::from_millis(5),
-    Duration::from_millis(10),
-    Duration::from_millis(20),
-];
+/// How often an exclusive lock is asked for.
+const ATTEMPTS: usize = 4;
 
 /// Whether the conflicting lock that TEST returned is an exclusive lock of another owner.
 fn excludes(tested: &LockAnswer, holding: &Holding) -> bool {
@@ -63,7 +57,8 @@ impl Locks {
         }
         let lock = lock_call(Mode::Write, false);
         let test = LockCall::Test { exclusive: false };
-        for pause in PAUSES {
+        let mut pauses = Pauses::default();
+        for _ in 0..ATTEMPTS {
             match self.answered(holding, &stranger, lock).await?.status {
                 Status::Denied | Status::Blocked => {}
                 Status::DeniedGracePeriod => return Some(Found::Restarted),
@@ -82,38 +77,21 @@ impl Locks {
                 Status::Denied if excludes(&tested, holding) => return Some(Found::Free),
                 _ => {}
             }
-            tokio::select! {
-                () = tokio::time::sleep(pause) => {}
-                () = self.ending.wait() => return None,
-            }
+            self.pause(&mut pauses).await?;
         }
         Some(Found::Held)
     }
 
-    /// Repeats a call for an owner that is not in the table until it is answered.
+    /// Repeats a call for an owner that is not in the table until it is answered, also if it is refused:
+    /// a server that has just started may do so.
     async fn answered(
         &self,
         holding: &Holding,
         target: &LockTarget,
         call: LockCall,
     ) -> Option<LockAnswer> {
-        let (mut retry, cred) = (Retry::default(), holding.cred());
-        loop {
-            let result = tokio::select! {
-                result = self.server.call(&cred, target, call) => result,
-                () = self.ending.wait() => return None,
-            };
-            let pause = match result {
-                Ok(answer) => return Some(answer),
-                Err(error) => {
-                    tracing::debug!(%error, ?call, "looking for a lock");
-                    retry.next()
-                }
-            };
-            tokio::select! {
-                () = tokio::time::sleep(pause) => {}
-                () = self.ending.wait() => return None,
-            }
-        }
+        let cred = holding.cred();
+        let result = self.repeat(&cred, target, call, Result::is_err).await?;
+        result.ok()
     }
 }

@@ -15,66 +15,28 @@
 //! locks on the file, because it must not go on as if nothing had happened.
 
 use super::acquire::lock_call;
-use super::config::{LockConfig, Retry};
+use super::config::LockConfig;
 use super::lock_table::FileId;
-use super::manager::{Holding, Locks, grace_pause};
+use super::manager::{GRACE, Holding, Locks};
 use super::probe::Found;
 use super::range::{ByteRange, Mode};
+use super::repeat::Pauses;
 use nfsrdma_nfs3::nlm::{Journal, LockCall, LockServer, Status};
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedMutexGuard, Semaphore};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 /// How often a NULL is sent to the server while locks are held: this keeps the connection open,
-/// whose end is a sign of a restart.
+/// whose end is a sign of a restart. (Servers end connections that are idle for some minutes.)
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
-/// How often while the server does not answer, so that its grace period is not missed.
-const ASK_AGAIN: Duration = Duration::from_secs(5);
 
-/// The least time between two recoveries that notices of a restart start, because anybody can send
-/// such a notice in the name of the server.
-const TOLD: Duration = Duration::from_secs(10);
-
-/// The greatest pause between two recoveries that ends of connections start. The pauses grow while
-/// the connection ends again soon after a recovery: a server that closes it after each answer would
-/// otherwise be called without end. A grace period is longer than this.
-const LOST: Duration = Duration::from_secs(5);
-const FIRST_LOST: Duration = Duration::from_millis(50);
-
-/// The most reclaims at the same time, of all users and of each.
+/// The most reclaims of a user, and checks of files, at the same time.
 const AT_A_TIME: usize = 32;
-
-/// Whose turn it is to claim a lock. A grace period may be over before all have been claimed, so
-/// users take turns, however many owners and ranges one of them has: the owners of each user queue
-/// up among themselves, and the reclaims of the first [`AT_A_TIME`] of each with those of others.
-#[derive(Debug)]
-struct Turns {
-    of_users: Mutex<HashMap<u32, Arc<Semaphore>>>,
-    calls: Semaphore,
-}
-
-impl Default for Turns {
-    fn default() -> Self {
-        Turns {
-            of_users: Mutex::default(),
-            calls: Semaphore::new(AT_A_TIME),
-        }
-    }
-}
-
-impl Turns {
-    /// The queue of a user's owners.
-    fn of_user(&self, uid: u32) -> Arc<Semaphore> {
-        let mut of_users = self.of_users.lock();
-        let new = || Arc::new(Semaphore::new(AT_A_TIME));
-        of_users.entry(uid).or_insert_with(new).clone()
-    }
-}
 
 /// The numbers of locks that were reclaimed and lost.
 #[derive(Debug, Default)]
@@ -113,111 +75,64 @@ impl Locks {
     }
 }
 
-/// When recoveries that ends of connections start may begin.
-#[derive(Debug)]
-struct Paced {
-    /// When the last recovery ended.
-    last: Option<Instant>,
-    pause: Duration,
-    next: Instant,
-}
-
-impl Default for Paced {
-    fn default() -> Self {
-        Paced {
-            last: None,
-            pause: Duration::ZERO,
-            next: Instant::now(),
-        }
-    }
-}
-
-impl Paced {
-    /// The connection has ended. Returns whether a recovery may begin at once; otherwise it may at
-    /// `next`.
-    fn due(&mut self, now: Instant) -> bool {
-        let soon = |last: Instant| now.saturating_duration_since(last) < LOST;
-        self.pause = match self.last.is_some_and(soon) {
-            true => (self.pause * 2).clamp(FIRST_LOST, LOST),
-            false => Duration::ZERO,
-        };
-        self.next = self.last.map_or(now, |last| last + self.pause);
-        now >= self.next
-    }
-}
-
 /// Starts the task that watches for restarts of the server.
 fn watch(locks: &Arc<Locks>) {
     let mut losses = locks.server.suspicions();
     let weak: Weak<Locks> = Arc::downgrade(locks);
     locks.runtime.spawn(async move {
-        let (mut told, mut next_told) = (false, Instant::now());
-        let (mut ended, mut losses_paced) = (false, Paced::default());
-        let mut pause = KEEP_ALIVE;
+        let (mut wanted, mut next, mut last) = (false, Instant::now(), None);
+        let mut null = Instant::now() + KEEP_ALIVE;
         loop {
             let Some(locks) = weak.upgrade() else { return };
-            let held = !locks.state.lock().table.is_empty();
-            let mut lost = false;
             tokio::select! {
-                () = locks.recovery.restart_told.notified(), if !told => told = true,
-                () = tokio::time::sleep_until(next_told.into()), if told => {
-                    (told, lost) = (false, true);
-                    next_told = Instant::now() + TOLD;
+                () = tokio::time::sleep_until(next), if wanted => {
+                    wanted = false;
+                    let begun = Instant::now();
+                    locks.recover().await;
+                    let ended = Instant::now();
+                    let again = last.is_some_and(|last| begun < last + GRACE);
+                    next = if again { ended + GRACE } else { ended };
+                    last = Some(ended);
                 }
-                changed = losses.changed(), if !ended => match changed {
-                    Ok(()) => match losses_paced.due(Instant::now()) {
-                        true => lost = true,
-                        false => ended = true,
-                    },
-                    Err(_) => tokio::time::sleep(KEEP_ALIVE).await,
-                },
-                () = tokio::time::sleep_until(losses_paced.next.into()), if ended => {
-                    (ended, lost) = (false, true);
-                }
-                () = locks.recovery.suspected.notified() => lost = true,
-                () = tokio::time::sleep(pause), if held => {
-                    let there = locks.server.null().await.is_ok();
-                    pause = if there { KEEP_ALIVE } else { ASK_AGAIN };
-                }
-                () = tokio::time::sleep(KEEP_ALIVE), if !held => {
-                    if locks.is_unused() {
-                        locks.server.idle(&|| locks.is_unused()).await;
-                    }
+                () = locks.recovery.wanted.notified(), if !wanted => wanted = true,
+                Ok(()) = losses.changed() => locks.suspect(),
+                () = tokio::time::sleep_until(null) => {
+                    null = Instant::now() + locks.keep_alive().await;
                 }
                 () = locks.ending.wait() => return,
-            }
-            if lost && locks.suspicion() {
-                locks.recover().await;
-                losses_paced.last = Some(Instant::now());
             }
         }
     });
 }
 
 impl Locks {
-    /// Counts a suspicion of a restart. Returns whether any lock is held. A LOCK that is under way
-    /// may have been granted before the restart: its caller sees the new count, and then starts
-    /// another recovery.
-    fn suspicion(&self) -> bool {
-        let state = self.state.lock();
-        self.recovery.suspicions.fetch_add(1, Ordering::Release);
-        !state.table.is_empty()
+    /// Keeps the connection open while locks are held, and does without call-backs while none is wanted.
+    /// Returns when to do so again.
+    async fn keep_alive(&self) -> Duration {
+        if self.is_unused() {
+            self.server.idle(&|| self.is_unused()).await;
+        } else if !self.state.lock().table.is_empty() && self.server.null().await.is_err() {
+            return GRACE;
+        }
+        KEEP_ALIVE
     }
 
     /// Claims all locks, and then checks those whose reclaims were refused.
     pub(super) async fn recover(self: &Arc<Self>) {
-        self.recovery.under_way.store(true, Ordering::Release);
-        let turns = Arc::new(Turns::default());
-        let (mut counts, refused) = self.reclaim_all(&turns).await;
+        if self.state.lock().table.is_empty() {
+            return;
+        }
+        let _under_way = self.recovery.under_way.write().await;
+        let (mut counts, refused) = self.reclaim_all().await;
         // A check takes a lock for a moment, which other checks would see. So there is one check at
         // a time for each file.
         let mut looks = JoinSet::new();
         let at_a_time = Arc::new(Semaphore::new(AT_A_TIME));
         for mut of_file in refused.into_values() {
-            let (this, at_a_time, turns) = (self.clone(), at_a_time.clone(), turns.clone());
+            let (this, at_a_time) = (self.clone(), at_a_time.clone());
             looks.spawn(async move {
                 let _turn = at_a_time.acquire().await;
-                let counts = this.settle(&mut of_file, &turns).await;
+                let counts = this.settle(&mut of_file).await;
                 for owner in of_file {
                     drop(owner.gate);
                     this.leave(&owner.holding);
@@ -236,23 +151,23 @@ impl Locks {
         if reclaimed > 0 || lost > 0 {
             tracing::info!(reclaimed, lost, "the server of locks restarted");
         }
-        *self.recovery.last.lock() = Some(Instant::now());
-        self.recovery.under_way.store(false, Ordering::Release);
-        self.recovery.ended.notify_waiters();
+        *self.recovery.claimed.lock() = Some(Instant::now());
     }
 
-    /// Sends a reclaim for each lock. Returns the refused ones, by file.
-    async fn reclaim_all(
-        self: &Arc<Self>,
-        turns: &Arc<Turns>,
-    ) -> (Counts, BTreeMap<FileId, Vec<Refused>>) {
+    /// Sends a reclaim for each lock. Returns the refused ones, by file. A grace period may be over before
+    /// all have been claimed, so the owners of each user queue up among themselves, however many owners
+    /// and ranges one of them has.
+    async fn reclaim_all(self: &Arc<Self>) -> (Counts, BTreeMap<FileId, Vec<Refused>>) {
         let all = self.state.lock().table.all();
         let mut claims = JoinSet::new();
+        let mut of_users: HashMap<u32, Arc<Semaphore>> = HashMap::new();
         for (file, owner) in all {
             let Some(holding) = self.enter_existing(file, owner) else {
                 continue;
             };
-            let (this, turns) = (self.clone(), turns.clone());
+            let of_user = of_users.entry(holding.cred().uid);
+            let of_user = of_user.or_insert_with(|| Arc::new(Semaphore::new(AT_A_TIME)));
+            let (this, of_user) = (self.clone(), of_user.clone());
             claims.spawn(async move {
                 // The gate comes before the turn: whoever has it waits for the same server,
                 // and must not delay the others.
@@ -263,9 +178,8 @@ impl Locks {
                         return (Counts::default(), None);
                     }
                 };
-                let of_user = turns.of_user(holding.cred().uid);
                 let _turn = of_user.acquire().await;
-                let (counts, locks) = this.reclaim(&holding, &turns).await;
+                let (counts, locks) = this.reclaim(&holding).await;
                 if locks.is_empty() {
                     drop(gate);
                     this.leave(&holding);
@@ -294,7 +208,7 @@ impl Locks {
 
     /// Sends a reclaim for each lock of one owner on a file. Returns the refused ones. The caller
     /// has the gate.
-    async fn reclaim(&self, holding: &Holding, turns: &Turns) -> (Counts, Vec<(ByteRange, Mode)>) {
+    async fn reclaim(&self, holding: &Holding) -> (Counts, Vec<(ByteRange, Mode)>) {
         let held: Vec<(ByteRange, Mode)> = {
             let state = self.state.lock();
             let set = state.table.held(holding.file.id, holding.owner);
@@ -303,7 +217,7 @@ impl Locks {
         let mut counts = Counts::default();
         let mut refused = Vec::new();
         for (range, mode) in held {
-            match self.reclaimed(holding, range, mode, turns).await {
+            match self.reclaimed(holding, range, mode).await {
                 Some(Status::Granted) => counts.reclaimed += 1,
                 Some(Status::DeniedGracePeriod) => refused.push((range, mode)),
                 Some(_) => {
@@ -317,56 +231,32 @@ impl Locks {
         (counts, refused)
     }
 
-    /// Sends one reclaim until it is answered. `None` if the mount ends before.
-    async fn reclaimed(
-        &self,
-        holding: &Holding,
-        range: ByteRange,
-        mode: Mode,
-        turns: &Turns,
-    ) -> Option<Status> {
+    /// Sends one reclaim until it is answered, also if it is refused: a server that has just started may do
+    /// so. `None` if the mount ends before.
+    async fn reclaimed(&self, holding: &Holding, range: ByteRange, mode: Mode) -> Option<Status> {
         let call = LockCall::Lock {
             exclusive: mode == Mode::Write,
             block: false,
             reclaim: true,
         };
-        // Not by `insist`, which gives up if the call is refused.
-        let mut retry = Retry::default();
-        loop {
-            let in_turn = async {
-                let _turn = turns.calls.acquire().await;
-                self.call(holding, range, call).await
-            };
-            let result = tokio::select! {
-                result = in_turn => result,
-                () = self.ending.wait() => return None,
-            };
-            match result {
-                Ok(answer) => return Some(answer.status),
-                Err(error) => tracing::debug!(%error, "claiming a lock again"),
-            }
-            tokio::select! {
-                () = tokio::time::sleep(retry.next()) => {}
-                () = self.ending.wait() => return None,
-            }
-        }
+        let (cred, target) = (holding.cred(), holding.target(range));
+        let result = self.repeat(&cred, &target, call, Result::is_err).await?;
+        Some(result.ok()?.status)
     }
 
     /// Determines which locks of a file, whose reclaims were refused, are still held.
-    async fn settle(&self, refused: &mut [Refused], turns: &Turns) -> Counts {
+    async fn settle(&self, refused: &mut [Refused]) -> Counts {
         let mut counts = Counts::default();
-        let mut pause = Duration::ZERO;
+        let mut pauses = Pauses::default();
         while !self.look_for(refused, &mut counts).await {
             // The server has restarted since, and grants reclaims now, or after a pause.
-            tokio::select! {
-                () = tokio::time::sleep(pause) => {}
-                () = self.ending.wait() => return counts,
-            }
-            pause = grace_pause();
             for owner in &mut *refused {
-                let (of, locks) = self.reclaim(&owner.holding, turns).await;
+                let (of, locks) = self.reclaim(&owner.holding).await;
                 counts.add(of);
                 owner.locks = locks;
+            }
+            if self.pause(&mut pauses).await.is_none() {
+                break;
             }
         }
         counts
@@ -409,8 +299,8 @@ impl Locks {
         for (holding, range, mode) in held {
             let call = lock_call(mode, false);
             match self.insist(holding, range, call).await {
-                Some(answer) if answer.status == Status::Granted => {}
-                Some(answer) if answer.status == Status::DeniedGracePeriod => return false,
+                Some(Status::Granted) => {}
+                Some(Status::DeniedGracePeriod) => return false,
                 Some(_) => {
                     counts.lost += 1;
                     self.lose(holding, range).await;

@@ -199,3 +199,66 @@ async fn users_take_turns_to_claim_their_locks() {
     let last = callers.iter().rposition(|&(uid, _)| uid == 2).unwrap();
     assert!(last < 4 * AT_A_TIME, "{last} of {} calls", callers.len());
 }
+
+fn reclaims(server: &FakeServer) -> usize {
+    let known = server.known.lock();
+    let reclaims = |call: &LockCall| matches!(call, LockCall::Lock { reclaim: true, .. });
+    known.callers.iter().filter(|(_, of)| reclaims(of)).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn locks_are_claimed_once_for_each_grace_period() {
+    let server = Arc::new(FakeServer::default());
+    let locks = Locks::start(server.clone(), CONFIG, None, Handle::current());
+    lock(&locks, &request(1, range(0, 9), Mode::Write)).await;
+    for period in 1..3 {
+        server.known.lock().restart(true);
+        let asking = tokio::spawn({
+            let (locks, at) = (locks.clone(), 100 * period);
+            async move { lock(&locks, &request(2, range(at, at), Mode::Write)).await }
+        });
+        tokio::time::sleep(Duration::from_secs(90)).await;
+        // The server granted the first, so there is nothing to claim again.
+        assert_eq!(reclaims(&server), period as usize);
+        server.known.lock().grace = false;
+        asking.await.unwrap();
+        locks
+            .unlock_all(1, super::super::Owner::Posix(2))
+            .await
+            .unwrap();
+        tokio::time::sleep(Duration::from_secs(90)).await;
+    }
+    assert_eq!(counter(&locks, "locks_lost"), 0);
+}
+
+/// Each recovery is beside LOCKs that were under way when it began, whose grants it may have missed.
+#[tokio::test(start_paused = true)]
+async fn who_locks_all_the_time_makes_no_recoveries_without_end() {
+    let server = Arc::new(FakeServer::default());
+    let locks = Locks::start(server.clone(), CONFIG, None, Handle::current());
+    lock(&locks, &request(1, range(0, 9), Mode::Write)).await;
+    let mut busy = JoinSet::new();
+    for owner in 2..6 {
+        let locks = locks.clone();
+        busy.spawn(async move {
+            let range = range(10 * owner, 10 * owner);
+            for _ in 0..1000 {
+                lock(&locks, &request(owner, range, Mode::Write)).await;
+                let all = locks.unlock_all(1, super::super::Owner::Posix(owner));
+                all.await.unwrap();
+            }
+        });
+    }
+    server.yields.store(20, Ordering::Relaxed);
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    server.disconnect();
+    while let Some(ended) = busy.join_next().await {
+        ended.unwrap();
+    }
+    // At most five locks were held in each of them.
+    let calls = reclaims(&server);
+    assert!((1..=10).contains(&calls), "{calls} reclaims");
+    assert_eq!(counter(&locks, "locks_lost"), 0);
+}

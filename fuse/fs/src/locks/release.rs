@@ -7,11 +7,11 @@
 //! unlocked once more when the period is over.
 
 use super::acquire::{Granted, lock_call};
-use super::config::given_up;
 use super::error::LockError;
 use super::lock_table::{FileId, Owner};
-use super::manager::{Holding, Locks, grace_pause};
+use super::manager::{Holding, Locks};
 use super::range::ByteRange;
+use super::repeat::Pauses;
 use nfsrdma_nfs3::nlm::{LockCall, Status};
 use std::sync::Arc;
 
@@ -29,31 +29,15 @@ impl Locks {
             // Unlocking what is not locked is no error.
             return reply(Ok(()));
         };
-        let holding = releasing.holding.clone();
-        let mut reply = Some(reply);
-        let unlocking = self.unlock_held(&holding, range);
-        tokio::pin!(unlocking);
-        if let Some((limit, timed_out)) = self.config.patience {
-            tokio::select! {
-                result = &mut unlocking => {
-                    if let Some(reply) = reply.take() {
-                        reply(result);
-                    }
-                }
-                () = tokio::time::sleep(limit) => {
-                    if let Some(reply) = reply.take() {
-                        reply(Err(given_up(timed_out)));
-                    }
-                    let _ = unlocking.await;
-                }
-            }
-        } else {
-            let result = unlocking.await;
-            if let Some(reply) = reply.take() {
-                reply(result);
-            }
+        let mut unlocking = std::pin::pin!(self.unlock_held(&releasing.holding, range));
+        let told = match self.config.patience {
+            Some((limit, _)) => tokio::time::timeout(limit, &mut unlocking).await.ok(),
+            None => Some(unlocking.as_mut().await),
+        };
+        reply(told.unwrap_or(Err(self.config.given_up())));
+        if told.is_none() {
+            let _ = unlocking.await;
         }
-        drop(releasing);
     }
 
     async fn unlock_held(
@@ -72,7 +56,7 @@ impl Locks {
         if holds {
             let answer = self.insist(holding, range, LockCall::Unlock).await;
             // Nothing but a restart is a reason to refuse UNLOCK, and it would be refused again.
-            match answer.ok_or(LockError::GivenUp)?.status {
+            match answer.ok_or(LockError::GivenUp)? {
                 Status::Granted => {}
                 Status::DeniedGracePeriod => again = true,
                 status => {
@@ -110,7 +94,7 @@ impl Locks {
         let holding = &granted.holding;
         let (file, owner) = (holding.file.id, holding.owner);
         let releasing = self.releasing(file, owner, granted.range);
-        let Some(releasing) = releasing.filter(|of| Arc::ptr_eq(&of.holding, holding)) else {
+        let Some(_releasing) = releasing.filter(|of| Arc::ptr_eq(&of.holding, holding)) else {
             return;
         };
         let gate = holding.gate.clone().lock_owned().await;
@@ -126,20 +110,19 @@ impl Locks {
                 Some(mode) if mode == granted.mode => continue,
                 Some(mode) => lock_call(mode, false),
             };
-            let Some(answer) = self.insist(holding, range, call).await else {
+            let Some(status) = self.insist(holding, range, call).await else {
                 break;
             };
             // Otherwise the granted lock stays: others may share the range that was locked
             // exclusively before.
-            if mode.is_none() || answer.status == Status::Granted {
+            if mode.is_none() || status == Status::Granted {
                 self.state.lock().apply(holding, range, mode);
             }
-            if mode.is_none() && answer.status == Status::DeniedGracePeriod {
+            if mode.is_none() && status == Status::DeniedGracePeriod {
                 self.again_after_grace(holding, range);
             }
         }
         drop(gate);
-        drop(releasing);
     }
 
     /// Unlocks the range once more after the server's grace period, because a reclaim of the lock
@@ -157,11 +140,8 @@ impl Locks {
 
     /// Waits until the grace period is over, and unlocks whatever the table does not have.
     async fn unlock_after_grace(&self, holding: &Holding, range: ByteRange) {
-        loop {
-            tokio::select! {
-                () = tokio::time::sleep(grace_pause()) => {}
-                () = self.ending.wait() => return,
-            }
+        let mut pauses = Pauses::default();
+        while self.pause(&mut pauses).await.is_some() {
             // The gate is not held during the pause, so that other locks of the owner can be
             // claimed.
             let _gate = holding.gate.clone().lock_owned().await;
@@ -172,7 +152,7 @@ impl Locks {
             let mut grace = false;
             for (piece, _) in pieces.iter().filter(|(_, mode)| mode.is_none()) {
                 match self.insist(holding, *piece, LockCall::Unlock).await {
-                    Some(answer) => grace |= answer.status == Status::DeniedGracePeriod,
+                    Some(status) => grace |= status == Status::DeniedGracePeriod,
                     None => return,
                 }
             }

@@ -14,16 +14,17 @@
 //! too: the UNLOCK for the old owner would remove the lock of the new one.
 
 use super::error::LockError;
-use super::interrupt::Interrupt;
 use super::lock_table::{FileId, Owner};
 use super::manager::{Holding, Locks, Request};
 use super::range::ByteRange;
+use super::repeat::Caller;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a request that does not wait for locks waits for those that are being released. If the
-/// server does not answer, EAGAIN is true: it has the lock.
-const MOST: Duration = Duration::from_secs(2);
+/// How long a request that does not wait for locks waits for those that are being released: for the
+/// kernel, their processes have let go of them. If the server does not answer, EAGAIN is true: it has
+/// the lock.
+pub(crate) const RELEASED_WITHIN: Duration = Duration::from_secs(2);
 
 /// While this lives, locks of an owner are being released.
 #[derive(Debug)]
@@ -40,18 +41,6 @@ impl Releasing {
     }
 }
 
-/// Owners who had a request or a release under way, with the number of their releases until then.
-#[derive(Debug, Default)]
-pub(super) struct InUse(Vec<(Arc<Holding>, u64)>);
-
-impl InUse {
-    /// Whether a release of one of them has ended since.
-    fn has_released(&self) -> bool {
-        let mut all = self.0.iter();
-        all.any(|(holding, before)| holding.state.lock().released != *before)
-    }
-}
-
 impl Holding {
     /// Whether locks in a range are being released.
     fn is_releasing(&self, range: ByteRange) -> bool {
@@ -63,15 +52,13 @@ impl Holding {
 impl Drop for Releasing {
     fn drop(&mut self) {
         {
-            let mut of = self.holding.state.lock();
-            of.released += 1;
-            let ranges = &mut of.releasing;
+            let ranges = &mut self.holding.state.lock().releasing;
             if let Some(at) = ranges.iter().position(|of| *of == self.range) {
                 ranges.swap_remove(at);
             }
         }
         self.locks.leave(&self.holding);
-        self.locks.released.notify_waiters();
+        self.locks.releases.send_modify(|releases| *releases += 1);
     }
 }
 
@@ -86,6 +73,7 @@ impl Locks {
     ) -> Option<Releasing> {
         let holding = self.enter_existing(file, owner)?;
         holding.state.lock().releasing.push(range);
+        self.releases.send_modify(|releases| *releases += 1);
         Some(Releasing {
             locks: self.clone(),
             holding,
@@ -131,100 +119,63 @@ impl Locks {
         }
     }
 
-    /// Waits until no locks of a request's own owner in its range are being released. The caller has
-    /// entered `holding`.
-    pub(super) async fn own_released(
-        &self,
-        holding: &Holding,
-        range: ByteRange,
-        interrupt: &Interrupt,
-    ) -> Result<(), LockError> {
-        self.until(interrupt, || !holding.is_releasing(range)).await
+    /// A number that changes whenever a release begins or ends.
+    pub(super) fn releases(&self) -> u64 {
+        *self.releases.borrow()
     }
 
-    /// If a lock of this mount is in the way of a request: waits, for [`MOST`] at most, until
-    /// `known` is ready and the lock is not being released any more.
-    pub(super) async fn others_released(
-        &self,
-        request: &Request,
-        interrupt: &Interrupt,
-        known: impl Future<Output = ()>,
-    ) -> Result<(), LockError> {
-        let conflict = || {
-            let state = self.state.lock();
-            let (file, owner) = (request.file.id, request.owner);
-            let conflict = state
-                .table
-                .conflict(file, owner, request.range, request.mode);
-            let holding = state.holdings.get(&(file, conflict?.owner));
-            holding.cloned()
-        };
-        if conflict().is_none() {
-            return Ok(());
+    /// Waits until no locks of a holding in a range are being released.
+    pub(super) async fn own_released(&self, holding: &Holding, range: ByteRange) {
+        self.until_released(|| !holding.is_releasing(range)).await;
+    }
+
+    /// Whether a release is in the way of a request that does not wait. `None`: a lock of this mount is,
+    /// and nobody releases it.
+    fn waits_for_release(&self, request: &Request) -> Option<bool> {
+        if let Some((_, holding)) = self.conflict(request) {
+            let releasing = holding.is_none_or(|of| of.is_releasing(request.range));
+            return releasing.then_some(true);
         }
-        let released = || conflict().is_none_or(|holding| !holding.is_releasing(request.range));
-        let waiting = async {
-            known.await;
-            self.until(interrupt, released).await
-        };
-        // What is still in the way then is looked for by the caller.
-        tokio::time::timeout(MOST, waiting).await.unwrap_or(Ok(()))
-    }
-
-    /// Notes which other owners of a file have a request or a release under way: the server may have
-    /// locks of theirs that the table does not have.
-    pub(super) fn others_in_use(&self, request: &Request) -> InUse {
+        // The server may have a lock that the table does not have.
         let state = self.state.lock();
-        let others = state.of_file(request.file.id);
-        let in_use = others.filter_map(|(owner, holding)| {
-            let of = holding.state.lock();
-            (owner != request.owner && of.is_in_use()).then(|| (holding.clone(), of.released))
-        });
-        InUse(in_use.collect())
+        let mut others = state.of_file(request.file.id);
+        Some(others.any(|(owner, of)| owner != request.owner && of.is_releasing(request.range)))
     }
 
-    /// The server has refused a request although no lock of this mount is in the way. `before` is
-    /// what [`Locks::others_in_use`] has noted just before the request was sent. If the server may
-    /// have had locks that the table does not have, and that are being released or were released
-    /// since, waits for the end of that, for [`MOST`] at most. Otherwise the request fails. (A
-    /// release may have ended between the refusal and its arrival here.)
-    pub(super) async fn unknown_released(
+    /// A request that does not wait was refused, because of a lock of this mount or by the server.
+    /// `before` is what [`Locks::releases`] was just before that. If the lock in the way may have been
+    /// released since, or is being released, waits for the end of that, for [`RELEASED_WITHIN`] at most, and returns
+    /// true: the request is to be tried again. `known` is ready when every release that began before the
+    /// request is known.
+    pub(super) async fn is_released(
         &self,
         request: &Request,
-        before: InUse,
-        interrupt: &Interrupt,
-    ) -> Result<(), LockError> {
-        let releasing: Vec<Arc<Holding>> = {
-            let state = self.state.lock();
-            let others = state.of_file(request.file.id).filter(|(owner, holding)| {
-                *owner != request.owner && holding.is_releasing(request.range)
-            });
-            others.map(|(_, holding)| holding.clone()).collect()
+        before: u64,
+        caller: &Caller<'_>,
+        known: impl Future<Output = ()>,
+    ) -> Result<bool, LockError> {
+        let waiting = async {
+            if self.conflict(request).is_some() {
+                known.await;
+            }
+            match self.waits_for_release(request) {
+                None => false,
+                Some(false) => self.releases() != before,
+                Some(true) => {
+                    let released = || self.waits_for_release(request) != Some(true);
+                    self.until_released(released).await;
+                    true
+                }
+            }
         };
-        if releasing.is_empty() && !before.has_released() {
-            return Err(LockError::WouldBlock);
-        }
-        let released = || !releasing.iter().any(|of| of.is_releasing(request.range));
-        let waiting = self.until(interrupt, released);
-        tokio::time::timeout(MOST, waiting).await.unwrap_or(Ok(()))
+        let waiting = tokio::time::timeout(RELEASED_WITHIN, waiting);
+        Ok(caller.until(waiting).await?.unwrap_or(true))
     }
 
-    async fn until(
-        &self,
-        interrupt: &Interrupt,
-        condition: impl Fn() -> bool,
-    ) -> Result<(), LockError> {
-        loop {
-            let mut told = std::pin::pin!(self.released.notified());
-            told.as_mut().enable();
-            if condition() {
-                return Ok(());
-            }
-            tokio::select! {
-                () = told => {}
-                stop = self.stop(interrupt) => return Err(stop),
-            }
-        }
+    /// Waits for something that comes by the end of a release.
+    async fn until_released(&self, condition: impl Fn() -> bool) {
+        // It cannot fail while `self` lives.
+        let _ = self.releases.subscribe().wait_for(|_| condition()).await;
     }
 }
 

@@ -3,6 +3,7 @@
 
 use super::super::config::LockConfig;
 use super::super::fake_server::{CONFIG, FakeServer, counter, request};
+use super::super::interrupt::Interrupt;
 use super::super::range::{Mode, RangeSet};
 use super::*;
 use parking_lot::Mutex;

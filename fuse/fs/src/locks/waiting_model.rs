@@ -4,6 +4,7 @@
 use super::super::fake_server::{FakeServer, locks_of, request};
 use super::*;
 use std::future::ready;
+use std::time::Duration;
 use tokio::task::JoinSet;
 
 const FILE: u64 = 1;
