@@ -24,20 +24,26 @@ pub(crate) fn at<'a>(dir: &FileHandle, name: &'a [u8]) -> NfsResult<DirOp<'a>> {
     })
 }
 
-/// Checks a handle from the server: `nfs_fh3` has no minimum length, but an empty one is useless.
-pub(crate) fn handle(handle: FileHandle) -> NfsResult<FileHandle> {
-    if handle.as_bytes().is_empty() {
-        return misbehaved("an empty file handle");
-    }
-    Ok(handle)
+/// A handle from the server, if it can be used: `nfs_fh3` has no minimum length, but an empty one is
+/// useless, and one that is too long has been decoded as an empty one.
+fn usable(handle: FileHandle) -> Option<FileHandle> {
+    Some(handle).filter(|handle| !handle.as_bytes().is_empty())
 }
 
-pub(crate) fn made(created: Created) -> NfsResult<Made> {
-    Ok(Made {
-        object: created.object.map(handle).transpose()?,
+pub(crate) fn handle(handle: FileHandle) -> NfsResult<FileHandle> {
+    match usable(handle) {
+        Some(handle) => Ok(handle),
+        None => misbehaved("a file handle that is empty or longer than 64 bytes"),
+    }
+}
+
+/// Without a handle that can be used, the new object is looked up.
+pub(crate) fn made(created: Created) -> Made {
+    Made {
+        object: created.object.and_then(usable),
         attributes: created.attributes,
         dir: created.dir,
-    })
+    }
 }
 
 pub(crate) fn entry(
@@ -52,6 +58,6 @@ pub(crate) fn entry(
         name: name.0.into(),
         cookie,
         attributes,
-        handle: object.filter(|h| !h.as_bytes().is_empty()),
+        handle: object.and_then(usable),
     }
 }

@@ -31,8 +31,8 @@ impl Nfs3Client {
         P: for<'r> Procedure<Res<'r> = CreateRes>,
     {
         let reply = self.perform::<P>(cred, args, payload).await?;
-        match reply.results::<P>()? {
-            Reply::Ok(created) => made(created),
+        match self.results::<P>(&reply)? {
+            Reply::Ok(created) => Ok(made(created)),
             Reply::Fail(status, _) => {
                 if let (Status::Exist, true, Some(expected)) =
                     (status, reply.retransmitted, expected)

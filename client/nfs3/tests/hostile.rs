@@ -8,10 +8,10 @@ use common::*;
 use nfsrdma_nfs3::{ClientOptions, TransportOptions};
 use nfsrdma_nfs3::{Nfs3, NfsError};
 use nfsrdma_rdma_testing::loopback::Options;
-use nfsrdma_xdr::codec::Encode;
+use nfsrdma_xdr::codec::{Encode, Encoder};
 use nfsrdma_xdr::nfs3::*;
 use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, Header, ReadSegment, Segment};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Reads `len` bytes while `script` answers READ, then once more without it. Returns the result of
@@ -668,6 +668,48 @@ async fn a_write_that_took_more_than_was_sent_or_nothing_is_an_error() {
             read(&mounted, &pool, &f, 5000, 4096).await,
             pattern(5000, 2)
         );
+        leaves_nothing(mounted, pool).await;
+    }
+}
+
+/// A handle is at most 64 bytes long (RFC 1813 section 2.3.3), and an empty one names nothing. Either is
+/// the fault of its object alone.
+#[tokio::test]
+async fn a_handle_that_cannot_be_used_spoils_no_other_object() {
+    for odd in [0, 65, 100, 3000] {
+        let of_f = Arc::new(OnceLock::<Vec<u8>>::new());
+        let known = of_f.clone();
+        let script = move |_: &Seen| {
+            let mut to = Encoder::default();
+            to.opaque(&vec![9; odd]);
+            let (from, to) = (known.get().cloned(), to.into_vec());
+            tamper(move |_, payload| {
+                let Some(from) = &from else { return };
+                let at = payload.windows(from.len()).position(|bytes| bytes == from);
+                if let Some(at) = at {
+                    payload.splice(at..at + from.len(), to.iter().copied());
+                }
+            })
+        };
+        let server = Server::start(Options::default(), Manners::default(), Arc::new(script));
+        let (mounted, pool) = server.mount(&options()).await;
+        let root = mounted.root;
+        let [f, g] = [&b"f"[..], b"g"].map(|name| server.plant(name, b"x"));
+        of_f.set(f.to_xdr()).unwrap();
+        let client = &mounted.client;
+        let page = client
+            .readdirplus(&cred(), &root, 0, Verifier::default(), 1000, 1000)
+            .await
+            .unwrap();
+        let of = |name: &[u8]| page.entries.iter().find(|e| *e.name == *name).unwrap();
+        assert_eq!((of(b"f").handle, of(b"g").handle), (None, Some(g)), "{odd}");
+        assert_eq!(of(b"f").fileid, of(b"f").attributes.unwrap().fileid);
+        let found = client.lookup(&cred(), &root, b"f").await;
+        assert!(
+            matches!(&found, Err(NfsError::PeerMisbehaved(why)) if why.contains("file handle")),
+            "{odd}: {found:?}"
+        );
+        assert_eq!(client.lookup(&cred(), &root, b"g").await.unwrap().object, g);
         leaves_nothing(mounted, pool).await;
     }
 }

@@ -74,6 +74,11 @@ pub struct FileHandle {
 }
 
 impl FileHandle {
+    const EMPTY: Self = FileHandle {
+        len: 0,
+        bytes: [0; FHSIZE],
+    };
+
     /// A handle with these bytes, or `None` if there are more than [`FHSIZE`].
     pub fn new(from: &[u8]) -> Option<Self> {
         let mut bytes = [0; FHSIZE];
@@ -107,9 +112,11 @@ impl Encode for FileHandle {
 }
 
 impl Decode<'_> for FileHandle {
+    /// A handle longer than [`FHSIZE`] (RFC 1813 section 2.3.3) becomes an empty one, which no object
+    /// has either: one of them spoils no listing.
     fn decode(from: &mut Decoder<'_>) -> Result<Self> {
-        let bytes = from.opaque("file handle", FHSIZE)?;
-        Ok(FileHandle::new(bytes).expect("opaque() bounds it by FHSIZE"))
+        let bytes = from.opaque("file handle", IO_MAX)?;
+        Ok(FileHandle::new(bytes).unwrap_or(FileHandle::EMPTY))
     }
 }
 

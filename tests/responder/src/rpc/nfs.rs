@@ -15,11 +15,10 @@ use nfsrdma_xdr::rpc::Accepted;
 /// other errors (GARBAGE_ARGS).
 fn refusal(error: DecodeError) -> Option<Status> {
     match error {
-        DecodeError::TooLong { what, .. } => match what {
-            "file name" | "symbolic link" => Some(Status::NameTooLong),
-            "file handle" => Some(Status::BadHandle),
-            _ => None,
-        },
+        DecodeError::TooLong {
+            what: "file name" | "symbolic link",
+            ..
+        } => Some(Status::NameTooLong),
         _ => None,
     }
 }
