@@ -66,6 +66,8 @@ pub enum Fate {
     Lost,
     /// It cannot be sent, because the client's machine lacks something.
     Local,
+    /// It is executed, and its answer makes no sense.
+    Nonsense,
 }
 
 pub struct MemoryServer {
@@ -345,6 +347,9 @@ impl MemoryServer {
         };
         if let Some(kept) = kept {
             let _ = kept.await;
+        }
+        if fate == Fate::Nonsense {
+            return Err(NfsError::PeerMisbehaved("nonsense".to_owned()));
         }
         if fate == Fate::Lost {
             return Err(NfsError::TimedOut);

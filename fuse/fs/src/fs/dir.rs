@@ -18,6 +18,7 @@ use super::error::{FsError, FsResult};
 use super::inode::{Inode, Stamp, State};
 use super::names::Child;
 use super::open_file::Opened;
+use crate::named;
 use nfsrdma_nfs3::{Cred, DirEntry, DirPage, Nfs3, NfsError};
 use nfsrdma_rpcrdma::exec;
 use nfsrdma_rpcrdma::throttle::{Throttle, and_more};
@@ -41,10 +42,8 @@ fn odd_entry(how: &str, name: &[u8]) {
     static LOG: parking_lot::Mutex<Throttle<Instant>> = parking_lot::Mutex::new(Throttle::new());
     if let Some(more) = LOG.lock().event(Instant::now()) {
         let more = and_more(more);
-        tracing::warn!(
-            "the name \"{}\" in a directory {how}{more}",
-            name.escape_ascii()
-        );
+        let name = named::name(name);
+        tracing::warn!("the name \"{name}\" in a directory {how}{more}");
     }
 }
 
@@ -400,6 +399,9 @@ impl<N: Nfs3> Fs<N> {
                         *searched = error.status() != Some(Status::Access);
                         None
                     }
+                    // What the server says of this name makes no sense, which is logged. That is no
+                    // fault of the other names.
+                    Err(FsError::Nfs(NfsError::PeerMisbehaved(_) | NfsError::Refused(_))) => None,
                     Err(error) => return Err(error),
                 },
             }

@@ -323,3 +323,18 @@ fn many_open_directories_keep_small_pages() {
     assert_eq!(shown(one), alone);
     m.fs.releasedir(one).unwrap();
 }
+
+#[test]
+fn one_name_of_which_the_server_tells_nonsense_spoils_no_listing() {
+    let m = Mount::new();
+    for name in ["a", "b", "c"] {
+        m.server.plant(name, b"x");
+    }
+    m.server.bare_entries();
+    m.server.set_hook(|op, before| match (op, before) {
+        (Op::Lookup, 1) => Fate::Nonsense,
+        _ => Fate::Done,
+    });
+    assert_eq!(m.list(ROOT, 10, |_| ()), ["a", "b", "c"]);
+    assert_eq!(m.server.calls(Op::Lookup), 3);
+}
