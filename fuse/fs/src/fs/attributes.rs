@@ -152,8 +152,9 @@ impl<N: Nfs3> Files<N> {
         let stamp = Stamp::now();
         match self.nfs.getattr(cred, &inode.handle).await {
             Ok(attributes) if attributes.kind != inode.kind => {
-                let error = NfsError::PeerMisbehaved("an object changed its type".into());
-                Err(self.note_error(inode, error))
+                // As with Linux's client.
+                self.other_type(inode);
+                Err(FsError::Stale)
             }
             Ok(attributes) => {
                 let ambiguous = self.apply_post_op_attr(inode, stamp, Some(&attributes));

@@ -185,14 +185,18 @@ impl Table {
     }
 
     /// The inode of `handle`, new if there is none. The kernel gets no reference
-    /// ([`Table::adopt`]).
-    pub(super) fn resolve(&self, handle: &FileHandle, attributes: &Attributes) -> Arc<Inode> {
+    /// ([`Table::adopt`]). With it comes one of the same handle whose type is another one.
+    pub(super) fn resolve(
+        &self,
+        handle: &FileHandle,
+        attributes: &Attributes,
+    ) -> (Arc<Inode>, Option<Arc<Inode>>) {
         let mut handles = self.handle_shard(handle).lock();
         let old = handles.get(handle);
         if let Some(old) = &old
             && old.kind == attributes.kind
         {
-            return old.clone();
+            return (old.clone(), None);
         }
         let inode = Arc::new(Inode::new(
             self.next.fetch_add(1, Ordering::Relaxed),
@@ -203,7 +207,7 @@ impl Table {
         if old.is_none() {
             handles.keep(&inode);
         }
-        inode
+        (inode, old)
     }
 
     /// Counts one more reference of the kernel. Returns the inode to give to it, which is the one
@@ -271,6 +275,10 @@ mod tests {
         FileHandle::new(&[number; 8]).unwrap()
     }
 
+    fn resolve(table: &Table, handle: &FileHandle, attributes: &Attributes) -> Arc<Inode> {
+        table.resolve(handle, attributes).0
+    }
+
     #[test]
     fn a_node_id_stands_for_one_handle_and_is_not_used_again() {
         let table = Table::new();
@@ -278,10 +286,10 @@ mod tests {
         let mut seen = HashSet::new();
         for round in 0..100u8 {
             // All have the same fileid.
-            let inode = table.adopt(&table.resolve(&handle(round), &of));
+            let inode = table.adopt(&resolve(&table, &handle(round), &of));
             assert!(seen.insert(inode.nodeid));
             assert!(inode.nodeid > ROOT);
-            let again = table.adopt(&table.resolve(&handle(round), &of));
+            let again = table.adopt(&resolve(&table, &handle(round), &of));
             assert!(Arc::ptr_eq(&inode, &again));
             assert!(table.get(inode.nodeid).is_some());
             if round % 2 == 0 {
@@ -292,7 +300,7 @@ mod tests {
             }
         }
         assert_eq!(table.len(), 50);
-        let back = table.adopt(&table.resolve(&handle(0), &of));
+        let back = table.adopt(&resolve(&table, &handle(0), &of));
         assert!(seen.insert(back.nodeid));
     }
 
@@ -302,8 +310,8 @@ mod tests {
         let of = attributes(1, 1);
         // Two look-ups at the same time.
         let (a, b) = (
-            table.resolve(&handle(1), &of),
-            table.resolve(&handle(1), &of),
+            resolve(&table, &handle(1), &of),
+            resolve(&table, &handle(1), &of),
         );
         assert!(Arc::ptr_eq(&a, &b));
         assert!(Arc::ptr_eq(&table.adopt(&a), &a));
@@ -312,16 +320,16 @@ mod tests {
         // The kernel forgets it, but a name or an open file refers to it.
         table.forget(a.nodeid, 2);
         assert!(table.get(a.nodeid).is_none() && table.find(&handle(1)).is_none());
-        assert!(Arc::ptr_eq(&table.resolve(&handle(1), &of), &a));
+        assert!(Arc::ptr_eq(&resolve(&table, &handle(1), &of), &a));
         table.tidy();
-        assert!(Arc::ptr_eq(&table.resolve(&handle(1), &of), &a));
+        assert!(Arc::ptr_eq(&resolve(&table, &handle(1), &of), &a));
         assert!(Arc::ptr_eq(&table.adopt(&a), &a));
         assert!(table.get(a.nodeid).is_some());
         // Nothing refers to it.
         let node = a.nodeid;
         table.forget(node, 1);
         drop((a, b));
-        assert_ne!(table.resolve(&handle(1), &of).nodeid, node);
+        assert_ne!(resolve(&table, &handle(1), &of).nodeid, node);
     }
 
     #[test]
@@ -331,10 +339,14 @@ mod tests {
         let named: Vec<_> = (0..2000u64)
             .map(|number| {
                 let handle = FileHandle::new(&number.to_ne_bytes()).unwrap();
-                let inode = table.adopt(&table.resolve(&handle, &of));
+                let inode = table.adopt(&resolve(&table, &handle, &of));
                 table.forget(inode.nodeid, 1);
                 // This one is only looked up.
-                table.resolve(&FileHandle::new(&(!number).to_ne_bytes()).unwrap(), &of);
+                resolve(
+                    &table,
+                    &FileHandle::new(&(!number).to_ne_bytes()).unwrap(),
+                    &of,
+                );
                 inode
             })
             .collect();
@@ -355,13 +367,13 @@ mod tests {
     fn a_handle_that_changes_its_type_is_another_object() {
         let table = Table::new();
         let of = attributes(1, 1);
-        let file = table.adopt(&table.resolve(&handle(1), &of));
+        let file = table.adopt(&resolve(&table, &handle(1), &of));
         let kind = FileType::Directory;
-        let dir = table.adopt(&table.resolve(&handle(1), &Attributes { kind, ..of }));
+        let dir = table.adopt(&resolve(&table, &handle(1), &Attributes { kind, ..of }));
         assert_ne!(file.nodeid, dir.nodeid);
         assert!(Arc::ptr_eq(&table.get(file.nodeid).unwrap(), &file));
         table.forget(file.nodeid, 1);
-        let again = table.resolve(&handle(1), &Attributes { kind, ..of });
+        let again = resolve(&table, &handle(1), &Attributes { kind, ..of });
         assert!(Arc::ptr_eq(&again, &dir), "not lost with the other");
     }
 

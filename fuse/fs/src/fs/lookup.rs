@@ -197,7 +197,10 @@ impl<N: Nfs3> Fs<N> {
         handle: &FileHandle,
         attributes: &Attributes,
     ) -> Arc<Inode> {
-        let inode = self.table.resolve(handle, attributes);
+        let (inode, other) = self.table.resolve(handle, attributes);
+        if let Some(other) = other {
+            self.other_type(&other);
+        }
         self.apply_post_op_attr(&inode, stamp, Some(attributes));
         inode
     }

@@ -8,7 +8,7 @@ use nfsrdma_rdma::BufMut;
 use nfsrdma_rdma_testing::drain;
 use nfsrdma_rpcrdma::exec::{self, block_on};
 use nfsrdma_xdr::nfs3::{FileType, Status};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Operations that do not hang take less than this.
@@ -350,7 +350,9 @@ fn exclusive_create_refuses_what_is_there() {
 }
 
 #[test]
-fn an_object_that_changes_its_type_is_an_error_of_its_own() {
+fn an_object_that_changes_its_type_is_stale_and_its_path_is_logged() {
+    static WARNINGS: Warnings = Warnings(Mutex::new(Vec::new()));
+    let _here = tracing::subscriber::set_default(&WARNINGS);
     let m = Mount::new();
     m.server.plant("f", b"1");
     m.server.plant("g", b"22");
@@ -359,11 +361,20 @@ fn an_object_that_changes_its_type_is_an_error_of_its_own() {
     for kind in [FileType::Directory, FileType::Symlink, FileType::Character] {
         m.server.change_type("f", kind);
         m.clock.advance(Duration::from_secs(3600));
-        assert_eq!(errno(m.stat(f)), libc::EIO, "{kind:?}");
+        assert_eq!(errno(m.stat(f)), libc::ESTALE, "{kind:?}");
         assert_eq!(m.stat(g).unwrap().size, 2);
     }
     m.server.change_type("f", FileType::Regular);
     assert_eq!(m.stat(f).unwrap().size, 1);
+    // So it is if the name is looked up, as what is an object of its own then.
+    m.server.change_type("f", FileType::Directory);
+    assert_ne!(m.node("f"), f);
+    let lines = WARNINGS.lines();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    assert!(
+        lines.iter().all(|line| line.contains(" /f (file ")),
+        "{lines:?}"
+    );
 }
 
 #[test]
@@ -619,9 +630,21 @@ fn what_nobody_has_seen_is_told_to_who_opens_the_file_later() {
     assert!(block_on(m.fs.shutdown()).is_empty(), "it was told");
 }
 
-/// Counts the lines of a log at the level of warnings.
+/// The lines of a log at the level of warnings.
 #[derive(Default)]
-struct Warnings(AtomicU32);
+struct Warnings(Mutex<Vec<String>>);
+
+impl Warnings {
+    fn lines(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+impl tracing::field::Visit for &Warnings {
+    fn record_debug(&mut self, _: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        self.0.lock().unwrap().push(format!("{value:?}"));
+    }
+}
 
 impl tracing::Subscriber for &'static Warnings {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
@@ -636,8 +659,8 @@ impl tracing::Subscriber for &'static Warnings {
 
     fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
 
-    fn event(&self, _: &tracing::Event<'_>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(&mut &**self);
     }
 
     fn enter(&self, _: &tracing::span::Id) {}
@@ -647,7 +670,7 @@ impl tracing::Subscriber for &'static Warnings {
 
 #[test]
 fn attributes_of_another_type_in_each_reply_are_one_line_a_minute() {
-    static WARNINGS: Warnings = Warnings(AtomicU32::new(0));
+    static WARNINGS: Warnings = Warnings(Mutex::new(Vec::new()));
     let m = Mount::new();
     m.server.plant("f", b"text");
     let direct = libc::O_RDONLY | libc::O_DIRECT;
@@ -657,10 +680,10 @@ fn attributes_of_another_type_in_each_reply_are_one_line_a_minute() {
         for _ in 0..100 {
             let _ = block_on(m.fs.read(f, 0, 4, direct));
         }
-        assert_eq!(WARNINGS.0.load(Ordering::Relaxed), 1);
+        assert_eq!(WARNINGS.lines().len(), 1);
         m.clock.advance(Duration::from_secs(60));
         let _ = block_on(m.fs.read(f, 0, 4, direct));
-        assert_eq!(WARNINGS.0.load(Ordering::Relaxed), 2);
+        assert_eq!(WARNINGS.lines().len(), 2);
     });
     assert!(m.server.calls(Op::Read) > 100);
     m.release(f);
