@@ -22,6 +22,8 @@ const LEAST: u32 = 4096;
 /// short counts (RFC 1813 section 3.3.19). With a limit of a few bytes, one request of the kernel
 /// would become up to a million calls, and the memory for them is not there.
 const LEAST_LIMIT: u32 = 512;
+/// Smallest preferred size that is taken from a server, as in Linux.
+const LEAST_PREFERRED: u32 = 1024;
 /// Room for what precedes the data of a WRITE: RPC header with the largest AUTH_SYS credential,
 /// file handle, offset, count, stability, and length of the data.
 const WRITE_HEAD: u32 = 1024;
@@ -38,6 +40,15 @@ const fn position_zero_wtmax(wtmax: u32) -> u32 {
         0..WRITE_HEAD => wtmax,
         room @ WRITE_HEAD..PAGE => room / 512 * 512,
         room => room / PAGE * PAGE,
+    }
+}
+
+/// A size of READ or WRITE for what is cached in pages: a multiple of one, or a power of two below, as
+/// in Linux, whatever multiple (rtmult) the server would like besides.
+const fn rounded(size: u32) -> u32 {
+    match size {
+        0..PAGE => 1 << size.ilog2(),
+        _ => size / PAGE * PAGE,
     }
 }
 
@@ -61,10 +72,10 @@ impl Source {
             // "The preferred size of a READ request" (RFC 1813 section 3.3.19) is the default; one
             // that is too small to be meant is none.
             let default = match preferred {
-                LEAST_LIMIT.. => preferred.min(DEFAULT_IO),
+                LEAST_PREFERRED.. => preferred.min(DEFAULT_IO),
                 _ => DEFAULT_IO,
             };
-            option.unwrap_or(default).min(max)
+            rounded(option.unwrap_or(default).min(max))
         };
         Limits {
             rtmax: size(self.rsize, fsinfo.rtpref, fsinfo.rtmax),
@@ -214,7 +225,7 @@ mod tests {
             properties: 0,
         };
         for style in [WriteChunk::PositionZero, WriteChunk::Reduced] {
-            for (said, size) in [(0, 4096), (1, 512), (511, 512), (513, 513), (1000, 1000)] {
+            for (said, size) in [(0, 4096), (1, 512), (511, 512), (513, 512), (1000, 512)] {
                 let limits = source(style).limits(&says(said, 0));
                 assert_eq!((limits.rtmax, limits.wtmax), (size, size), "{said}");
                 assert_eq!(limits.dtpref, 4096);
@@ -256,6 +267,14 @@ mod tests {
             // No preference, or none that can be meant.
             (None, M, 0, M),
             (None, M, 1, M),
+            (None, M, 100, M),
+            (None, 32_768, 1023, 32_768),
+            // No multiple of a page.
+            (None, M, 100_000, 98_304),
+            (None, M, 3000, 2048),
+            (None, 100_001, M, 98_304),
+            (None, 0, 0, 4096),
+            (Some(65_536), 50_000, 5000, 49_152),
         ] {
             let limits = source(option).limits(&says(max, preferred));
             assert_eq!(
