@@ -76,7 +76,7 @@ impl Nfs3Client {
                 self.set_acl(false);
                 Err(NfsError::Status(Status::NotSupp))
             }
-            Err(error) => Err(error.into()),
+            Err(error) => Err(self.no_results::<P>(error)),
             Ok(()) => Ok(reply),
         }
     }
@@ -95,7 +95,7 @@ impl Nfs3Client {
             },
         };
         let reply = self.perform_acl::<Getacl>(cred, &args).await?;
-        match reply.results::<Getacl>()? {
+        match self.results::<Getacl>(&reply)? {
             Reply::Ok(ok) => {
                 let access = list(&ok.lists.acl, false)?;
                 let acls = Acls {
@@ -137,7 +137,7 @@ impl Nfs3Client {
             lists: new,
         };
         let reply = self.perform_acl::<Setacl>(cred, &args).await?;
-        match reply.results::<Setacl>()? {
+        match self.results::<Setacl>(&reply)? {
             Reply::Ok(attributes) => Ok(attributes),
             Reply::Fail(status, _) => self.refused_at(SETACL_COUNTER, status),
         }

@@ -45,7 +45,7 @@ macro_rules! call {
         let reply = $client
             .perform::<$procedure>($cred, &args, Payload::None)
             .await?;
-        match reply.results::<$procedure>()? {
+        match $client.results::<$procedure>(&reply)? {
             Reply::Ok($ok) => $body,
             Reply::Fail(status, _) => {
                 let ($status, $retransmitted) = (status, reply.retransmitted);
@@ -168,7 +168,7 @@ impl Nfs3 for Nfs3Client {
             Ok(Reply::Ok(ok)) => ok,
             Ok(Reply::Fail(status, _)) => return self.refused::<Readlink, _>(status),
             Err(error) if is_too_long(&error) => return too_long,
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(self.no_results::<Readlink>(error)),
         };
         let nfsrdma_xdr::codec::Payload::Inline(path) = ok.path else {
             return misbehaved("a symbolic link in a chunk that was not offered");
@@ -212,7 +212,7 @@ impl Nfs3 for Nfs3Client {
         //# The Requester MUST NOT assume that the memory regions backing a Write chunk have not
         //# been modified.
         let mut sink = std::mem::take(&mut reply.payload).into_sink();
-        match reply.results::<Read>()? {
+        match self.results::<Read>(&reply)? {
             Reply::Ok(ok) => {
                 // Decoding checks that the chunk has this many bytes, or up to three more.
                 if ok.count as usize != ok.data.len() || ok.count as usize > wanted {
@@ -261,7 +261,7 @@ impl Nfs3 for Nfs3Client {
             };
             let payload = Payload::Source(data.clone());
             let reply = match self.perform::<Write>(cred, &args, payload).await {
-                Ok(reply) => reply.results::<Write>().map_err(NfsError::from),
+                Ok(reply) => self.results::<Write>(&reply),
                 Err(error) => Err(error),
             };
             let results = match reply {

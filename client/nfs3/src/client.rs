@@ -12,6 +12,7 @@ use crate::api::{Cred, NfsError, NfsResult};
 use crate::limits::Known;
 use crate::procedures::{ErrorCounters, NFS3};
 use crate::put_off::PutOff;
+use crate::refusals::Refusals;
 use crate::transport::{Driver, Limits, Transport};
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut, Pool};
@@ -19,7 +20,7 @@ use nfsrdma_rpcrdma::abandon::is_abandoned;
 use nfsrdma_rpcrdma::rpc::Credentials;
 use nfsrdma_rpcrdma::tap::Tap;
 use nfsrdma_rpcrdma::transport::{Engine, Payload, Reply as RpcReply, Request};
-use nfsrdma_rpcrdma::{Recovery, Stats};
+use nfsrdma_rpcrdma::{Error, Recovery, Stats};
 use nfsrdma_xdr::codec::{Encode, Encoder, roundup};
 use nfsrdma_xdr::nfs3::*;
 use nfsrdma_xdr::rpc::CallTemplate;
@@ -45,6 +46,7 @@ struct Inner {
     recovery: Recovery,
     errors: ErrorCounters,
     put_off: PutOff,
+    refusals: Refusals,
     /// Whether the server has NFS_ACL and the mount uses it.
     acl: AtomicBool,
 }
@@ -60,6 +62,7 @@ impl Nfs3Client {
                 recovery,
                 errors: ErrorCounters::default(),
                 put_off: PutOff::default(),
+                refusals: Refusals::default(),
                 acl: AtomicBool::new(false),
             }),
         }
@@ -205,6 +208,20 @@ impl Nfs3Client {
                 },
             };
         }
+    }
+
+    /// The results of a call.
+    pub(crate) fn results<'r, P: Procedure>(&self, reply: &'r RpcReply) -> NfsResult<P::Res<'r>> {
+        reply
+            .results::<P>()
+            .map_err(|error| self.no_results::<P>(error))
+    }
+
+    /// The error of a call whose reply has no results. Logged if the server refused to run the call.
+    pub(crate) fn no_results<P: Procedure>(&self, error: Error) -> NfsError {
+        let server = self.inner.engine.server();
+        self.inner.refusals.note::<P>(server, &error);
+        error.into()
     }
 
     /// Counts `status` under `counter` and returns it as an error.

@@ -3,7 +3,7 @@
 //! [`mount`] mounts an export, [`api`] and [`transport`] are the interface to the file system ([`Nfs3`],
 //! [`Transport`]), and [`client`] makes calls ([`Nfs3Client`]). `calls` has a method for each procedure, and `create`
 //! those that create an object. `retransmitted` interprets errors of calls that were sent more than
-//! once, `limits` holds the sizes that the server accepts, `renewal` asks for them again, and
+//! once, `refusals` logs calls that were not run at all, `limits` holds the sizes that the server accepts, `renewal` asks for them again, and
 //! [`nlm`] locks files at the server.
 
 mod acl;
@@ -19,6 +19,7 @@ pub mod nlm;
 pub mod options;
 mod procedures;
 mod put_off;
+mod refusals;
 mod renewal;
 mod retransmitted;
 pub mod transport;

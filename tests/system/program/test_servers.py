@@ -213,6 +213,31 @@ def test_a_status_nfs_does_not_define_is_an_input_output_error_and_a_line_of_the
     assert len(lines) == 1 and "GETATTR" in lines[0] and "10099" in lines[0], text
 
 
+def test_a_call_refused_by_rpc_is_a_line_of_the_log_that_says_why_and_whose_fault_it_is():
+    refusals = {
+        "GARBAGE_ARGS": ("Input/output error", "could not read the arguments", "nfsrdma capture"),
+        "SYSTEM_ERR": ("Input/output error", "an error of its own", "a fault of the server"),
+        "PROC_UNAVAIL": ("Input/output error", "does not have the procedure", "switched off"),
+        "PROG_MISMATCH": ("Input/output error", "has versions 4 to 4 of the program", "switched off"),
+        "RPC_MISMATCH": ("Input/output error", "speaks RPC versions 3 to 3", "a fault of the server"),
+        "AUTH_TOOWEAK": ("Permission denied", "did not accept the credential", "sec=sys"),
+        "AUTH_BADCRED": ("Permission denied", "did not accept the credential", "its configuration"),
+    }
+    with scripted() as (server, command):
+        (server.export / "file").write_bytes(b"x")
+        for refusal, (error, *words) in refusals.items():
+            log = server.base / refusal
+            expect(server.mount("noac", "--log", log), 0)
+            command(f"fail GETATTR={refusal}")
+            for _ in range(3):
+                assert error in run("stat", server.mnt / "file").stderr
+            command("clear")
+            expect(run("stat", server.mnt / "file"), 0)
+            expect(nfsrdma("umount", server.mnt), 0)
+            lines = [line for line in log.read_text().splitlines() if "refused GETATTR: it" in line]
+            assert len(lines) == 1 and all(word in lines[0] for word in words), (refusal, log.read_text())
+
+
 class MarkerProxy(threading.Thread):
     """A peer between client and responder that asks for MPA markers, checks them, and removes them (no CRC)."""
 

@@ -1,6 +1,7 @@
 //! Calls that fail on command, for tests of clients.
 
 use nfsrdma_xdr::nfs3::{ProcedureNumber, Status};
+use nfsrdma_xdr::rpc::{Accepted, AuthStat, Denial};
 use std::str::FromStr;
 
 /// What happens to a call.
@@ -8,13 +9,16 @@ use std::str::FromStr;
 pub(super) enum Failure {
     /// It is answered with this nfsstat3, and not executed.
     Status(u32),
+    /// It is refused by RPC, and not executed.
+    Accepted(Accepted),
+    Denied(Denial),
     /// It is executed, but not answered.
     Lost,
     /// It is executed, and its connection ends without a reply.
     Hangup,
 }
 
-/// Which calls fail, and how: `PROCEDURE=STATUS|LOST|HANGUP[:COUNT][/EVERY]`.
+/// Which calls fail, and how: `PROCEDURE=STATUS|REFUSAL|LOST|HANGUP[:COUNT][/EVERY]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failing {
     /// `None` for all procedures but NULL.
@@ -64,6 +68,14 @@ impl FromStr for Failing {
         let failure = match failure {
             "LOST" => Failure::Lost,
             "HANGUP" => Failure::Hangup,
+            "PROG_UNAVAIL" => Failure::Accepted(Accepted::ProgUnavail),
+            "PROG_MISMATCH" => Failure::Accepted(Accepted::ProgMismatch { low: 4, high: 4 }),
+            "PROC_UNAVAIL" => Failure::Accepted(Accepted::ProcUnavail),
+            "GARBAGE_ARGS" => Failure::Accepted(Accepted::GarbageArgs),
+            "SYSTEM_ERR" => Failure::Accepted(Accepted::SystemErr),
+            "RPC_MISMATCH" => Failure::Denied(Denial::RpcMismatch { low: 3, high: 3 }),
+            "AUTH_TOOWEAK" => Failure::Denied(Denial::AuthError(AuthStat::TooWeak)),
+            "AUTH_BADCRED" => Failure::Denied(Denial::AuthError(AuthStat::BadCred)),
             name => Failure::Status(match name.parse() {
                 // A number may be one that NFS does not define.
                 Ok(number) if number != Status::Ok as u32 => number,

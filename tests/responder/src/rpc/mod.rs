@@ -292,6 +292,16 @@ impl Service {
                 payload: None,
             });
         }
+        match failure {
+            Some(Failure::Accepted(status)) => {
+                return Outcome::Reply(Reply {
+                    head: begin(call.xid, status).into_vec(),
+                    payload: None,
+                });
+            }
+            Some(Failure::Denied(denial)) => return denied(call.xid, denial),
+            _ => {}
+        }
         let reply = match self.run(peer, &call, from, message.placed, alloc, &mut out) {
             Ok(payload) => Reply {
                 head: out.into_vec(),
