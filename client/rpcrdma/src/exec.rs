@@ -38,9 +38,15 @@ struct Task {
     future: Mutex<Option<Work>>,
 }
 
+struct Queue {
+    /// Whether the thread is inside `drain` or `batch`, which runs what is queued.
+    draining: bool,
+    tasks: VecDeque<Arc<Task>>,
+}
+
 thread_cell! {
-    /// `Some` while this thread is inside `drain`: the tasks to run next.
-    static QUEUE: RefCell<Option<VecDeque<Arc<Task>>>> = const { RefCell::new(None) };
+    /// The tasks that this thread is to run next.
+    static QUEUE: RefCell<Queue> = const { RefCell::new(Queue { draining: false, tasks: VecDeque::new() }) };
 }
 thread_cell! {
     /// Whether this thread is inside [`deferring`].
@@ -100,35 +106,41 @@ impl Task {
 }
 
 fn schedule(task: Arc<Task>) {
-    let task = QUEUE.with_borrow_mut(|queue| match queue {
-        Some(queue) => {
-            queue.push_back(task);
-            None
+    let task = QUEUE.with_borrow_mut(|queue| {
+        if queue.draining {
+            queue.tasks.push_back(task);
+            return None;
         }
-        None => {
-            *queue = Some(VecDeque::new());
-            Some(task)
-        }
+        queue.draining = true;
+        Some(task)
     });
     if let Some(task) = task {
-        drain(task);
+        drain(Some(task));
     }
 }
 
-/// Runs `first` and everything that becomes ready on this thread meanwhile.
-fn drain(first: Arc<Task>) {
+/// Runs `first`, what is queued, and everything that becomes ready on this thread meanwhile.
+fn drain(first: Option<Arc<Task>>) {
     /// Leaves the thread usable if a future panics.
     struct Leave;
     impl Drop for Leave {
         fn drop(&mut self) {
-            QUEUE.with_borrow_mut(|queue| *queue = None);
+            let left = QUEUE.with_borrow_mut(|queue| {
+                queue.draining = false;
+                match queue.tasks.is_empty() {
+                    true => VecDeque::new(),
+                    false => std::mem::take(&mut queue.tasks),
+                }
+            });
+            drop(left);
         }
     }
     let _leave = Leave;
-    let mut next = Some(first);
+    let queued = || QUEUE.with_borrow_mut(|queue| queue.tasks.pop_front());
+    let mut next = first.or_else(queued);
     while let Some(task) = next {
         task.run();
-        next = QUEUE.with_borrow_mut(|queue| queue.as_mut().and_then(VecDeque::pop_front));
+        next = queued();
     }
 }
 
@@ -149,23 +161,10 @@ pub fn spawn_boxed(future: Work) {
 
 /// Runs `body` and defers wake-ups until it returns: for threads that complete many calls at once.
 pub fn batch<T>(body: impl FnOnce() -> T) -> T {
-    let outermost = QUEUE.with_borrow_mut(|queue| {
-        let outermost = queue.is_none();
-        queue.get_or_insert_default();
-        outermost
-    });
+    let outermost = QUEUE.with_borrow_mut(|queue| !std::mem::replace(&mut queue.draining, true));
     let result = body();
     if outermost {
-        let first = QUEUE.with_borrow_mut(|queue| {
-            let first = queue.as_mut().and_then(VecDeque::pop_front);
-            if first.is_none() {
-                *queue = None;
-            }
-            first
-        });
-        if let Some(first) = first {
-            drain(first);
-        }
+        drain(None);
     }
     result
 }

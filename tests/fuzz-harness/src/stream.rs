@@ -7,7 +7,7 @@ use nfsrdma_iwarp::proto::handshake::Rtr;
 use nfsrdma_iwarp::proto::host::{Host, PendingRead};
 use nfsrdma_iwarp::proto::queue::{SendQueue, Token};
 use nfsrdma_iwarp::proto::rx::{Event, Receiver, Step};
-use nfsrdma_iwarp::proto::segment::Segmenter;
+use nfsrdma_iwarp::proto::segment::{Segmenter, Slices};
 use nfsrdma_iwarp::proto::stag::{Access, Denied, StagTable};
 use nfsrdma_iwarp::proto::terminate::Fault;
 use nfsrdma_iwarp::wire::ddp::{Tagged, Untagged};
@@ -206,7 +206,7 @@ impl End {
                 self.segmenter
                     .fill(4000, 64, || queue.borrow_mut().next_message());
             }
-            let mut slices = Vec::new();
+            let mut slices = Slices::new();
             self.segmenter.gather(&mut slices, 1024);
             let len: usize = slices.iter().map(|s| s.len()).sum();
             drop(slices);

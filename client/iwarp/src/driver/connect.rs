@@ -15,7 +15,7 @@ use crate::proto::handshake::{self, Agreed, FrameReader, Terms};
 use crate::proto::nudge::Nudge;
 use crate::proto::queue::{Message, SendQueue};
 use crate::proto::rx::Receiver;
-use crate::proto::segment::{MAX_FPDU, Segmenter};
+use crate::proto::segment::{MAX_FPDU, Segmenter, Slices};
 use crate::proto::terminate::Fault;
 use crate::wire::mpa::{Frame, FrameError, FrameKind};
 use crate::wire::rdmap::TerminateCode;
@@ -148,7 +148,7 @@ fn terminate_bytes(code: TerminateCode, crc: bool, markers: bool) -> Vec<u8> {
     let mut segmenter = Segmenter::new(crc, markers, MAX_FPDU);
     let mut message = Some(Message::Terminate(Fault::new(code).terminate()));
     segmenter.fill(1, 1, || message.take());
-    let mut slices = Vec::new();
+    let mut slices = Slices::new();
     segmenter.gather(&mut slices, usize::MAX);
     slices.iter().flat_map(|s| s.iter().copied()).collect()
 }

@@ -11,7 +11,7 @@ use super::region::{Region, Sink};
 use crate::proto::host::{Host, PendingRead};
 use crate::proto::nudge::Nudge;
 use crate::proto::queue::SendQueue;
-use crate::proto::segment::Segmenter;
+use crate::proto::segment::{Segmenter, Slices};
 use crate::proto::stag::{Access, Denied, StagTable};
 use crate::wire::rdmap::ReadRequest;
 use nfsrdma_rdma::{BufMut, Capabilities, Completion, Error, EventFd, Memory, WorkId, WorkRequest};
@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use smallvec::smallvec;
 use socket2::SockRef;
 use std::collections::VecDeque;
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -174,7 +174,7 @@ impl Shared {
                 self.tx_blocked.store(false, Ordering::SeqCst);
                 return;
             }
-            let mut slices: Vec<IoSlice<'_>> = Vec::with_capacity(64);
+            let mut slices = Slices::new();
             let (total, responses) = tx.segmenter.gather(&mut slices, MAX_SLICES);
             if responses > 0 {
                 self.state.lock().queue.handing_over(responses);

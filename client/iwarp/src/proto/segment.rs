@@ -33,6 +33,9 @@ const MOST_MULPDU: usize = 64_768;
 pub const MIN_FPDU: usize = (LENGTH_FIELD + LEAST_MULPDU + CRC_FIELD).next_multiple_of(4);
 pub const MAX_FPDU: usize = (LENGTH_FIELD + MOST_MULPDU + CRC_FIELD) / 4 * 4;
 
+/// What [`Segmenter::gather`] lists; the slices of a few small messages need no allocation.
+pub type Slices<'a> = SmallVec<[IoSlice<'a>; 16]>;
+
 #[derive(Debug)]
 enum Piece {
     /// A range of the scratch area.
@@ -519,7 +522,7 @@ impl Segmenter {
 
     /// The first bytes to send, as at most `max` slices. Returns their total length, and how many
     /// RDMA Read Responses end in them.
-    pub fn gather<'a>(&'a self, out: &mut Vec<IoSlice<'a>>, max: usize) -> (usize, usize) {
+    pub fn gather<'a>(&'a self, out: &mut Slices<'a>, max: usize) -> (usize, usize) {
         let (mut total, mut responses) = (0, 0);
         for piece in &self.pieces {
             let bytes: &[u8] = match piece {

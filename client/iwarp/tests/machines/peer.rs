@@ -3,7 +3,7 @@
 use nfsrdma_iwarp::proto::host::{Host, PendingRead};
 use nfsrdma_iwarp::proto::queue::{SendQueue, Token};
 use nfsrdma_iwarp::proto::rx::{Event, Receiver, Step};
-use nfsrdma_iwarp::proto::segment::Segmenter;
+use nfsrdma_iwarp::proto::segment::{Segmenter, Slices};
 use nfsrdma_iwarp::proto::stag::{Access, Denied, StagTable};
 use nfsrdma_iwarp::proto::terminate::Fault;
 use nfsrdma_iwarp::wire::mpa::{CRC_FIELD, Crc, padding};
@@ -159,7 +159,7 @@ impl Peer {
             self.segmenter
                 .fill(4000, 64, || queue.borrow_mut().next_message());
         }
-        let mut slices = Vec::new();
+        let mut slices = Slices::new();
         let (_, responses) = self.segmenter.gather(&mut slices, 1024);
         let mut bytes: Vec<u8> = slices.iter().flat_map(|s| s.iter().copied()).collect();
         drop(slices);

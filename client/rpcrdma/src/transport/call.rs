@@ -15,7 +15,7 @@ use crate::protocol::{Discard, Shape};
 use crate::rpc::{Retry, accepted};
 use crate::sync::Mutex;
 use nfsrdma_rdma::contract::Segs;
-use nfsrdma_rdma::{Buf, BufMut};
+use nfsrdma_rdma::{Buf, BufMut, Exposure};
 use nfsrdma_xdr::codec::{Decode, Decoder};
 use nfsrdma_xdr::procedure::Procedure;
 use nfsrdma_xdr::rpc;
@@ -111,8 +111,20 @@ impl Reply {
     }
 }
 
+/// The memory registrations of a call.
+#[derive(Debug, Default)]
+pub(super) struct Registrations {
+    /// The call itself, or its argument.
+    pub(super) source: Option<Exposure>,
+    /// The sink of the DDP-eligible result.
+    pub(super) sink: Option<Exposure>,
+    /// The Reply chunk.
+    pub(super) reply: Option<Exposure>,
+}
+
 /// A call. Its owner is whoever processes it next: the waiting queue, the state machine of a
-/// connection, or the thread that sends it.
+/// connection, or the thread that sends it. They pass it on in a box, because it is large, and
+/// [`Calls`](super::calls::Calls) keeps the box for another call.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) xid: u32,
@@ -145,6 +157,12 @@ pub(super) struct Call {
     pub(super) discarded: Option<(Discard, u32)>,
     /// What listeners get of its last transmission, if there were listeners.
     pub(super) record: Option<Box<Record>>,
+    /// The memory that the current transmission lets the server access.
+    pub(super) registrations: Registrations,
+    /// Whether the Write chunk is a separate buffer, to be copied into the call's sinks.
+    pub(super) bounced: bool,
+    /// The transport header of the current transmission, kept for reuse.
+    pub(super) header: Option<Buf>,
 }
 
 impl Call {
@@ -186,6 +204,11 @@ impl Slot {
         Arc::new(Slot {
             state: Mutex::new(State::Waiting(None)),
         })
+    }
+
+    /// Makes the slot of an ended call that of a new one.
+    pub(super) fn reset(&mut self) {
+        *self.state.get_mut() = State::Waiting(None);
     }
 
     /// Passes the result to the caller, if it still waits.

@@ -6,7 +6,7 @@
 use super::call::{Call, Reply};
 use super::counters::count;
 use super::link::Link;
-use super::marshal::{MarshalError, NotSent, PostedCall};
+use super::marshal::{MarshalError, NotSent};
 use super::memory::ReplyBytes;
 use super::outcome::{Ending, Outcome, REPLY_CHUNK, SINK, SOURCE};
 use super::polling::Local;
@@ -24,18 +24,18 @@ impl Link {
         &self,
         session: &Session,
         local: &mut Local,
-        posted: PostedCall,
+        call: Box<Call>,
         outcome: Outcome,
     ) {
         let entry = local.ending.vacant_entry();
         let key = entry.key() as u64;
         let mut ending = Ending {
-            posted,
+            call,
             outcome,
             reply_chunk: None,
             outstanding: 0,
         };
-        let registrations = std::mem::take(&mut ending.posted.registrations);
+        let registrations = std::mem::take(&mut ending.call.registrations);
         let all = [
             (SOURCE, registrations.source),
             (SINK, registrations.sink),
@@ -98,12 +98,12 @@ impl Link {
     /// All registrations of a call are invalidated, and their memory has been returned.
     fn on_invalidated(&self, session: &Session, local: &mut Local, ending: Ending) {
         let Ending {
-            mut posted,
+            mut call,
             outcome,
             reply_chunk,
             ..
         } = ending;
-        if posted.call.record.is_some() {
+        if call.record.is_some() {
             let (answered, written, reply) = match &outcome {
                 Outcome::Reply { placed, .. } => (true, *placed, None),
                 Outcome::InReplyChunk { len, placed } => {
@@ -113,12 +113,9 @@ impl Link {
                     (false, None, None)
                 }
             };
-            self.observe_answer(session, &mut posted, answered, written, reply);
+            self.observe_answer(session, &mut call, answered, written, reply);
         }
-        let PostedCall {
-            mut call, header, ..
-        } = posted;
-        if let Some(header) = header {
+        if let Some(header) = call.header.take() {
             self.shared.marshaller.headers.give_shared(header);
         }
         let (bytes, placed) = match outcome {
@@ -165,7 +162,7 @@ impl Link {
     }
 
     /// Completes a call: counts it and wakes its caller.
-    pub(super) fn complete(&self, mut call: Call, result: Result<Reply>) {
+    pub(super) fn complete(&self, mut call: Box<Call>, result: Result<Reply>) {
         if call.record.is_some() || self.shared.tap.wanted().calls() {
             self.observe_end(&mut call, &result);
         }
@@ -180,13 +177,17 @@ impl Link {
         };
         let counters = self.shared.procedures.get(call.procedure);
         counters.ended(result.is_err(), received, time, queued);
-        self.shared.marshaller.heads.give_shared(call.head);
+        self.shared.marshaller.heads.give_shared(std::mem::replace(
+            &mut call.head,
+            self.shared.marshaller.no_bytes(),
+        ));
         self.ended(payload);
         if call.retry.is_late() {
             let by_reply = matches!(result, Ok(_) | Err(Error::RdmaError(_)));
             self.shared.late_ended(by_reply);
         }
         call.slot.complete(result);
+        self.shared.calls.end(call);
     }
 
     /// Invalidates the registrations of calls that could not be sent.
@@ -199,8 +200,8 @@ impl Link {
             std::mem::take(&mut state.failed)
         };
         // Calls that wait are put at the front of the queue, so the first one comes last.
-        for MarshalError { mut posted, why } in failed.into_iter().rev() {
-            let transmissions = &mut posted.call.transmissions;
+        for MarshalError { mut call, why } in failed.into_iter().rev() {
+            let transmissions = &mut call.transmissions;
             *transmissions = transmissions.saturating_sub(1);
             let outcome = match why {
                 NotSent::Error(error) => Outcome::Fail(error.into()),
@@ -210,7 +211,7 @@ impl Link {
                     Outcome::Wait
                 }
             };
-            self.invalidate_chunks(session, local, posted, outcome);
+            self.invalidate_chunks(session, local, call, outcome);
         }
     }
 }

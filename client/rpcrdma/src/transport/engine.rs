@@ -8,7 +8,8 @@
 //! call is sent. An event loop that polls a connection prefers that one for its calls, so that the
 //! thread that sends a call also receives its reply ([`super::event_loop`]).
 
-use super::call::{Call, CallFuture, Payload, Slot};
+use super::call::{CallFuture, Payload};
+use super::calls::{Calls, New};
 use super::counters::Procedures;
 use super::event_loop::Driver;
 use super::link::Link;
@@ -17,11 +18,10 @@ use super::memory::Blocks;
 use super::polling::home;
 use super::session::{ConnectError, Established};
 use super::shared::{Logs, Shared};
-use super::suspect::Suspicion;
 use super::timer::{Sleep, Timer};
 use crate::options::{Program, TransportOptions};
 use crate::protocol::{Shape, Thresholds};
-use crate::rpc::{Retry, RetryPolicy, Xids};
+use crate::rpc::{RetryPolicy, Xids};
 use crate::stats::{Stats, Waits};
 use crate::sync::thread;
 use crate::tap::{Tap, caller};
@@ -105,6 +105,11 @@ impl Engine {
             )
         })?;
         zeros.fill(0);
+        let policy = RetryPolicy {
+            timeo: options.timeo,
+            retrans: options.retrans,
+            recovery: options.recovery,
+        };
         let shared = Arc::new(Shared {
             provider,
             peer,
@@ -121,11 +126,8 @@ impl Engine {
             inline: options.inline,
             reads_in: options.reads_in,
             connect_timeout: options.connect_timeout,
-            policy: RetryPolicy {
-                timeo: options.timeo,
-                retrans: options.retrans,
-                recovery: options.recovery,
-            },
+            policy,
+            calls: Calls::new(policy, calls),
             procedures: Procedures::new(&program),
             tap: Arc::default(),
             xids: Xids::new(),
@@ -180,8 +182,6 @@ impl Engine {
     pub fn call(&self, request: Request, encode: impl FnOnce(u32, &mut Encoder)) -> CallFuture {
         let started = Instant::now();
         let xid = self.shared.xids.take();
-        let slot = Slot::new();
-        let waiter = CallFuture(slot.clone());
         let marshaller = &self.shared.marshaller;
         let head = encoded(
             |to| encode(xid, to),
@@ -204,7 +204,7 @@ impl Engine {
             .get(request.procedure)
             .bytes_sent
             .fetch_add((len + argument) as u64, Relaxed);
-        let call = Call {
+        let (call, waiter) = self.shared.calls.begin(New {
             xid,
             pid: caller::current(),
             procedure: request.procedure,
@@ -218,18 +218,9 @@ impl Engine {
             head,
             unregistered,
             payload: request.payload,
-            slot,
-            retry: Retry::new(&self.shared.policy, started),
             started,
-            sent: None,
-            transmissions: 0,
             sequence: self.sequence.fetch_add(1, Relaxed),
-            starved: false,
-            given_up: false,
-            suspicion: Suspicion::default(),
-            discarded: None,
-            record: None,
-        };
+        });
         self.pick(call.shape.argument + call.shape.max_ddp_result)
             .submit(call);
         waiter

@@ -14,7 +14,7 @@
 
 use super::call::Call;
 use super::counters::{LinkCounters, count};
-use super::marshal::{MarshalError, NotSent, PostedCall, post};
+use super::marshal::{MarshalError, NotSent, post};
 use super::memory::Blocks;
 use super::polling::{Lending, home};
 use super::session::{ConnectError, Established, Session, establish};
@@ -61,16 +61,16 @@ pub(super) struct State {
     pub(super) session: Option<Arc<Session>>,
     /// The memory of Receives, of the size that the last connection needed.
     receives: Option<Arc<Blocks>>,
-    pub(super) machine: Requester<PostedCall>,
+    pub(super) machine: Requester<Box<Call>>,
     /// Calls to be sent on this connection, in order; those of earlier connections come first.
-    pub(super) waiting: VecDeque<Call>,
+    pub(super) waiting: VecDeque<Box<Call>>,
     /// Suspected calls, to be sent alone ([`super::suspect`]).
-    pub(super) suspects: VecDeque<Call>,
+    pub(super) suspects: VecDeque<Box<Call>>,
     /// The trial of a suspected call that is under way.
     pub(super) trial: Option<Trial>,
     /// Calls whose Reply chunk turned out, after its invalidation, not to hold their reply. They
     /// wait for their time-out, which ends the connection, as if no reply had arrived.
-    pub(super) unanswered: Vec<Call>,
+    pub(super) unanswered: Vec<Box<Call>>,
     /// Until when calls that found no memory wait; `None` while memory is not short.
     pub(super) no_memory: Option<Instant>,
     /// Calls that could not be sent; the polling thread invalidates their registrations.
@@ -154,7 +154,7 @@ impl Link {
     }
 
     /// Sends a call now, or as soon as there is a connection and a credit.
-    pub(super) fn submit(&self, call: Call) {
+    pub(super) fn submit(&self, call: Box<Call>) {
         self.begun(&call);
         let mut state = self.state.lock();
         if state.shutdown {
@@ -205,7 +205,7 @@ impl Link {
     }
 
     /// Marshals and posts a call that has a reservation, on any thread.
-    fn launch(&self, session: &Session, mut call: Call, credits: u32) {
+    fn launch(&self, session: &Session, mut call: Box<Call>, credits: u32) {
         call.transmissions += 1;
         let now = Instant::now();
         call.sent = Some(now);
@@ -235,13 +235,12 @@ impl Link {
         // The call must be in the table before its reply can arrive.
         let (in_use, busy) = {
             let mut state = self.state.lock();
-            let posted = state.machine.launch(xid, prepared.offer, prepared.posted);
+            let posted = state.machine.launch(xid, prepared.offer, prepared.call);
             (posted.err(), state.machine.used() > BUSY)
         };
-        if let Some(InUse(posted)) = in_use {
+        if let Some(InUse(call)) = in_use {
             let why = NotSent::Error(LocalError::XidInUse);
-            let failed = Box::new(MarshalError { posted, why });
-            return self.could_not_send(session, failed);
+            return self.could_not_send(session, MarshalError { call, why });
         }
         count(&self.counters.sends);
         // An event loop flushes it at the end of its round. On other threads it is deferred only if
@@ -253,9 +252,9 @@ impl Link {
             let mut state = self.state.lock();
             let current = state.session.as_deref();
             let is_later = current.is_some_and(|current| !std::ptr::eq(current, session));
-            if !is_later && let Some(posted) = state.machine.withdraw(xid) {
+            if !is_later && let Some(call) = state.machine.withdraw(xid) {
                 let why = error.into();
-                state.failed.push(MarshalError { posted, why });
+                state.failed.push(MarshalError { call, why });
             }
             drop(state);
             queue_pair.wake();
@@ -266,7 +265,7 @@ impl Link {
     }
 
     /// Hands a reserved call that could not be sent to the polling thread.
-    fn could_not_send(&self, session: &Session, failed: Box<MarshalError>) {
+    fn could_not_send(&self, session: &Session, failed: MarshalError) {
         let mut state = self.state.lock();
         state.machine.cancel();
         if matches!(failed.why, NotSent::NoMemory(_)) {
@@ -274,7 +273,7 @@ impl Link {
             state.no_memory = Some(Instant::now() + FIRST_WAIT);
             self.no_memory.store(true, Relaxed);
         }
-        state.failed.push(*failed);
+        state.failed.push(failed);
         drop(state);
         session.queue_pair.wake();
     }
@@ -321,7 +320,7 @@ impl Link {
                 }
                 Admission::Suspect(call) => {
                     drop(state);
-                    self.launch(session, *call, credits);
+                    self.launch(session, call, credits);
                     continue;
                 }
             }
@@ -383,7 +382,7 @@ impl Link {
     pub(super) fn waits(&self, now: Instant) -> Waits {
         let mut state = self.state.lock();
         let state = &mut *state;
-        let sent = state.machine.calls().map(|posted| &posted.call);
+        let sent = state.machine.calls().map(|call| &*call);
         let others = [&state.waiting, &state.suspects].into_iter().flatten();
         let all = sent.chain(others).chain(&state.unanswered);
         let waited = all.filter(|call| !call.slot.is_abandoned());
@@ -445,7 +444,7 @@ impl State {
 
     /// Takes the next call to send. While memory is short, calls that found none are passed over:
     /// READs behind them may hold the memory that they need, as their sinks.
-    fn next_waiting(&mut self) -> Option<Call> {
+    fn next_waiting(&mut self) -> Option<Box<Call>> {
         let next = match self.no_memory {
             None => 0,
             Some(_) => self.waiting.iter().position(|call| !call.starved)?,
@@ -456,7 +455,7 @@ impl State {
     }
 
     /// Takes all calls that are not in flight.
-    pub(super) fn take_unsent(&mut self) -> VecDeque<Call> {
+    pub(super) fn take_unsent(&mut self) -> VecDeque<Box<Call>> {
         let mut calls = std::mem::take(&mut self.waiting);
         calls.extend(std::mem::take(&mut self.suspects));
         calls

@@ -42,38 +42,16 @@ pub(super) struct Marshaller {
     pub(super) style: WriteChunk,
 }
 
-/// The memory registrations of a call.
-#[derive(Debug, Default)]
-pub(super) struct Registrations {
-    /// The call itself, or its argument.
-    pub(super) source: Option<Exposure>,
-    /// The sink of the DDP-eligible result.
-    pub(super) sink: Option<Exposure>,
-    /// The Reply chunk.
-    pub(super) reply: Option<Exposure>,
-}
-
-/// A call with the memory registrations of its current transmission.
-#[derive(Debug)]
-pub(super) struct PostedCall {
-    pub(super) call: Call,
-    pub(super) registrations: Registrations,
-    /// Whether the Write chunk is a separate buffer, to be copied into the call's sinks.
-    pub(super) bounced: bool,
-    /// The transport header, kept for reuse.
-    pub(super) header: Option<Buf>,
-}
-
 /// A call ready to be posted.
 pub(super) struct Prepared {
-    pub(super) posted: PostedCall,
+    pub(super) call: Box<Call>,
     pub(super) offer: ChunkLists,
     pub(super) send: WorkRequest,
 }
 
 /// A call that cannot be sent. Its registrations are to be invalidated first.
 pub(super) struct MarshalError {
-    pub(super) posted: PostedCall,
+    pub(super) call: Box<Call>,
     pub(super) why: NotSent,
 }
 
@@ -207,39 +185,29 @@ impl Marshaller {
     /// Registers the memory of the chunks and marshals the header, which requests `credits`.
     pub(super) fn prepare(
         &self,
-        call: Call,
+        mut call: Box<Call>,
         queue_pair: &dyn QueuePair,
         thresholds: &Thresholds,
         credits: u32,
         counters: &LinkCounters,
-    ) -> Result<Prepared, Box<MarshalError>> {
-        let mut posted = PostedCall {
-            call,
-            registrations: Registrations::default(),
-            bounced: false,
-            header: None,
-        };
-        if let Some(bytes) = &posted.call.unregistered {
+    ) -> Result<Prepared, MarshalError> {
+        if let Some(bytes) = &call.unregistered {
             let Some(head) = registered(&self.heads, &self.pool, bytes) else {
                 let why = Self::no_buffers();
-                return Err(Box::new(MarshalError { posted, why }));
+                return Err(MarshalError { call, why });
             };
-            posted.call.head = head;
-            posted.call.unregistered = None;
+            call.head = head;
+            call.unregistered = None;
         }
-        match self.expose(&mut posted, queue_pair, thresholds, counters) {
-            Ok((plan, argument)) => match self.marshal(&mut posted, &plan, argument, credits) {
-                Some((offer, send)) => Ok(Prepared {
-                    posted,
-                    offer,
-                    send,
-                }),
-                None => Err(Box::new(MarshalError {
-                    posted,
+        match self.expose(&mut call, queue_pair, thresholds, counters) {
+            Ok((plan, argument)) => match self.marshal(&mut call, &plan, argument, credits) {
+                Some((offer, send)) => Ok(Prepared { call, offer, send }),
+                None => Err(MarshalError {
+                    call,
                     why: Self::no_buffers(),
-                })),
+                }),
             },
-            Err(why) => Err(Box::new(MarshalError { posted, why })),
+            Err(why) => Err(MarshalError { call, why }),
         }
     }
 
@@ -282,12 +250,11 @@ impl Marshaller {
     /// Registers the memory of the chunks. Returns the plan and the buffers of the argument.
     fn expose(
         &self,
-        posted: &mut PostedCall,
+        call: &mut Call,
         queue_pair: &dyn QueuePair,
         thresholds: &Thresholds,
         counters: &LinkCounters,
     ) -> Result<(Plan, Segs<Buf>), NotSent> {
-        let call = &mut posted.call;
         let capabilities = queue_pair.capabilities();
         let mut argument: Segs<Buf> = match &call.payload {
             Payload::Source(bufs) => filled(bufs).collect(),
@@ -332,20 +299,20 @@ impl Marshaller {
         };
         if let Some(source) = source {
             let exposure = open(Memory::Source(source)).map_err(|(error, _)| error)?;
-            posted.registrations.source = Some(exposure);
+            call.registrations.source = Some(exposure);
         }
         if plan.write_chunk {
             let sink = if bounce_sink && sinks > 1 {
-                posted.bounced = true;
+                call.bounced = true;
                 let all = self.pool.alloc(call.payload.len());
                 Segs::from_iter([all.ok_or_else(Self::no_buffers)?])
             } else {
                 std::mem::take(&mut call.payload).into_sink()
             };
             match open(Memory::Sink(sink)) {
-                Ok(exposure) => posted.registrations.sink = Some(exposure),
+                Ok(exposure) => call.registrations.sink = Some(exposure),
                 Err((error, memory)) => {
-                    if let (Memory::Sink(bufs), false) = (memory, posted.bounced) {
+                    if let (Memory::Sink(bufs), false) = (memory, call.bounced) {
                         call.payload = Payload::Sink(bufs);
                     }
                     return Err(error);
@@ -356,7 +323,7 @@ impl Marshaller {
             let buf = self.pool.alloc(plan.reply_chunk);
             let sink = Segs::from_iter([buf.ok_or_else(Self::no_buffers)?]);
             let exposure = open(Memory::Sink(sink)).map_err(|(error, _)| error)?;
-            posted.registrations.reply = Some(exposure);
+            call.registrations.reply = Some(exposure);
         }
         match plan.call {
             CallForm::Inline => count(&counters.inline_calls),
@@ -376,16 +343,12 @@ impl Marshaller {
     /// (if inline) argument and padding. `None` if there is no buffer for the header.
     fn marshal(
         &self,
-        posted: &mut PostedCall,
+        call: &mut Call,
         plan: &Plan,
         argument: Segs<Buf>,
         credits: u32,
     ) -> Option<(ChunkLists, WorkRequest)> {
-        let PostedCall {
-            call,
-            registrations,
-            ..
-        } = &*posted;
+        let registrations = &call.registrations;
         let mut chunks = ChunkLists::default();
         if let Some(source) = &registrations.source {
             //= RFC 8166, Section 3.4.5
@@ -433,7 +396,7 @@ impl Marshaller {
             data.extend((pad > 0).then(|| self.zeros.slice(..pad)));
         }
         let xid = call.xid;
-        posted.header = Some(bytes);
+        call.header = Some(bytes);
         let chunks = match header.body {
             Body::Msg(chunks) | Body::NoMsg(chunks) => chunks,
             Body::MsgP { .. } | Body::Done | Body::Error(_) => ChunkLists::default(),

@@ -7,6 +7,7 @@
 //! checks time-outs.
 
 mod call;
+mod calls;
 mod connection;
 mod counters;
 mod ending;

@@ -8,7 +8,7 @@
 
 use super::call::{Call, Payload, Reply};
 use super::link::Link;
-use super::marshal::{PostedCall, Prepared};
+use super::marshal::Prepared;
 use super::record::Record;
 use super::session::Session;
 use crate::error::{Error, Result};
@@ -71,7 +71,7 @@ impl Link {
         let message: usize = data.iter().map(|buf| buf.len()).sum();
         let time = SystemTime::now();
         let mut record = Record::default();
-        let call = &mut prepared.posted.call;
+        let call = &mut prepared.call;
         if wanted.calls() {
             let sent = Arc::new(Sent {
                 time,
@@ -145,12 +145,12 @@ impl Link {
     pub(super) fn observe_answer(
         &self,
         session: &Session,
-        posted: &mut PostedCall,
+        call: &mut Call,
         answered: bool,
         written: Option<u32>,
         reply_chunk: Option<(&BufMut, usize)>,
     ) {
-        let Some(record) = &mut posted.call.record else {
+        let Some(record) = &mut call.record else {
             return;
         };
         let (Some(offer), Some((message, invalidated))) =
@@ -158,7 +158,7 @@ impl Link {
         else {
             return;
         };
-        let call = &posted.call;
+        let call = &*call;
         let pad = padding(call.shape.argument);
         let source: Vec<&[u8]> = match (&call.payload, offer.reads.first()) {
             (_, None) => Vec::new(),

@@ -1,7 +1,6 @@
 //! What is done with a call after its registrations have been invalidated.
 
-use super::call::Payload;
-use super::marshal::PostedCall;
+use super::call::{Call, Payload};
 use super::memory::ReplyBytes;
 use crate::error::Error;
 use nfsrdma_rdma::{BufMut, Memory};
@@ -13,7 +12,7 @@ pub(super) const REPLY_CHUNK: u64 = 2;
 
 /// A call whose registrations are being invalidated, and its outcome after that.
 pub(super) struct Ending {
-    pub(super) posted: PostedCall,
+    pub(super) call: Box<Call>,
     pub(super) outcome: Outcome,
     pub(super) reply_chunk: Option<BufMut>,
     pub(super) outstanding: u32,
@@ -46,9 +45,9 @@ impl Ending {
         };
         if which == REPLY_CHUNK {
             self.reply_chunk = bufs.pop();
-        } else if which == SINK && !self.posted.bounced {
-            self.posted.call.payload = Payload::Sink(bufs);
-        } else if let Payload::Sink(sinks) = &mut self.posted.call.payload
+        } else if which == SINK && !self.call.bounced {
+            self.call.payload = Payload::Sink(bufs);
+        } else if let Payload::Sink(sinks) = &mut self.call.payload
             && let Some(all) = bufs.first()
         {
             let mut at = 0;

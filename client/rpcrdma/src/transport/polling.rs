@@ -20,9 +20,9 @@ use std::time::Duration;
 pub(super) struct Local {
     pub(super) ending: Slab<Ending>,
     /// Calls to be sent on the next connection.
-    pub(super) again: Vec<Call>,
+    pub(super) again: Vec<Box<Call>>,
     /// Suspected calls, to be sent alone on the next connection.
-    pub(super) suspects: Vec<Call>,
+    pub(super) suspects: Vec<Box<Call>>,
     /// The XID of the last call that found no memory, and how long it waits.
     pub(super) wait: (u32, Duration),
 }

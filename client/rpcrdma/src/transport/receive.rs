@@ -86,7 +86,7 @@ impl Link {
                 placed,
             } => {
                 self.shared.answered();
-                Self::observe_reply(&mut call.call, message, invalidated);
+                Self::observe_reply(&mut call, message, invalidated);
                 let written = match body {
                     ReplyBody::ReplyChunk { len } => len as u64,
                     ReplyBody::Inline { .. } => 0,
@@ -115,7 +115,7 @@ impl Link {
                 self.invalidate_chunks(session, local, call, outcome);
             }
             Event::Failed { mut call, failure } => {
-                Self::observe_reply(&mut call.call, message, invalidated);
+                Self::observe_reply(&mut call, message, invalidated);
                 give(buf);
                 self.shared.answered();
                 self.shared.call_failed(&failure.to_string());
@@ -134,14 +134,14 @@ impl Link {
                 let Some(xid) = xid else { return };
                 let mut state = self.state.lock();
                 let error = match state.machine.call(xid) {
-                    Some(posted) => self.discarded(&mut posted.call, why),
+                    Some(call) => self.discarded(call, why),
                     None => return,
                 };
                 if let Some(error) = error
-                    && let Some(posted) = state.machine.withdraw(xid)
+                    && let Some(call) = state.machine.withdraw(xid)
                 {
                     drop(state);
-                    self.invalidate_chunks(session, local, posted, Outcome::Fail(error));
+                    self.invalidate_chunks(session, local, call, Outcome::Fail(error));
                 }
             }
         }

@@ -77,20 +77,19 @@ impl Link {
         exec::batch(|| {
             let by_peer = ended_here.is_none() && !shutdown && !is_local;
             let alone = in_flight.len();
-            for mut posted in in_flight {
-                let call = &mut posted.call;
+            for mut call in in_flight {
                 let outcome = if call.given_up {
                     Outcome::Fail(Error::TimedOut)
                 } else if call.slot.is_abandoned() {
                     Outcome::Fail(Error::Cancelled)
                 } else {
-                    match self.judge(call, trial, by_peer, alone, now) {
+                    match self.judge(&mut call, trial, by_peer, alone, now) {
                         Verdict::Trusted => Outcome::SendAgain,
                         Verdict::Suspected => Outcome::SendAlone,
-                        Verdict::Convicted => Outcome::Fail(self.convicted(call, &why)),
+                        Verdict::Convicted => Outcome::Fail(self.convicted(&call, &why)),
                     }
                 };
-                self.invalidate_chunks(session, local, posted, outcome);
+                self.invalidate_chunks(session, local, call, outcome);
             }
             for call in unanswered {
                 if call.given_up {
@@ -135,7 +134,7 @@ impl Link {
     /// is owned by the provider, and the server may still write into it: the call fails, and the
     /// caller has to make it again with other memory.
     fn memory_kept(&self, local: &mut Local, ending: Ending) {
-        let mut call = ending.posted.call;
+        let mut call = ending.call;
         call.record = None;
         match ending.outcome {
             Outcome::Fail(error) => self.complete(call, Err(error)),
@@ -177,16 +176,16 @@ impl Link {
         let session = {
             let mut state = self.state.lock();
             let state = &mut *state;
-            for posted in state.machine.calls() {
-                let expiry = check(&mut posted.call.retry);
+            for call in state.machine.calls() {
+                let expiry = check(&mut call.retry);
                 if expiry == Expiry::NotYet {
                     continue;
                 }
                 count(&self.counters.timeouts);
-                count(&self.shared.procedures.get(posted.call.procedure).timeouts);
+                count(&self.shared.procedures.get(call.procedure).timeouts);
                 disconnect = true;
                 silent |= expiry != Expiry::Retry;
-                posted.call.given_up |= expiry == Expiry::GiveUp;
+                call.given_up |= expiry == Expiry::GiveUp;
             }
             for call in &mut state.unanswered {
                 let expiry = check(&mut call.retry);
@@ -234,7 +233,7 @@ impl Link {
     /// Puts a call that found no memory back at the front of the queue. Until memory is free again,
     /// calls that bring the memory they need are sent before it; among them may be READs, which
     /// hold the memory that it waits for.
-    pub(super) fn wait_for_memory(&self, local: &mut Local, mut call: Call) {
+    pub(super) fn wait_for_memory(&self, local: &mut Local, mut call: Box<Call>) {
         call.record = None;
         call.starved = true;
         if call.unregistered.is_none() {

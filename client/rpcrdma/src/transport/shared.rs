@@ -5,6 +5,7 @@
 //! with the number of those left out. "Not responding" and "OK" are logged once for each change, in
 //! the words of Linux's client.
 
+use super::calls::Calls;
 use super::counters::Procedures;
 use super::marshal::Marshaller;
 use crate::options::{Program, Recovery};
@@ -27,6 +28,7 @@ pub(super) struct Shared {
     pub(super) server: String,
     pub(super) program: Program,
     pub(super) marshaller: Marshaller,
+    pub(super) calls: Calls,
     pub(super) credits: u32,
     pub(super) inline: u32,
     pub(super) reads_in: u32,

@@ -10,12 +10,12 @@
 //! | probing   | yes         | a NULL is answered: the connection works                            |
 //! | alone     | yes         | the suspect is answered, [`SOON`] passed, or the connection ended   |
 
-use super::call::{Call, Payload, Slot};
+use super::call::{Call, Payload};
+use super::calls::New;
 use super::link::{Admission, Link, State, Trial};
 use super::marshal::encoded;
 use super::suspect::{ConnectionEnd, SOON, Suspicion, Verdict};
 use crate::protocol::Shape;
-use crate::rpc::Retry;
 use nfsrdma_xdr::rpc::{Auth, CallTemplate};
 use std::time::Instant;
 
@@ -47,7 +47,7 @@ impl State {
                     };
                     let (xid, since) = (call.xid, now);
                     self.trial = Some(Trial::Alone { xid, since });
-                    return Admission::Suspect(Box::new(call));
+                    return Admission::Suspect(call);
                 }
                 Some(Trial::Alone { since, .. }) => {
                     if in_use && now.saturating_duration_since(since) < SOON {
@@ -100,15 +100,13 @@ impl Link {
     }
 
     /// A NULL call without a caller.
-    pub(super) fn probe(&self) -> Call {
+    pub(super) fn probe(&self) -> Box<Call> {
         let now = Instant::now();
         let xid = self.shared.xids.take();
         let program = &self.shared.program;
         let template = CallTemplate::new(program.number, program.version, Auth::None);
         let bytes: Box<[u8]> = encoded(|to| template.encode(xid, 0, to), |bytes| bytes.into());
-        let slot = Slot::new();
-        slot.abandon();
-        Call {
+        let (call, caller) = self.shared.calls.begin(New {
             pid: 0,
             xid,
             procedure: 0,
@@ -119,17 +117,10 @@ impl Link {
             head: self.shared.marshaller.no_bytes(),
             unregistered: Some(bytes),
             payload: Payload::None,
-            slot,
-            retry: Retry::new(&self.shared.policy, now),
             started: now,
-            sent: None,
-            transmissions: 0,
             sequence: 0,
-            starved: false,
-            given_up: false,
-            suspicion: Suspicion::default(),
-            discarded: None,
-            record: None,
-        }
+        });
+        drop(caller);
+        call
     }
 }

@@ -67,16 +67,18 @@ impl QueuePair for IwarpQueuePair {
     fn post_later(&self, batch: &mut Vec<WorkRequest>) -> Result<()> {
         let mut guard = self.0.state.lock();
         let state = &mut *guard;
-        let mut rest = std::mem::take(batch).into_iter();
         let mut result = Ok(());
+        let mut refused = Vec::new();
+        let mut rest = batch.drain(..);
         for request in rest.by_ref() {
             if let Err((error, request)) = self.0.post_one(state, request) {
-                batch.push(*request);
+                refused.push(*request);
                 result = Err(error);
                 break;
             }
         }
-        batch.extend(rest);
+        refused.extend(rest);
+        batch.append(&mut refused);
         //= RFC 5041, Section 6.2.1
         //# If the Local Peer ULP indicates graceful teardown, the DDP layer on the Local Peer
         //# SHOULD ensure that all ULP data would be transferred before the underlying LLP Stream

@@ -44,9 +44,10 @@ fn ulpdus(cutter: &mut Segmenter, messages: Vec<Message>) -> Vec<Vec<u8>> {
     let mut stream = Vec::new();
     loop {
         cutter.fill(usize::MAX, usize::MAX, || messages.next());
-        let mut slices = Vec::new();
+        let mut slices = Slices::new();
         let (total, _) = cutter.gather(&mut slices, usize::MAX);
         stream.extend(slices.iter().flat_map(|s| s.iter().copied()));
+        drop(slices);
         cutter.advance(total, &mut Vec::new());
         if total == 0 {
             break;
@@ -319,7 +320,7 @@ fn mulpdu_is_what_the_rfc_computes() {
             };
             let mut message = Some(write(&pool, &long, 1, 0));
             cutter.fill(1, 1, || message.take());
-            let mut slices = Vec::new();
+            let mut slices = Slices::new();
             cutter.gather(&mut slices, usize::MAX);
             let bytes: Vec<u8> = slices.iter().flat_map(|s| s.iter().copied()).collect();
             let at = if markers { MARKER } else { 0 };
