@@ -18,14 +18,13 @@ use std::sync::atomic::Ordering;
 use tokio::sync::{Notify, OwnedMutexGuard};
 use tokio::task::JoinHandle;
 
-/// A lock that was taken, with what [`Locks::undo`] needs to restore the state before it.
+/// A lock that was taken, with what [`Locks::undo`] needs to release it.
 #[derive(Debug)]
 pub struct Granted {
     pub(super) holding: Arc<Holding>,
     pub(super) range: ByteRange,
-    pub(super) mode: Mode,
-    /// How the range was locked before.
-    pub(super) before: Vec<(ByteRange, Option<Mode>)>,
+    /// What of the range was not locked before.
+    pub(super) new: Vec<ByteRange>,
     /// The value of [`changes`](super::manager::HoldingState) after this lock was taken.
     pub(super) changes: u64,
 }
@@ -199,7 +198,8 @@ impl Locks {
     fn granted(&self, request: &Request, holding: &Arc<Holding>, attempt: &mut Attempt) {
         let mut state = self.state.lock();
         let (file, owner) = (request.file.id, request.owner);
-        let before = state.table.pieces(file, owner, request.range);
+        let pieces = state.table.pieces(file, owner, request.range);
+        let new = pieces.into_iter().filter(|(_, mode)| mode.is_none());
         state.apply(holding, request.range, Some(request.mode));
         // The waiter is removed after that, so that those behind it are not told for nothing.
         state.end_wait(&mut attempt.waiter);
@@ -215,8 +215,7 @@ impl Locks {
         attempt.granted = Some(Granted {
             holding: holding.clone(),
             range: request.range,
-            mode: request.mode,
-            before,
+            new: new.map(|(range, _)| range).collect(),
             changes: of.changes,
         });
     }
@@ -329,17 +328,8 @@ impl Locks {
             None => holding.gate.clone().lock_owned().await,
         };
         if let Some(task) = attempt.under_way.take() {
-            let answered = task.await;
-            let refused = |status| {
-                !matches!(
-                    status,
-                    Status::Granted | Status::Blocked | Status::DeniedGracePeriod
-                )
-            };
-            // Nothing was granted, and nothing will be.
-            if matches!(&answered, Ok(Ok(answer)) if refused(answer.status)) && !request.wait {
-                return;
-            }
+            // Whatever its answer is: the server may have run it, or queued it.
+            let _ = task.await;
         }
         self.withdraw(holding, request.range, request.mode, request.wait)
             .await;

@@ -282,19 +282,6 @@ impl Locks {
         list
     }
 
-    /// The owners that have requested locks on a file through this open file.
-    pub(super) fn owners_by_open(&self, file: FileId, open: u64) -> Vec<Owner> {
-        if !self.in_use.load(Ordering::Acquire) {
-            return Vec::new();
-        }
-        let state = self.state.lock();
-        let of_file = state.of_file(file);
-        of_file
-            .filter(|(_, holding)| holding.state.lock().opens.contains(&open))
-            .map(|(owner, _)| owner)
-            .collect()
-    }
-
     /// Whether a lock that was requested through this open file is lost.
     pub fn is_lost(&self, file: FileId, open: u64) -> bool {
         if self.counters.locks_lost.load(Ordering::Relaxed) == 0 {
@@ -325,7 +312,7 @@ impl Locks {
 
     /// Whether no request is under way and no lock is held.
     pub(super) fn is_unused(&self) -> bool {
-        self.state.lock().holdings.is_empty()
+        !self.in_use.load(Ordering::Acquire)
     }
 
     /// The first lock of this mount that keeps a request from being granted, and its owner's holding.
@@ -391,7 +378,7 @@ impl Locks {
 
     /// As [`Locks::enter`], only if there is a holding.
     pub(super) fn enter_existing(&self, file: FileId, owner: Owner) -> Option<Arc<Holding>> {
-        if !self.in_use.load(Ordering::Acquire) {
+        if self.is_unused() {
             return None;
         }
         let state = self.state.lock();

@@ -17,10 +17,11 @@
 use super::acquire::lock_call;
 use super::config::LockConfig;
 use super::lock_table::FileId;
-use super::manager::{GRACE, Holding, Locks};
+use super::manager::{Counters, GRACE, Holding, Locks};
 use super::probe::Found;
 use super::range::{ByteRange, Mode};
 use super::repeat::Pauses;
+use futures_util::stream::{self, StreamExt};
 use nfsrdma_nfs3::nlm::{Journal, LockCall, LockServer, Status};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
@@ -37,20 +38,6 @@ const KEEP_ALIVE: Duration = Duration::from_secs(60);
 
 /// The most reclaims of a user, and checks of files, at the same time.
 const AT_A_TIME: usize = 32;
-
-/// The numbers of locks that were reclaimed and lost.
-#[derive(Debug, Default)]
-struct Counts {
-    reclaimed: u64,
-    lost: u64,
-}
-
-impl Counts {
-    fn add(&mut self, more: Counts) {
-        self.reclaimed += more.reclaimed;
-        self.lost += more.lost;
-    }
-}
 
 /// An owner's locks on a file whose reclaims were refused. The gate keeps others from changing
 /// them.
@@ -123,31 +110,28 @@ impl Locks {
             return;
         }
         let _under_way = self.recovery.under_way.write().await;
-        let (mut counts, refused) = self.reclaim_all().await;
+        let Counters {
+            locks_reclaimed,
+            locks_lost,
+            ..
+        } = &self.counters;
+        let counts = || [locks_reclaimed, locks_lost].map(|of| of.load(Ordering::Relaxed));
+        let before = counts();
+        let refused = self.reclaim_all().await;
         // A check takes a lock for a moment, which other checks would see. So there is one check at
         // a time for each file.
-        let mut looks = JoinSet::new();
-        let at_a_time = Arc::new(Semaphore::new(AT_A_TIME));
-        for mut of_file in refused.into_values() {
-            let (this, at_a_time) = (self.clone(), at_a_time.clone());
-            looks.spawn(async move {
-                let _turn = at_a_time.acquire().await;
-                let counts = this.settle(&mut of_file).await;
-                for owner in of_file {
-                    drop(owner.gate);
-                    this.leave(&owner.holding);
-                }
-                counts
-            });
-        }
-        while let Some(result) = looks.join_next().await {
-            counts.add(result.unwrap_or_default());
-        }
+        let checks = stream::iter(refused.into_values());
+        let checked = checks.for_each_concurrent(AT_A_TIME, async |mut of_file| {
+            self.settle(&mut of_file).await;
+            for owner in of_file {
+                drop(owner.gate);
+                self.leave(&owner.holding);
+            }
+        });
+        checked.await;
         self.log.recovered();
-        let Counts { reclaimed, lost } = counts;
-        self.counters
-            .locks_reclaimed
-            .fetch_add(reclaimed, Ordering::Relaxed);
+        let [reclaimed, lost] = counts();
+        let (reclaimed, lost) = (reclaimed - before[0], lost - before[1]);
         if reclaimed > 0 || lost > 0 {
             tracing::info!(reclaimed, lost, "the server of locks restarted");
         }
@@ -157,7 +141,7 @@ impl Locks {
     /// Sends a reclaim for each lock. Returns the refused ones, by file. A grace period may be over before
     /// all have been claimed, so the owners of each user queue up among themselves, however many owners
     /// and ranges one of them has.
-    async fn reclaim_all(self: &Arc<Self>) -> (Counts, BTreeMap<FileId, Vec<Refused>>) {
+    async fn reclaim_all(self: &Arc<Self>) -> BTreeMap<FileId, Vec<Refused>> {
         let all = self.state.lock().table.all();
         let mut claims = JoinSet::new();
         let mut of_users: HashMap<u32, Arc<Semaphore>> = HashMap::new();
@@ -172,63 +156,56 @@ impl Locks {
                 // The gate comes before the turn: whoever has it waits for the same server,
                 // and must not delay the others.
                 let gate = tokio::select! {
-                    gate = holding.gate.clone().lock_owned() => gate,
-                    () = this.ending.wait() => {
-                        this.leave(&holding);
-                        return (Counts::default(), None);
+                    gate = holding.gate.clone().lock_owned() => Some(gate),
+                    () = this.ending.wait() => None,
+                };
+                if let Some(gate) = gate {
+                    let _turn = of_user.acquire().await;
+                    let locks = this.reclaim(&holding).await;
+                    if !locks.is_empty() {
+                        return Some(Refused {
+                            holding,
+                            gate,
+                            locks,
+                        });
                     }
-                };
-                let _turn = of_user.acquire().await;
-                let (counts, locks) = this.reclaim(&holding).await;
-                if locks.is_empty() {
-                    drop(gate);
-                    this.leave(&holding);
-                    return (counts, None);
                 }
-                let refused = Refused {
-                    holding,
-                    gate,
-                    locks,
-                };
-                (counts, Some(refused))
+                this.leave(&holding);
+                None
             });
         }
-        let mut counts = Counts::default();
         let mut refused: BTreeMap<FileId, Vec<Refused>> = BTreeMap::new();
-        while let Some(result) = claims.join_next().await {
-            let (of, still) = result.unwrap_or_default();
-            counts.add(of);
-            if let Some(still) = still {
+        while let Some(claimed) = claims.join_next().await {
+            if let Some(still) = claimed.ok().flatten() {
                 let of_file = refused.entry(still.holding.file.id).or_default();
                 of_file.push(still);
             }
         }
-        (counts, refused)
+        refused
     }
 
     /// Sends a reclaim for each lock of one owner on a file. Returns the refused ones. The caller
     /// has the gate.
-    async fn reclaim(&self, holding: &Holding) -> (Counts, Vec<(ByteRange, Mode)>) {
+    async fn reclaim(&self, holding: &Holding) -> Vec<(ByteRange, Mode)> {
         let held: Vec<(ByteRange, Mode)> = {
             let state = self.state.lock();
             let set = state.table.held(holding.file.id, holding.owner);
             set.map(|set| set.iter().collect()).unwrap_or_default()
         };
-        let mut counts = Counts::default();
         let mut refused = Vec::new();
         for (range, mode) in held {
             match self.reclaimed(holding, range, mode).await {
-                Some(Status::Granted) => counts.reclaimed += 1,
-                Some(Status::DeniedGracePeriod) => refused.push((range, mode)),
-                Some(_) => {
-                    counts.lost += 1;
-                    self.lose(holding, range).await;
+                Some(Status::Granted) => {
+                    let counter = &self.counters.locks_reclaimed;
+                    counter.fetch_add(1, Ordering::Relaxed);
                 }
+                Some(Status::DeniedGracePeriod) => refused.push((range, mode)),
+                Some(_) => self.lose(holding, range).await,
                 // The mount ends.
                 None => break,
             }
         }
-        (counts, refused)
+        refused
     }
 
     /// Sends one reclaim until it is answered, also if it is refused: a server that has just started may do
@@ -245,70 +222,51 @@ impl Locks {
     }
 
     /// Determines which locks of a file, whose reclaims were refused, are still held.
-    async fn settle(&self, refused: &mut [Refused]) -> Counts {
-        let mut counts = Counts::default();
+    async fn settle(&self, refused: &mut [Refused]) {
         let mut pauses = Pauses::default();
-        while !self.look_for(refused, &mut counts).await {
-            // The server has restarted since, and grants reclaims now, or after a pause.
+        // `None`: the mount ends.
+        while self.look_for(refused).await == Some(Found::Restarted) {
             for owner in &mut *refused {
-                let (of, locks) = self.reclaim(&owner.holding).await;
-                counts.add(of);
-                owner.locks = locks;
+                owner.locks = self.reclaim(&owner.holding).await;
             }
             if self.pause(&mut pauses).await.is_none() {
-                break;
+                return;
             }
         }
-        counts
     }
 
-    /// Checks whether the locks of a file, whose reclaims were refused, are held. False if the
-    /// server has restarted meanwhile, so that they have to be claimed again.
-    async fn look_for(&self, refused: &[Refused], counts: &mut Counts) -> bool {
-        let mut all = Vec::new();
-        for of in refused {
-            let locks = of.locks.iter();
-            all.extend(locks.map(|&(range, mode)| (&of.holding, range, mode)));
-        }
+    /// Checks whether the locks of a file, whose reclaims were refused, are held. If the server has
+    /// restarted meanwhile, they have to be claimed again. `None` if the mount ends before.
+    async fn look_for(&self, refused: &[Refused]) -> Option<Found> {
         let mut held = Vec::new();
         // Owners that share a range cannot be distinguished: either all of them hold it, or none.
         let mut shared: HashMap<ByteRange, Found> = HashMap::new();
-        for (holding, range, mode) in all {
-            let known = shared.get(&range).copied();
-            let found = match known.filter(|_| mode == Mode::Read) {
-                Some(known) => known,
-                None => match self.is_held(holding, range, mode).await {
-                    Some(found) => found,
-                    // The mount ends.
-                    None => return true,
-                },
-            };
-            match found {
-                Found::Held => held.push((holding, range, mode)),
-                Found::Free => {
-                    counts.lost += 1;
-                    self.lose(holding, range).await;
+        for of in refused {
+            for &(range, mode) in &of.locks {
+                let known = shared.get(&range).filter(|_| mode == Mode::Read);
+                let found = match known {
+                    Some(known) => *known,
+                    None => self.is_held(&of.holding, range, mode).await?,
+                };
+                match found {
+                    Found::Held => held.push((&of.holding, range, mode)),
+                    Found::Free => self.lose(&of.holding, range).await,
+                    Found::Restarted => return Some(found),
                 }
-                Found::Restarted => return false,
-            }
-            if mode == Mode::Read {
-                shared.insert(range, found);
+                if mode == Mode::Read {
+                    shared.insert(range, found);
+                }
             }
         }
         // Only after all tests, because these would see the locks that are taken here.
         for (holding, range, mode) in held {
-            let call = lock_call(mode, false);
-            match self.insist(holding, range, call).await {
-                Some(Status::Granted) => {}
-                Some(Status::DeniedGracePeriod) => return false,
-                Some(_) => {
-                    counts.lost += 1;
-                    self.lose(holding, range).await;
-                }
-                None => return true,
+            match self.insist(holding, range, lock_call(mode, false)).await? {
+                Status::Granted => {}
+                Status::DeniedGracePeriod => return Some(Found::Restarted),
+                _ => self.lose(holding, range).await,
             }
         }
-        true
+        Some(Found::Held)
     }
 
     /// A lock is lost: removes it from the table, and makes its owner's requests fail.

@@ -6,7 +6,7 @@
 //! under way that restores the lock that was just unlocked; so whatever the table does not have is
 //! unlocked once more when the period is over.
 
-use super::acquire::{Granted, lock_call};
+use super::acquire::Granted;
 use super::error::LockError;
 use super::lock_table::{FileId, Owner};
 use super::manager::{Holding, Locks};
@@ -45,51 +45,62 @@ impl Locks {
         holding: &Arc<Holding>,
         range: ByteRange,
     ) -> Result<(), LockError> {
-        let gate = holding.gate.clone().lock_owned().await;
-        let (file, owner) = (holding.file.id, holding.owner);
-        let holds = {
-            let state = self.state.lock();
-            state.table.held(file, owner).is_some()
-        };
+        let _gate = holding.gate.clone().lock_owned().await;
         let lost = holding.state.lock().lost;
-        let (mut again, mut refused) = (false, false);
-        if holds {
-            let answer = self.insist(holding, range, LockCall::Unlock).await;
+        let holds = || {
+            let state = self.state.lock();
+            state.table.held(holding.file.id, holding.owner).is_some()
+        };
+        let mut result = Ok(());
+        if holds() {
+            let status = self.unlock_once(holding, range).await;
             // Nothing but a restart is a reason to refuse UNLOCK, and it would be refused again.
-            match answer.ok_or(LockError::GivenUp)? {
-                Status::Granted => {}
-                Status::DeniedGracePeriod => again = true,
+            match status.ok_or(LockError::GivenUp)? {
+                Status::Granted => self.ask_anew(holding, range).await,
+                Status::DeniedGracePeriod => {}
                 status => {
-                    refused = true;
                     self.log.unlock_refused(holding.file.fileid, status);
+                    self.ask_anew(holding, range).await;
+                    result = Err(LockError::NoLocks);
                 }
             }
         }
-        {
-            let mut state = self.state.lock();
-            state.apply(holding, range, None);
-            if lost && (range == ByteRange::ALL || state.table.held(file, owner).is_none()) {
+        if lost {
+            result = Err(LockError::Lost);
+            if range == ByteRange::ALL || !holds() {
                 // The owner gets the error now, and has released all locks.
                 holding.state.lock().lost = false;
             }
         }
-        if holds && !again {
-            self.ask_anew(holding, range).await;
-        }
-        drop(gate);
-        if again {
-            self.again_after_grace(holding, range);
-        }
-        match (lost, refused) {
-            (true, _) => Err(LockError::Lost),
-            (false, true) => Err(LockError::NoLocks),
-            (false, false) => Ok(()),
-        }
+        result
     }
 
-    /// Restores what an owner held before a lock was granted whose caller was killed before it was
-    /// answered: other processes may have the same open file, through which the lock would be held
-    /// for long. Does nothing if the owner has locked or unlocked something since.
+    /// Sends UNLOCK and removes the range from the table. The caller has the gate. If the server is in its
+    /// grace period, the range is unlocked once more when that is over, because a reclaim of the lock may
+    /// be under way.
+    async fn unlock_once(
+        self: &Arc<Self>,
+        holding: &Arc<Holding>,
+        range: ByteRange,
+    ) -> Option<Status> {
+        let status = self.insist(holding, range, LockCall::Unlock).await?;
+        self.state.lock().apply(holding, range, None);
+        if status == Status::DeniedGracePeriod
+            && let Some(releasing) = self.releasing(holding.file.id, holding.owner, range)
+        {
+            let this = self.clone();
+            self.spawn(async move {
+                this.unlock_after_grace(&releasing.holding, range).await;
+                drop(releasing);
+            });
+        }
+        Some(status)
+    }
+
+    /// Releases a lock that was granted to a caller who was killed before it was answered: other
+    /// processes may have the same open file, through which the lock would be held for long. What was
+    /// locked before, in whichever mode, stays locked. Does nothing if the owner has locked or unlocked
+    /// something since.
     pub async fn undo(self: &Arc<Self>, granted: Granted) {
         let holding = &granted.holding;
         let (file, owner) = (holding.file.id, holding.owner);
@@ -97,45 +108,14 @@ impl Locks {
         let Some(_releasing) = releasing.filter(|of| Arc::ptr_eq(&of.holding, holding)) else {
             return;
         };
-        let gate = holding.gate.clone().lock_owned().await;
-        {
+        let _gate = holding.gate.clone().lock_owned().await;
+        let unchanged = {
             let of = holding.state.lock();
-            if of.lost || of.changes != granted.changes {
-                return;
-            }
-        }
-        for &(range, mode) in &granted.before {
-            let call = match mode {
-                None => LockCall::Unlock,
-                Some(mode) if mode == granted.mode => continue,
-                Some(mode) => lock_call(mode, false),
-            };
-            let Some(status) = self.insist(holding, range, call).await else {
-                break;
-            };
-            // Otherwise the granted lock stays: others may share the range that was locked
-            // exclusively before.
-            if mode.is_none() || status == Status::Granted {
-                self.state.lock().apply(holding, range, mode);
-            }
-            if mode.is_none() && status == Status::DeniedGracePeriod {
-                self.again_after_grace(holding, range);
-            }
-        }
-        drop(gate);
-    }
-
-    /// Unlocks the range once more after the server's grace period, because a reclaim of the lock
-    /// may be under way.
-    fn again_after_grace(self: &Arc<Self>, holding: &Arc<Holding>, range: ByteRange) {
-        let Some(releasing) = self.releasing(holding.file.id, holding.owner, range) else {
-            return;
+            !of.lost && of.changes == granted.changes
         };
-        let this = self.clone();
-        self.spawn(async move {
-            this.unlock_after_grace(&releasing.holding, range).await;
-            drop(releasing);
-        });
+        for &range in granted.new.iter().filter(|_| unchanged) {
+            self.unlock_once(holding, range).await;
+        }
     }
 
     /// Waits until the grace period is over, and unlocks whatever the table does not have.

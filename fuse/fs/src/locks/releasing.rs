@@ -92,15 +92,20 @@ impl Locks {
         flock: Option<u64>,
         is_open: impl Fn(u64) -> bool,
     ) -> Vec<Releasing> {
-        let mut owners = self.owners_by_open(file, open);
-        if let Some(flock) = flock.map(Owner::Flock)
-            && !owners.contains(&flock)
-        {
-            owners.push(flock);
+        if self.is_unused() {
+            return Vec::new();
         }
+        let ends = |(owner, of): &(Owner, &Arc<Holding>)| {
+            let asked = of.state.lock().opens.remove(&open);
+            asked || flock.map(Owner::Flock) == Some(*owner)
+        };
+        let owners: Vec<Owner> = {
+            let state = self.state.lock();
+            let ending = state.of_file(file).filter(ends);
+            ending.map(|(owner, _)| owner).collect()
+        };
         let mut all = Vec::new();
         for owner in owners {
-            self.forget_open(file, open, owner);
             if let Some(releasing) = self.releasing(file, owner, ByteRange::ALL) {
                 let others = releasing.holding.state.lock().opens.clone();
                 if !others.into_iter().any(&is_open) {
