@@ -34,8 +34,6 @@ const PAGES_BYTES: usize = 4 << 20;
 const LEAST_PAGE: usize = 4096;
 /// The position after an entry to which the server gives cookie 0, towards the kernel.
 const NOWHERE: u64 = u64::from_be_bytes(*b"nowhere!");
-/// How many listed names of directories that were closed are kept.
-const KEPT: usize = 1 << 13;
 
 /// Logs an entry that is not as it should be, once a minute at most.
 fn odd_entry(how: &str, name: &[u8]) {
@@ -119,33 +117,6 @@ impl<N: Nfs3> Fs<N> {
         let names = dir.names.load(Ordering::Relaxed);
         self.closed_names.fetch_add(names, Ordering::Relaxed);
         Ok(())
-    }
-
-    /// Frees the names that the kernel got by listings only, of directories that nobody has open any
-    /// more, if they may be many. To be called about once a second.
-    pub(super) fn forget_closed_names(&self) {
-        if self.closed_names.load(Ordering::Relaxed) > KEPT {
-            self.closed_names.store(0, Ordering::Relaxed);
-            self.names
-                .retain(|dir, _, child| !self.is_closed_name(dir, child));
-            self.table.tidy();
-        }
-    }
-
-    /// Whether a name leads to an object that the kernel does not know, in a directory that nobody has
-    /// open. The kernel may have the name alone, from a listing: it is to list the directory again.
-    pub(super) fn is_closed_name(&self, dir: u64, child: &Child) -> bool {
-        if !matches!(child, Child::Is(inode) if Arc::strong_count(inode) == 1) {
-            return false;
-        }
-        let Some(dir) = self.table.get(dir) else {
-            return true;
-        };
-        let closed = dir.opens.load(Ordering::Relaxed) == 0;
-        if closed {
-            dir.state.lock().listed_mut().forgotten = true;
-        }
-        closed
     }
 
     /// Entries from position `offset` on, if they are in the part at hand; no entries at the end.

@@ -13,8 +13,8 @@
 //! | --- | --- |
 //! | [`UnsafeFiles`](unsafe_files::UnsafeFiles) | `FileState` |
 //! | `FileState`, the data of one file ([`file`]) | `State`; the list of files of [`Budget`] |
-//! | `Held` of [`PendingOpens`], the files of [`Releases`] | `State` |
-//! | `State`, the attributes of one object ([`inode`]) | [`names`] |
+//! | the threads of [`PendingOpens`], the files of [`Releases`] | `State` |
+//! | a part of the [`names`] | `State`, the attributes of one object ([`inode`]); the nodes of the table |
 //! | the handles of the [table](inode_table) | its nodes |
 //! | what is [lost](unwritten) | the error of the file ([`err_seq`]) |
 //! | a throttle of log lines | [`names`] |
@@ -38,6 +38,7 @@ mod error;
 mod export;
 mod file;
 mod files;
+mod find;
 mod flush;
 mod flushes;
 mod hidden;
