@@ -14,7 +14,7 @@ impl<N: Nfs3> Fs<N> {
     /// Starts the write-back of files that have been dirty for longer than the configuration
     /// allows, and other periodic work. To be called about once a second.
     pub fn tick(self: &Arc<Self>) {
-        self.release_expired(false);
+        self.opening.ticked();
         self.tick_retries();
         self.check_open_files();
         self.check_export();
@@ -64,7 +64,7 @@ impl<N: Nfs3> Fs<N> {
             .map(|(_, file)| file.clone())
             .collect();
         self.write_back_all().await;
-        self.release_expired(true);
+        self.release_held(|_| true);
         for file in open {
             if let Some(silly) = file.inode.take_hidden(true) {
                 self.remove_hidden(&file.inode, silly).await;

@@ -10,13 +10,15 @@
 //! answer with an object gives the kernel one reference to its node, which FORGET takes back.
 
 use super::Fs;
+use super::changing::not_abandoned;
 use super::config::LookupCache;
 use super::entry::{Entry, check_name};
 use super::error::FsResult;
 use super::inode::Inode;
 use super::names::Child;
 use nfsrdma_nfs3::{Cred, Nfs3};
-use nfsrdma_xdr::nfs3::Status;
+use nfsrdma_rpcrdma::tap::caller;
+use nfsrdma_xdr::nfs3::{Attributes, Status};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -77,25 +79,24 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// What `name` leads to, by a LOOKUP.
-    pub async fn lookup(&self, cred: &Cred, parent: u64, name: &[u8]) -> FsResult<Found> {
+    pub async fn lookup(
+        self: &Arc<Self>,
+        cred: &Cred,
+        parent: u64,
+        name: &[u8],
+    ) -> FsResult<Found> {
         check_name(name)?;
         self.shared.stats.name_misses.add(1);
         let dir = self.inode(parent)?;
-        let holds = self.holds_lookups();
-        let _alone = match holds {
-            true => self.not_removing(dir.nodeid).await,
-            false => None,
-        };
         let mut overtaken = false;
-        let found = self.find_and(cred, &dir, name, &mut overtaken).await;
+        let found = match self.holds_lookups() {
+            true => Box::pin(self.find_to_open(cred, &dir, name, &mut overtaken)).await,
+            false => self.find_and(cred, &dir, name, &mut overtaken).await,
+        };
         self.probe_root_squash(cred, &dir, &found).await;
         match found {
             Ok((inode, attributes)) => {
                 let inode = self.table.adopt(&inode);
-                self.hidden_gone(&inode).await;
-                if holds {
-                    self.hold_for_open(&inode);
-                }
                 let mut entry = self.entry(&dir, &inode, attributes);
                 if overtaken {
                     entry.entry_ttl = Duration::ZERO;
@@ -111,6 +112,30 @@ impl<N: Nfs3> Fs<N> {
                 Ok(Found::Absent(ttl))
             }
             Err(error) => Err(error),
+        }
+    }
+
+    /// As [`Fs::find_and`], for a thread whose OPEN failed: the file counts as open, and is none that a
+    /// call under way removes.
+    async fn find_to_open(
+        self: &Arc<Self>,
+        cred: &Cred,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        overtaken: &mut bool,
+    ) -> FsResult<(Arc<Inode>, Attributes)> {
+        let thread = caller::current();
+        loop {
+            let found = self.find_and(cred, dir, name, overtaken).await;
+            let Ok((inode, _)) = &found else {
+                self.tries_no_more();
+                return found;
+            };
+            self.hold_for_open(thread, inode);
+            match self.until_it_stays(cred, inode).await {
+                Err(error) if error.says_gone() => not_abandoned()?,
+                _ => return found,
+            }
         }
     }
 

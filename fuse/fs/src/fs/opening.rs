@@ -8,17 +8,15 @@
 //!
 //! * A file counts as open while an OPEN of it asks the server, so that RENAME and REMOVE hide it. An
 //!   OPEN waits for those that have begun before (`losing.rs`).
-//! * After an OPEN failed, each file that a LOOKUP of the same thread returns counts as open until it
-//!   is opened or a second has passed. Such a LOOKUP is sent while no RENAME or REMOVE of this mount
-//!   is under way in the directory, since one that has begun would not hide the file; it waits for
-//!   them for a second at most. This rule ends when the thread has had another OPEN answered, and
-//!   after a second at the latest. Other threads have no part in it: a user who opens a removed file
-//!   again and again must not slow down the look-ups of others.
+//! * All requests of one open(2) come from one thread. After an OPEN of a thread failed, the file that
+//!   its next LOOKUP returns counts as open until the next OPEN of the thread has been answered, or the
+//!   kernel has no reason to send one: because a LOOKUP of the thread fails, or the thread has ended.
+//!   Like an OPEN, such a LOOKUP waits for a RENAME or REMOVE that has begun before, and then looks
+//!   once more.
 //!
 //! A file that counts as open only by these rules does not keep its directory from being removed.
 
 use super::Fs;
-use super::clock::nanos;
 use super::error::FsError;
 use super::inode::Inode;
 use nfsrdma_nfs3::Nfs3;
@@ -27,11 +25,6 @@ use nfsrdma_rpcrdma::tap::caller;
 use nfsrdma_xdr::nfs3::{FileType, Status};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
-use tokio::sync::{RwLockReadGuard, RwLockWriteGuard};
-
-/// How long look-ups count as opens after an OPEN failed, and how long each file is held at most.
-const HELD: Duration = Duration::from_secs(1);
 
 /// While this lives, a file counts as open because an OPEN of it is under way.
 #[derive(Debug)]
@@ -44,7 +37,7 @@ impl<N: Nfs3> Drop for OpenUnderWay<'_, N> {
     fn drop(&mut self) {
         self.fs.opening.end();
         self.fs.count_closed(&self.inode);
-        self.fs.release_held(&self.inode);
+        self.fs.tries_no_more();
     }
 }
 
@@ -62,52 +55,50 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// An OPEN failed. If the file was gone, the kernel will look the name up again, and look-ups of
-    /// this thread count as opens from now on.
+    /// An OPEN failed. If the file was gone, the kernel will look the name up again, and what this
+    /// thread finds counts as open.
     pub(super) fn note_open_error(&self, error: &FsError) {
         let stale = matches!(error, FsError::Stale | FsError::UnknownInode)
             || matches!(error.status(), Some(Status::Stale | Status::BadHandle));
         if stale {
-            let now = self.now();
-            self.opening
-                .failed(caller::current(), now, now + nanos(HELD));
+            self.opening.failed(caller::current());
         }
     }
 
-    /// Whether look-ups of this thread count as opens now.
+    /// Whether what this thread looks up counts as open.
     pub(super) fn holds_lookups(&self) -> bool {
-        let now = self.now();
-        self.opening.is_holding_for(caller::current(), now)
+        self.opening.is_expected(caller::current())
     }
 
-    /// A look-up returned `inode` while [`Fs::holds_lookups`]: makes it count as open.
-    pub(super) fn hold_for_open(&self, inode: &Arc<Inode>) {
-        if inode.kind == FileType::Regular {
-            self.opening.hold(inode, self.now() + nanos(HELD));
+    /// A look-up by a thread for which [`Fs::holds_lookups`] returned `inode`: makes it count as open.
+    pub(super) fn hold_for_open(self: &Arc<Self>, thread: u32, inode: &Arc<Inode>) {
+        if inode.kind == FileType::Regular
+            && let Some(before) = self.opening.hold(thread, inode)
+        {
+            self.count_closed(&before);
         }
     }
 
-    /// An OPEN of `inode` has ended.
-    fn release_held(self: &Arc<Self>, inode: &Arc<Inode>) {
-        for inode in self.opening.opened(caller::current(), inode) {
+    /// This thread has had an OPEN answered, or found nothing to open.
+    pub(super) fn tries_no_more(self: &Arc<Self>) {
+        if let Some(inode) = self.opening.over(caller::current()) {
             self.count_closed(&inode);
         }
     }
 
-    /// Releases files for which no OPEN arrived in time; with `all`, all held files.
-    pub(super) fn release_expired(self: &Arc<Self>, all: bool) {
-        let now = self.now();
-        for inode in self.opening.release_if(|until, _| all || until <= now) {
+    /// Releases the files that threads have looked up which have ended since. To be called about once
+    /// a second.
+    pub fn release_held(self: &Arc<Self>, has_ended: impl Fn(u32) -> bool) {
+        for inode in self.opening.over_if(|thread, _| has_ended(thread)) {
             self.count_closed(&inode);
         }
-        self.opening.ticked();
     }
 
     /// Releases held files that are hidden in a directory which is about to be removed, so that
     /// their hidden names are removed.
     pub(super) fn release_hidden_in(self: &Arc<Self>, dir: &Inode) {
-        let hidden = |inode: &Inode| inode.hidden_in() == Some(dir.nodeid);
-        for inode in self.opening.release_if(|_, inode| hidden(inode)) {
+        let here = |held: &Arc<Inode>| held.hidden_in() == Some(dir.nodeid);
+        for inode in self.opening.over_if(|_, held| held.is_some_and(here)) {
             self.count_closed(&inode);
         }
     }
@@ -133,19 +124,5 @@ impl<N: Nfs3> Fs<N> {
         // In this order, because an OPEN ends after its file was added, and a RELEASE begins before its
         // file is taken away.
         self.opening.any() || !self.files.read().is_empty() || self.releases.any()
-    }
-
-    /// Call before a name in a directory is removed or replaced; see [`Fs::not_removing`].
-    pub(super) async fn removing(&self, dir_node: u64) -> RwLockReadGuard<'_, ()> {
-        self.opening.removing(dir_node).await
-    }
-
-    /// While the result lives, no name in a directory is removed or replaced. `None` if a RENAME or
-    /// REMOVE that is under way takes too long.
-    pub(super) async fn not_removing(&self, dir_node: u64) -> Option<RwLockWriteGuard<'_, ()>> {
-        let until = self.now() + nanos(HELD);
-        self.opening
-            .not_removing(dir_node, || self.now() >= until)
-            .await
     }
 }

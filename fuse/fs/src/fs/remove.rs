@@ -31,7 +31,6 @@ impl<N: Nfs3> Fs<N> {
     pub async fn unlink(self: &Arc<Self>, cred: &Cred, parent: u64, name: &[u8]) -> FsResult<()> {
         check_name(name)?;
         let dir = self.inode(parent)?;
-        let _removing = self.removing(dir.nodeid).await;
         let losing = self.about_to_lose(cred, &dir, name).await?;
         if let Some((child, Losing::Open(_hiding))) = &losing {
             return Box::pin(self.hide_by_rename(cred, &dir, name, child))

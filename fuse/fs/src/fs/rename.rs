@@ -50,7 +50,6 @@ impl<N: Nfs3> Fs<N> {
         }
         let (from_dir, to_dir) = (self.inode(from.0)?, self.inode(to.0)?);
         // The target loses its name, the source does not.
-        let _removing = self.removing(to_dir.nodeid).await;
         if from.1.starts_with(HIDDEN) && self.any_open() {
             let source = self.child(cred, &from_dir, from.1).await?;
             check_not_hidden(&from_dir, from.1, &source)?;

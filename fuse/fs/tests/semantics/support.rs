@@ -7,6 +7,8 @@ use nfsrdma_rdma::Pool;
 use nfsrdma_rpcrdma::exec::block_on;
 use nfsrdma_xdr::nfs3::{Attributes, SetAttributes};
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 pub(crate) const RW: i32 = libc::O_RDWR;
 
@@ -201,6 +203,17 @@ impl Mount {
     pub(crate) fn count(&self, name: &str) -> u64 {
         let list = self.fs.statistics();
         list.iter().find(|(known, _)| *known == name).unwrap().1
+    }
+}
+
+/// Operations that do not hang take less than this.
+pub(crate) const HANG: Duration = Duration::from_secs(60);
+
+pub(crate) fn until(what: &str, over: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !over() {
+        assert!(begun.elapsed() < HANG, "never: {what}");
+        thread::yield_now();
     }
 }
 
