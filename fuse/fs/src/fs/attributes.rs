@@ -57,10 +57,6 @@ impl<N: Nfs3> Files<N> {
         }
         let (shown, ttl) = {
             let mut state = inode.state.lock();
-            // `getattr` waits for that, since the links may or may not include the hidden name.
-            if inode.hidden_name_goes(&state) {
-                return None;
-            }
             let attributes = *state.fresh(now)?;
             let size = attributes.size.max(end);
             // The kernel drops old pages before it is answered.
@@ -148,7 +144,6 @@ impl<N: Nfs3> Files<N> {
         inode: &Arc<Inode>,
     ) -> FsResult<(Attributes, bool)> {
         self.shared.stats.attribute_misses.add(1);
-        self.hidden_gone(inode).await;
         let stamp = Stamp::now();
         match self.nfs.getattr(cred, &inode.handle).await {
             Ok(attributes) if attributes.kind != inode.kind => {

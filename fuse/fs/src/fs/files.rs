@@ -10,7 +10,6 @@ use super::error::{FsError, FsResult};
 use super::export::Export;
 use super::file::FileData;
 use super::inode::Inode;
-use super::inode_flags::Flag;
 use super::inode_table::Table;
 use super::names::Names;
 use super::open_file::OpenFile;
@@ -25,7 +24,6 @@ use nfsrdma_nfs3::{Nfs3, NfsError};
 use nfsrdma_rpcrdma::throttle::Throttle;
 use nfsrdma_xdr::nfs3::{Attributes, Status};
 use std::ops::Deref;
-use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -156,30 +154,6 @@ impl<N: Nfs3> Files<N> {
             return Duration::ZERO;
         }
         Duration::from_nanos(inode.state.lock().fresh_for(now))
-    }
-
-    /// Waits while the hidden name of `inode` is being removed, because the links in a reply to a
-    /// call sent meanwhile may or may not include it. But a server may put a removal off for hours,
-    /// and who asks for the attributes may hold up others (the kernel locks the directory for a
-    /// LOOKUP). So nobody waits any more after some tenths of a second. The number of links may then
-    /// be too small by one until the removal has ended, but not 0 ([`Inode::visible_links`]).
-    pub(super) async fn hidden_gone(&self, inode: &Inode) {
-        // The first pause may have begun before.
-        let mut pauses = 2;
-        loop {
-            let mut removed = pin!(self.removed.notified());
-            removed.as_mut().enable();
-            if !inode.hidden_name_goes(&inode.state.lock()) {
-                break;
-            }
-            tokio::select! {
-                () = removed => {}
-                () = self.pause() => pauses -= 1,
-            }
-            if pauses == 0 {
-                inode.flags.set(Flag::RemovalIsLate);
-            }
-        }
     }
 
     /// Fails if a lock that was taken through this open file is lost.

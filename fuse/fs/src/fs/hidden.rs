@@ -7,7 +7,6 @@ use super::Fs;
 use super::error::FsError;
 use super::error::FsResult;
 use super::inode::{Inode, Silly};
-use super::inode_flags::Flag;
 use nfsrdma_nfs3::{Cred, Credential, Nfs3};
 use nfsrdma_rpcrdma::abandon::regardless;
 use nfsrdma_xdr::nfs3::Status;
@@ -82,7 +81,6 @@ impl<N: Nfs3> Fs<N> {
                 let mut state = self.0.state.lock();
                 state.named_otherwise();
                 self.0.hidden_links.fetch_sub(1, Ordering::Relaxed);
-                self.0.flags.clear(Flag::RemovalIsLate);
                 drop(state);
                 self.0.kept_or_gone();
                 // This notifies the operations that wait.

@@ -12,10 +12,8 @@ pub(super) enum Flag {
     /// A RENAME or LINK to a hidden name is under way, or its result is not recorded yet. Set with
     /// `state` locked.
     Hiding = 4,
-    /// The hidden name has been on its way out for long: nobody waits for that any more.
-    RemovalIsLate = 8,
     /// The kernel may have pages of the file.
-    KernelPages = 16,
+    KernelPages = 8,
 }
 
 #[derive(Debug, Default)]

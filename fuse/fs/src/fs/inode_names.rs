@@ -1,8 +1,7 @@
 //! What an object has lost, or is about to lose, of its names: the hidden name, and the calls under way
 //! that remove names (`losing.rs`).
 
-use super::inode::{Inode, Silly, State};
-use super::inode_flags::Flag;
+use super::inode::{Inode, Silly};
 use std::sync::atomic::Ordering;
 
 impl Inode {
@@ -36,12 +35,5 @@ impl Inode {
     pub(super) fn hidden_in(&self) -> Option<u64> {
         let state = self.state.lock();
         state.silly.as_ref().map(|silly| silly.dir_node)
-    }
-
-    /// Whether a hidden name is being removed, and that has not taken long yet.
-    pub(super) fn hidden_name_goes(&self, state: &State) -> bool {
-        self.hidden_links.load(Ordering::Relaxed) > 0
-            && state.silly.is_none()
-            && !self.flags.has(Flag::RemovalIsLate)
     }
 }

@@ -119,7 +119,6 @@ impl<N: Nfs3> Objects<N> {
         if new.size.is_some() {
             void();
         }
-        self.hidden_gone(inode).await;
         // No WRITE may start either, even if data becomes dirty again.
         let _hold = data.map(|data| data.hold_writes());
         not_abandoned()?;
