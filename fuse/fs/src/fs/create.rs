@@ -18,7 +18,7 @@ use super::error::{FsError, FsResult};
 use super::inode::{Inode, Stamp};
 use super::open_file::Opened;
 use super::rename::STICKY;
-use nfsrdma_nfs3::{CreateMode, Cred, Made, Nfs3, Special};
+use nfsrdma_nfs3::{CreateMode, Cred, Made, Nfs3, NfsResult, Special};
 use nfsrdma_xdr::nfs3::{Attributes, FileType, SetAttributes, SpecData, Status};
 use std::pin::pin;
 use std::sync::Arc;
@@ -157,38 +157,27 @@ impl<N: Nfs3> Fs<N> {
         let (dir, mode) = (self.inode(parent)?, mode.into());
         let new = self.new_object(cred, &dir, mode, false).await?;
         let attributes = with_mode(new.mode);
-        let stamp = Stamp::now();
         // The kernel's new_encode_dev: 12 bits of major between 8 and 12 bits of minor.
         let device = SpecData {
             major: rdev >> 8 & 0xfff,
             minor: rdev & 0xff | rdev >> 12 & 0xf_ff00,
         };
         let special = match mode.bits & libc::S_IFMT {
-            libc::S_IFREG | 0 => None,
-            libc::S_IFCHR => Some(Special::Character(device)),
-            libc::S_IFBLK => Some(Special::Block(device)),
-            libc::S_IFSOCK => Some(Special::Socket),
-            libc::S_IFIFO => Some(Special::Fifo),
+            libc::S_IFREG | 0 => {
+                let how = CreateMode::Guarded;
+                let call = self.nfs.create(cred, &dir.handle, name, how, &attributes);
+                return self.make(cred, &dir, name, call, Some(new)).await;
+            }
+            libc::S_IFCHR => Special::Character(device),
+            libc::S_IFBLK => Special::Block(device),
+            libc::S_IFSOCK => Special::Socket,
+            libc::S_IFIFO => Special::Fifo,
             _ => return Err(FsError::Invalid),
         };
-        let made = match special {
-            None => {
-                let how = CreateMode::Guarded;
-                let call = pin!(self.nfs.create(cred, &dir.handle, name, how, &attributes));
-                self.changing_name(&dir, name, call, |made| made.dir)
-                    .await?
-            }
-            Some(special) => {
-                let call = self
-                    .nfs
-                    .mknod(cred, &dir.handle, name, special, &attributes);
-                let call = pin!(call);
-                self.changing_name(&dir, name, call, |made| made.dir)
-                    .await?
-            }
-        };
-        self.made_entry(cred, stamp, &dir, name, &made, Some(new))
-            .await
+        let call = self
+            .nfs
+            .mknod(cred, &dir.handle, name, special, &attributes);
+        self.make(cred, &dir, name, call, Some(new)).await
     }
 
     pub async fn mkdir(
@@ -201,14 +190,9 @@ impl<N: Nfs3> Fs<N> {
         check_name(name)?;
         let (dir, mode) = (self.inode(parent)?, mode.into());
         let new = self.new_object(cred, &dir, mode, true).await?;
-        let stamp = Stamp::now();
         let attributes = with_mode(new.mode);
-        let call = pin!(self.nfs.mkdir(cred, &dir.handle, name, &attributes));
-        let made = self
-            .changing_name(&dir, name, call, |made| made.dir)
-            .await?;
-        self.made_entry(cred, stamp, &dir, name, &made, Some(new))
-            .await
+        let call = self.nfs.mkdir(cred, &dir.handle, name, &attributes);
+        self.make(cred, &dir, name, call, Some(new)).await
     }
 
     pub async fn symlink(
@@ -220,29 +204,26 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<Entry> {
         check_name(name)?;
         let dir = self.inode(parent)?;
-        let stamp = Stamp::now();
         // As Linux's client does: some servers keep the mode, and would otherwise choose one.
         let attributes = with_mode(0o777);
         let call = self
             .nfs
             .symlink(cred, &dir.handle, name, target, &attributes);
-        let call = pin!(call);
-        let made = self
-            .changing_name(&dir, name, call, |made| made.dir)
-            .await?;
-        self.made_entry(cred, stamp, &dir, name, &made, None).await
+        self.make(cred, &dir, name, call, None).await
     }
 
-    async fn made_entry(
+    /// Makes `name` by `call`, which has not begun.
+    async fn make(
         &self,
         cred: &Cred,
-        stamp: Stamp,
         dir: &Arc<Inode>,
         name: &[u8],
-        made: &Made,
+        call: impl Future<Output = NfsResult<Made>>,
         new: Option<NewObject>,
     ) -> FsResult<Entry> {
-        let (inode, attributes) = self.made(cred, stamp, dir, name, made).await?;
+        let (stamp, call) = (Stamp::now(), pin!(call));
+        let made = self.changing_name(dir, name, call, |made| made.dir).await?;
+        let (inode, attributes) = self.made(cred, stamp, dir, name, &made).await?;
         let inode = self.table.adopt(&inode);
         if let Some(new) = new {
             self.finish_new(cred, dir, &inode, new).await;

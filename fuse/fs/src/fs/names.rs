@@ -31,7 +31,29 @@ pub(super) enum Child {
 }
 
 /// A directory, and a name in it.
-type Place = (u64, Box<[u8]>);
+pub(super) type Place = (u64, Box<[u8]>);
+
+/// From an object's node to a name of it.
+pub(super) type Index = HashMap<u64, Place>;
+
+/// The path of `node`: `/` and the names below the export's root, or `.../` and the last names if only
+/// these are known, or nothing. `place` knows the name of a node.
+pub(super) fn path<'a>(mut node: u64, place: impl Fn(u64) -> Option<&'a Place>) -> String {
+    let mut names = Vec::new();
+    while node != ROOT
+        && names.len() < DEEPEST
+        && let Some((dir, name)) = place(node)
+    {
+        names.push(String::from_utf8_lossy(name));
+        node = *dir;
+    }
+    names.reverse();
+    match (node == ROOT, names.is_empty()) {
+        (true, _) => format!("/{}", names.join("/")),
+        (false, true) => String::new(),
+        (false, false) => format!(".../{}", names.join("/")),
+    }
+}
 
 /// From directory and name to the directory's epoch and what the name leads to.
 type Shard = LruCache<Box<[u8]>, (u64, Child)>;
@@ -141,51 +163,23 @@ impl Names {
     }
 
     /// Paths of files by their fileids, as far as the names above them are cached, valid or not. It
-    /// visits every entry once for each level of directories, however many files there are, so it
-    /// is only for rare use.
+    /// visits and copies every entry, so it is only for rare use.
     pub(super) fn paths(&self, fileids: impl Iterator<Item = u64>) -> HashMap<u64, String> {
-        let mut files: HashMap<u64, Option<Place>> = fileids.map(|id| (id, None)).collect();
+        let files: HashSet<u64> = fileids.collect();
+        let (mut index, mut nodes) = (Index::new(), HashMap::new());
         if files.is_empty() {
             return HashMap::new();
         }
         self.each(|dir, name, inode| {
-            if let Some(place @ None) = files.get_mut(&inode.fileid) {
-                *place = Some((dir, name.into()));
+            let place = || (dir, name.into());
+            index.entry(inode.nodeid).or_insert_with(place);
+            if files.contains(&inode.fileid) {
+                nodes.entry(inode.fileid).or_insert(inode.nodeid);
             }
         });
-        let mut dirs: HashMap<u64, Place> = HashMap::new();
-        let mut wanted: HashSet<u64> = files.values().flatten().map(|place| place.0).collect();
-        for _ in 0..DEEPEST {
-            wanted.retain(|dir| *dir != ROOT && !dirs.contains_key(dir));
-            if wanted.is_empty() {
-                break;
-            }
-            let mut above = HashSet::new();
-            self.each(|dir, name, inode| {
-                if wanted.remove(&inode.nodeid) {
-                    dirs.insert(inode.nodeid, (dir, name.into()));
-                    above.insert(dir);
-                }
-            });
-            wanted = above;
-        }
-        let path = |place: &Place| {
-            let mut path = String::new();
-            let mut place = Some(place);
-            for _ in 0..DEEPEST {
-                let Some((dir, name)) = place else { break };
-                path.insert_str(0, &String::from_utf8_lossy(name));
-                path.insert(0, '/');
-                if *dir == ROOT {
-                    return path;
-                }
-                place = dirs.get(dir);
-            }
-            format!("...{path}")
-        };
-        let known = files.iter();
+        let known = nodes.into_iter();
         known
-            .filter_map(|(id, place)| Some((*id, path(place.as_ref()?))))
+            .map(|(fileid, node)| (fileid, path(node, |node| index.get(&node))))
             .collect()
     }
 

@@ -6,23 +6,20 @@
 //! not get an old name. Building the index takes time in proportion to the cache, so at most a
 //! twentieth of the time is spent on it.
 
+use super::names::{Index, Place, path};
 use super::{Fs, ROOT};
 use nfsrdma_nfs3::Nfs3;
 use nfsrdma_xdr::nfs3::FileHandle;
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The most names of a path, also for the case that the server's directories form a circle.
-const DEEPEST: usize = 64;
 /// After it was built, the index is not built again for this many times the time that it took.
 const SHARE: u32 = 20;
 
 pub struct Paths<N> {
     fs: Arc<Fs<N>>,
-    /// From a node to its directory and name.
-    index: HashMap<u64, (u64, Box<[u8]>)>,
+    index: Index,
     /// The index is not built again before this time.
     rest: Option<Instant>,
 }
@@ -50,7 +47,7 @@ impl<N: Nfs3> Paths<N> {
     pub fn new(fs: Arc<Fs<N>>) -> Self {
         Paths {
             fs,
-            index: HashMap::new(),
+            index: Index::new(),
             rest: None,
         }
     }
@@ -66,24 +63,11 @@ impl<N: Nfs3> Paths<N> {
         Some(self.walk(node)).filter(|path| !path.is_empty())
     }
 
-    fn walk(&self, mut node: u64) -> String {
-        let mut names = Vec::new();
-        while node != ROOT && names.len() < DEEPEST {
-            let known = self.index.get(&node);
-            let Some((dir, name)) =
-                known.filter(|(dir, name)| self.fs.names.leads_to(*dir, name, node))
-            else {
-                break;
-            };
-            names.push(String::from_utf8_lossy(name));
-            node = *dir;
-        }
-        names.reverse();
-        match (node == ROOT, names.is_empty()) {
-            (true, _) => format!("/{}", names.join("/")),
-            (false, true) => String::new(),
-            (false, false) => format!(".../{}", names.join("/")),
-        }
+    fn walk(&self, node: u64) -> String {
+        let holds = |node, (dir, name): &Place| self.fs.names.leads_to(*dir, name, node);
+        path(node, |node| {
+            self.index.get(&node).filter(|place| holds(node, place))
+        })
     }
 
     /// Builds the index again. False if it is too soon for that.
