@@ -164,6 +164,12 @@ mod tests {
         let mut other = LINUX;
         other[4] = 2;
         assert_eq!(PrivateData::parse(&other), None);
+        // As long as the message, and of another protocol.
+        for octet in 0..4 {
+            let mut other = LINUX;
+            other[octet] ^= 1;
+            assert_eq!(PrivateData::parse(&other), None);
+        }
     }
 
     #[test]

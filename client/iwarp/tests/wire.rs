@@ -186,16 +186,20 @@ fn a_crc_mismatch_is_terminated_on_the_wire() {
         socket.write_all(&opens).unwrap();
         let mut all = Vec::new();
         socket.read_to_end(&mut all).unwrap();
-        all
+        (all, socket)
     });
     let options = IwarpOptions {
         crc: true,
         ..IwarpOptions::default()
     };
+    let begun = Instant::now();
     let mut connection = IwarpProvider::new(options).connect(at, &params()).unwrap();
     let error = end(&mut connection, &mut Vec::new());
     assert!(matches!(error, Error::PeerMisbehaved(_)), "{error:?}");
-    let all = peer.join().unwrap();
+    let took = begun.elapsed();
+    // The peer does not close its side, so it gets all the time it may take to read the Terminate.
+    let (all, _open) = peer.join().unwrap();
+    assert!(took >= Duration::from_millis(200), "{took:?}");
     assert_eq!(all[..4], [0, 22, 0x41, 0x47], "a Terminate");
     assert_eq!(all[20..24], [0x20, 0x02, 0, 0], "MPA CRC, and no headers");
     assert_eq!(all[24..], Crc::of(&all[..24]));

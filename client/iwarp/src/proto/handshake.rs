@@ -364,6 +364,9 @@ mod tests {
             let (reply, served) = answer(&server, &request(&client, b""), b"");
             assert_eq!(conclude(&client, &reply).unwrap().crc, a || b);
             assert_eq!(served.unwrap().crc, a || b);
+            // A responder need not repeat what the initiator asked for.
+            let bare = Frame { crc: b, ..reply };
+            assert_eq!(conclude(&client, &bare).unwrap().crc, a || b);
         }
     }
 

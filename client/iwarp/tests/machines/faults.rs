@@ -112,6 +112,13 @@ fn untagged_buffer_errors() {
     let bytes = two(&whole);
     assert_eq!(whole.input(&bytes).unwrap_err().code, Code::DDP_NO_BUFFER);
     assert_eq!(whole.got, [Got::Message(vec![], None)]);
+    // A Send that was delivered is not delivered again, though there is a Receive for it.
+    let mut twice = peer();
+    twice.post_receive(100);
+    let bytes = fpdu(&send().emit(), b"once", false);
+    twice.input(&bytes).unwrap();
+    assert_eq!(twice.input(&bytes).unwrap_err().code, Code::DDP_MSN_RANGE);
+    assert_eq!(twice.got, [Got::Message(b"once".to_vec(), None)]);
 }
 
 //= RFC 5041, Section 4.1
