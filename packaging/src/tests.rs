@@ -271,3 +271,48 @@ fn no_address_is_invented() {
     }
     assert!(seen >= 3);
 }
+
+/// What builds the packages looks for what it needs before it begins, and names the remedy.
+#[test]
+fn on_a_bare_machine_the_scripts_name_the_remedy() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap();
+    let bare = std::env::temp_dir().join(format!("nfsrdma-bare.{}", std::process::id()));
+    std::fs::create_dir(&bare).unwrap();
+    for tool in ["sh", "sed", "grep", "head", "dirname", "uname"] {
+        std::os::unix::fs::symlink(format!("/usr/bin/{tool}"), bare.join(tool)).unwrap();
+    }
+    let said = |script: &str, arguments: &[&str]| {
+        let mut command = std::process::Command::new(root.join("packaging").join(script));
+        let output = command.args(arguments).env_clear().env("PATH", &bare);
+        let output = output.output().unwrap();
+        assert!(!output.status.success() && output.stdout.is_empty());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let lacking = [
+        said("build-deb", &[]),
+        said("build-rpm", &[]),
+        said("build-static", &[]),
+        said("build-programs", &[]),
+        said("build-deb", &["--in-container"]),
+        said("build-deb", &["--in-contaner"]),
+        said("build-rpm", &["--help"]),
+    ];
+    std::fs::remove_dir_all(&bare).unwrap();
+    let expected = [
+        "dpkg-architecture is missing: ",
+        "rpmbuild is missing: ",
+        "rustc is missing: ",
+        "cargo is missing: ",
+        "neither podman nor docker is installed: install the package podman",
+        "packaging/build-deb --in-container  needs podman or docker only",
+        "Its argument",
+    ];
+    for (said, expected) in lacking.iter().zip(expected) {
+        assert!(said.contains(expected), "{expected} in {said}");
+        assert!(!said.contains("not found"), "{said}");
+    }
+    let remedy = |said: &String| said.contains("docs/INSTALL.md") && said.lines().count() == 1;
+    assert!(lacking[..4].iter().all(remedy), "{lacking:?}");
+}
