@@ -269,3 +269,18 @@ def test_a_capture_is_not_written_where_others_can_read_it(server):
             capture.kill() if capture.poll() is None else None
     assert capture.returncode == 0 and 0 < own.stat().st_size < 100_000
     assert own.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_call_refused_by_rpc_is_shown_in_words():
+    with scripted() as (server, command):
+        (server.export / "file").write_bytes(b"x")
+        server.mount_well("noac")
+        tracer = Listening(server, "trace")
+        try:
+            for refusal, words in {"GARBAGE_ARGS": "it could not read the arguments", "AUTH_BADCRED": "it did not accept"}.items():
+                command(f"fail GETATTR={refusal}")
+                assert run("stat", server.mnt / "file").returncode != 0
+                command("clear")
+                until(lambda said=f"refused: {words}": said in tracer.out.read_text(), f"{words} in the trace")
+        finally:
+            tracer.close()

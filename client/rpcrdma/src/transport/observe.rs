@@ -12,10 +12,11 @@ use super::marshal::Prepared;
 use super::record::Record;
 use super::session::Session;
 use crate::error::{Error, Result};
+use crate::rpc::accepted;
 use crate::tap::{Data, Ended, Event, Incoming, Outcome, Outgoing, Sent, Transmission, Wanted};
 use nfsrdma_rdma::{Buf, BufMut, Handle, WorkRequest};
 use nfsrdma_xdr::codec::{Decode, Decoder, padding};
-use nfsrdma_xdr::rpc::{self, Accepted, ReplyBody};
+use nfsrdma_xdr::rpc;
 use nfsrdma_xdr::rpcrdma::{ChunkLists, WriteChunk};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -38,10 +39,11 @@ fn outcome(result: &Result<Reply>) -> Outcome {
     };
     let mut from = Decoder::new(reply.message());
     match rpc::Reply::decode(&mut from) {
-        Ok(header) => match header.body {
-            ReplyBody::Accepted(_, Accepted::Success) => Outcome::Status(from.u32().unwrap_or(0)),
-            ReplyBody::Accepted(_, why) => Outcome::Refused(format!("{why:?}")),
-            ReplyBody::Denied(why) => Outcome::Refused(format!("{why:?}")),
+        Ok(header) => match accepted(&header.body) {
+            Ok(()) => Outcome::Status(from.u32().unwrap_or(0)),
+            Err(Error::Rejected(why)) => Outcome::Refused(why.to_string()),
+            Err(Error::AuthError(why)) => Outcome::Refused(why.to_string()),
+            Err(error) => Outcome::Refused(error.to_string()),
         },
         Err(error) => Outcome::Refused(format!("no RPC reply: {error}")),
     }
