@@ -4,12 +4,11 @@
 //! registered memory: data on its way to the kernel or read ahead, and data that is not on the server's
 //! stable storage. [`Budget`] limits the memory of the blocks of all files. [`WriteBack`]
 //! decides which data of one file is written and committed next, and which open files get errors.
-//! [`ReadAhead`] decides what to read ahead. In a [`Line`] callers wait for room.
+//! [`ReadAhead`] decides what to read ahead.
 
 mod block;
 mod budget;
 mod dirty;
-mod line;
 #[cfg(test)]
 mod model;
 mod pages;
@@ -23,7 +22,6 @@ mod write_data;
 pub use block::PAGE;
 pub use budget::{Budget, Evict};
 pub use dirty::{Verdict, WriteJob};
-pub use line::{Line, Turn};
 pub use pages::{MAX_PIECE, Pages, Piece};
 pub use ranges::RangeSet;
 pub use readahead::ReadAhead;

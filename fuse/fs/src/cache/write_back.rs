@@ -124,8 +124,6 @@ pub struct WriteBack<C> {
     ended: u64,
     /// `ended` when data was first accepted during the present flush ([`WriteBack::write_late`]).
     admitted: Option<u64>,
-    /// How often [`WriteBack::hold`] is in effect: no WRITE is started meanwhile.
-    held: usize,
     /// The credential of the data that is not on stable storage. Data of another user is accepted
     /// only when all of it is: data that a restarting server loses is written again with this
     /// credential.
@@ -148,7 +146,6 @@ impl<C> Default for WriteBack<C> {
             flushing: 0,
             ended: 0,
             admitted: None,
-            held: 0,
             cred: None,
             end: 0,
             cursor: 0,
@@ -274,15 +271,6 @@ impl<C: Clone + PartialEq> WriteBack<C> {
         self.flushing -= 1;
     }
 
-    /// Keeps WRITEs from being started until [`WriteBack::release`]. Those under way go on.
-    pub fn hold(&mut self) {
-        self.held += 1;
-    }
-
-    pub fn release(&mut self) {
-        self.held -= 1;
-    }
-
     /// The next thing to do to reach `goal`.
     pub fn next(&mut self, goal: Goal, limits: &WriteLimits) -> Action<C> {
         if !self.pages.redo(COMMIT_PART) {
@@ -385,9 +373,6 @@ impl<C: Clone + PartialEq> WriteBack<C> {
         limits: &WriteLimits,
         full: bool,
     ) -> Option<WriteCall<C>> {
-        if self.held > 0 {
-            return None;
-        }
         let cred = self.cred.clone()?;
         let job = self.pages.begin_write(within, limits.wtmax, full)?;
         self.cursor = job.offset + u64::from(job.len);

@@ -36,8 +36,6 @@ enum Step {
     RefuseCommit,
     GiveUpCommit,
     Restart,
-    Hold,
-    Release,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -62,8 +60,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(Step::RefuseCommit),
         1 => Just(Step::GiveUpCommit),
         1 => Just(Step::Restart),
-        1 => Just(Step::Hold),
-        2 => Just(Step::Release),
     ];
     prop::collection::vec(step, 1..100)
 }
@@ -81,7 +77,6 @@ struct World {
     verifier: u64,
     sent: Vec<WriteCall<u8>>,
     committing: bool,
-    held: usize,
     now: u64,
 }
 
@@ -100,7 +95,6 @@ impl World {
             verifier: 1,
             sent: Vec::new(),
             committing: false,
-            held: 0,
             now: 0,
         }
     }
@@ -169,7 +163,7 @@ impl World {
             }
             Action::Again => true,
             Action::Wait => {
-                let waits = !self.sent.is_empty() || self.committing || self.held > 0;
+                let waits = !self.sent.is_empty() || self.committing;
                 let background = matches!(goal, Goal::Full | Goal::Started);
                 assert!(waits || background, "it waits for nothing");
                 false
@@ -184,7 +178,6 @@ impl World {
     }
 
     fn check_write(&self, call: &WriteCall<u8>, limits: &WriteLimits) {
-        assert_eq!(self.held, 0, "a WRITE is started while they are held");
         assert!(call.job.len > 0 && call.job.len <= WTMAX);
         assert!(self.sent.len() < 2 || limits.free > 0, "too many WRITEs");
         let end = call.job.offset + u64::from(call.job.len);
@@ -307,15 +300,6 @@ impl World {
                 self.verifier += 1;
                 self.volatile = self.stable.clone();
             }
-            Step::Hold => {
-                self.file.hold();
-                self.held += 1;
-            }
-            Step::Release if self.held > 0 => {
-                self.file.release();
-                self.held -= 1;
-            }
-            Step::Release => {}
         }
         assert_eq!(self.file.writes(), self.sent.len());
         let written = self.file.is_dirty() || self.file.pages().uncommitted() > 0;
@@ -324,9 +308,6 @@ impl World {
 
     /// A flush, as the file system does it.
     fn flush(&mut self) {
-        while self.held > 0 {
-            self.step(Step::Release);
-        }
         for _ in 0..10_000 {
             if !self.ask(Goal::Committed, &Self::limits(2)) {
                 if self.sent.is_empty() && !self.committing {

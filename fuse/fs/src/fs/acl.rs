@@ -241,7 +241,6 @@ impl<N: Nfs3> Objects<N> {
         // As for SETATTR: data must be written while its writers still have the permission.
         let data = inode.data();
         let _exclusive = self.exclusively(inode, data).await;
-        let _hold = data.map(|data| data.hold_writes());
         not_abandoned()?;
         self.send_acls(cred, inode, new, lists).await
     }

@@ -8,10 +8,9 @@
 //! each notification of `changed`.
 
 use super::err_seq::ErrSeq;
-use super::flushes::Flushes;
 use super::stats::Stats;
 use super::under_way::{Doing, UnderWay};
-use crate::cache::{Budget, Evict, Line, Pages, WriteBack};
+use crate::cache::{Budget, Evict, Pages, WriteBack};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use nfsrdma_nfs3::Cred;
@@ -36,8 +35,11 @@ pub struct Shared {
     pub busy: AtomicUsize,
     /// Notified when buffers were given back.
     pub freed: Notify,
-    /// The writers that wait because too much data of all files is dirty.
-    pub writers: Line,
+    /// The writers wait for this in turn because too much data of all files is dirty.
+    pub writers: tokio::sync::Mutex<()>,
+    /// Notified when there may be room for the writer that has `writers`. Nobody knows for how many
+    /// others there is: it lets the next one look.
+    pub room: Notify,
     pub stats: Stats,
 }
 
@@ -57,7 +59,7 @@ impl Drop for Busy {
         self.0.busy.fetch_sub(1, Ordering::Relaxed);
         self.0.freed.notify_waiters();
         // Even after a READ: the first writer starts WRITEs of the next files.
-        self.0.writers.call();
+        self.0.room.notify_one();
     }
 }
 
@@ -66,10 +68,6 @@ impl Drop for Busy {
 pub struct FileState {
     write_back: WriteBack<Cred>,
     under_way: UnderWay,
-    /// Counts the SETATTRs and O_DIRECT writes that have ended, each of which may have moved the
-    /// end of the file.
-    ended: u64,
-    flushes: Flushes,
     /// The epoch of the file's contents to which the cached data belongs.
     epoch: u64,
     /// The number of the file in the budget's list, while it has clean blocks.
@@ -89,11 +87,6 @@ impl FileState {
 
     pub(super) fn under_way(&mut self) -> &mut UnderWay {
         &mut self.under_way
-    }
-
-    /// Which flush does the work.
-    pub(super) fn flushes(&mut self) -> &mut Flushes {
-        &mut self.flushes
     }
 
     /// A SETATTR will be sent: programs' writes wait until it ends.
@@ -126,12 +119,6 @@ impl FileState {
         if ended == Some(Doing::Setattr) {
             self.write_back.end_flush();
         }
-        self.ended += u64::from(matches!(ended, Some(Doing::Setattr | Doing::Direct)));
-    }
-
-    /// Changes whenever a SETATTR or an O_DIRECT write has ended.
-    pub fn ended(&self) -> u64 {
-        self.ended
     }
 
     /// Registers a READ of `range` into the cache. Returns its number.
@@ -218,18 +205,6 @@ struct Taken {
     writes: usize,
 }
 
-/// While this lives, no WRITE of the file is started; those under way go on.
-#[derive(Debug)]
-pub struct WriteHold<'a>(&'a FileData);
-
-impl Drop for WriteHold<'_> {
-    fn drop(&mut self) {
-        self.0.with(|inner| inner.write_back().release());
-        // Flushes that wait can go on.
-        self.0.changed.notify_waiters();
-    }
-}
-
 /// Something that is under way until this is dropped, with its number.
 #[derive(Debug)]
 pub struct Begun<D: Deref<Target = FileData>> {
@@ -251,8 +226,10 @@ pub struct FileData {
     pub changed: Notify,
     /// The errors of writing it.
     pub(super) errors: ErrSeq,
-    /// Notified when a flush that others may wait for has ended.
-    pub(super) flushed: Notify,
+    /// One flush at a time does the work: with very many callers, each WRITE that ends would otherwise
+    /// have all of them look what is to be done next. Those that wait find all done, because programs'
+    /// writes wait as long as there is any flush. By whether the flush commits.
+    pub(super) flush_turn: [tokio::sync::Mutex<()>; 2],
     shared: Arc<Shared>,
     this: Weak<FileData>,
 }
@@ -276,7 +253,7 @@ impl FileData {
             }),
             changed: Notify::new(),
             errors: ErrSeq::default(),
-            flushed: Notify::new(),
+            flush_turn: Default::default(),
             shared: shared.clone(),
             this: this.clone(),
         })
@@ -313,11 +290,6 @@ impl FileData {
         drop(inner);
         drop(dropped);
         result
-    }
-
-    pub fn hold_writes(&self) -> WriteHold<'_> {
-        self.with(|inner| inner.write_back().hold());
-        WriteHold(self)
     }
 
     /// Begins something that ends when the result is dropped.

@@ -17,6 +17,7 @@ use super::server::Server;
 use super::squash::Superuser;
 use super::unsafe_files::UnsafeFiles;
 use super::unwritten::LostData;
+use crate::cache::WriteData;
 use crate::locks::{LockError, Locks};
 use crate::sync::Mutex;
 use crate::sync::atomic::AtomicBool;
@@ -154,6 +155,20 @@ impl<N: Nfs3> Files<N> {
             return Duration::ZERO;
         }
         Duration::from_nanos(inode.state.lock().fresh_for(now))
+    }
+
+    /// The part of `data` at `offset` that fits into the server's largest file (FSINFO, RFC 1813
+    /// section 3.3.19); an error if that is none (write(2), EFBIG).
+    pub(super) fn below_the_limit<'a>(
+        &self,
+        offset: u64,
+        data: WriteData<'a>,
+    ) -> FsResult<WriteData<'a>> {
+        let room = self.limits().max_file_size.saturating_sub(offset);
+        if room == 0 && !data.is_empty() {
+            return Err(FsError::TooLarge);
+        }
+        Ok(data.first(usize::try_from(room).unwrap_or(usize::MAX)))
     }
 
     /// Fails if a lock that was taken through this open file is lost.

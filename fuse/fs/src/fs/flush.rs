@@ -11,7 +11,6 @@
 
 use super::file::FileData;
 use super::files::Files;
-use super::flushes::Part;
 use super::inode::Inode;
 use super::unsafe_files::Hold;
 use super::unwritten::Unwritten;
@@ -22,7 +21,6 @@ use nfsrdma_nfs3::{Cred, Nfs3, NfsError, WriteDone};
 use nfsrdma_rpcrdma::exec;
 use nfsrdma_xdr::nfs3::Stable;
 use std::ops::Range;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -47,52 +45,6 @@ impl Drop for Flushing<'_> {
     fn drop(&mut self) {
         self.0.with(|inner| inner.write_back().end_flush());
         self.0.changed.notify_waiters();
-    }
-}
-
-/// The flush that does the work of all with the same goal, until this is dropped.
-struct Leading<'a> {
-    data: &'a FileData,
-    commit: bool,
-    reached: bool,
-}
-
-impl<'a> Leading<'a> {
-    /// Waits for the flush that leads, if there is one. `None`: it has done the work.
-    async fn begin(data: &'a FileData, commit: bool) -> Option<Self> {
-        let mut since = None;
-        loop {
-            let mut ended = pin!(data.flushed.notified());
-            ended.as_mut().enable();
-            match data.with(|inner| inner.flushes().part(commit, since)) {
-                Part::Lead => break,
-                Part::Done => return None,
-                Part::Wait(number) => since = Some(number),
-            }
-            ended.await;
-        }
-        let reached = false;
-        Some(Leading {
-            data,
-            commit,
-            reached,
-        })
-    }
-}
-
-impl Drop for Leading<'_> {
-    fn drop(&mut self) {
-        let (commit, reached) = (self.commit, self.reached);
-        self.data.with(|inner| {
-            // Pages of a mapping may have come since: whoever waits may have waited for them.
-            let has_all = match commit {
-                true => inner.is_safe(),
-                false => !inner.write_back().is_dirty(),
-            };
-            let reached = reached && has_all;
-            inner.flushes().end(commit, reached);
-        });
-        self.data.flushed.notify_waiters();
     }
 }
 
@@ -261,9 +213,7 @@ impl<N: Nfs3> Files<N> {
     pub(super) async fn write_back(self: &Arc<Self>, inode: &Arc<Inode>, commit: bool) {
         let Some(data) = inode.data() else { return };
         let _flushing = Flushing::new(data);
-        let Some(mut leading) = Leading::begin(data, commit).await else {
-            return;
-        };
+        let _turn = data.flush_turn[usize::from(commit)].lock().await;
         let goal = match commit {
             true => Goal::Committed,
             false => Goal::Written,
@@ -288,7 +238,6 @@ impl<N: Nfs3> Files<N> {
                 Action::Done => break,
             }
         }
-        leading.reached = true;
         self.note_safe(data);
     }
 
@@ -343,7 +292,7 @@ impl<N: Nfs3> Files<N> {
         }
         drop(end);
         self.shared.freed.notify_waiters();
-        self.shared.writers.call();
+        self.shared.room.notify_one();
     }
 
     /// Writes back and commits those `files` for which `start` returns true, some at the same time,

@@ -14,7 +14,7 @@ use super::error::FsResult;
 use super::inode::Inode;
 use super::objects::Objects;
 use super::open_file::OpenFile;
-use super::write_place::Origin;
+use super::write::Origin;
 use crate::cache::WriteData;
 use nfsrdma_nfs3::{Cred, Nfs3};
 use std::sync::Arc;

@@ -40,7 +40,6 @@ mod file;
 mod files;
 mod find;
 mod flush;
-mod flushes;
 mod hidden;
 mod inode;
 mod inode_flags;
@@ -82,7 +81,6 @@ mod unsafe_files;
 mod unwritten;
 mod write;
 mod write_failure;
-mod write_place;
 
 pub use acl::NewMode;
 pub use change_context::KernelCache;
@@ -100,7 +98,7 @@ pub use paths::Paths;
 pub use unsafe_files::Hold;
 pub use unwritten::Unwritten;
 
-use crate::cache::{Budget, Line};
+use crate::cache::Budget;
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::sync::{Mutex, RwLock};
 use file::Shared;
@@ -184,7 +182,8 @@ impl<N: Nfs3> Fs<N> {
             calls: AtomicUsize::new(nfs.calls_at_a_time()),
             busy: AtomicUsize::new(0),
             freed: Notify::new(),
-            writers: Line::default(),
+            writers: tokio::sync::Mutex::default(),
+            room: Notify::new(),
             stats: stats::Stats::default(),
         });
         let files = Files::new(Server::new(nfs, pool, config, clock, shared));

@@ -14,14 +14,14 @@
 //! O_DIRECT.
 
 use super::error::{FsError, FsResult};
-use super::file::{Begun, FileData, FileState};
+use super::file::{Begun, FileState};
 use super::files::Files;
 use super::inode::{Inode, Stamp};
 use super::objects::Objects;
 use super::open_file::OpenFile;
 use super::outdated::current_size;
 use super::under_way::Doing;
-use crate::cache::{MAX_PIECE, Piece};
+use crate::cache::{MAX_PIECE, PAGE, Piece};
 use futures_util::future::join_all;
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError, ReadDone};
 use nfsrdma_rdma::contract::Segs;
@@ -46,17 +46,6 @@ pub(super) enum Short {
     Allowed,
     /// The kernel's page cache takes a short reply for the end of the file, and shows a shorter file.
     OnlyAtEnd,
-}
-
-/// The reply to a READ.
-struct ReadReply {
-    sent: Stamp,
-    start: u64,
-    got: u64,
-    /// The file ends where the data ends.
-    ends: bool,
-    /// The reply may be older than another client's change.
-    ambiguous: bool,
 }
 
 impl<N: Nfs3> Objects<N> {
@@ -109,6 +98,9 @@ impl<N: Nfs3> Objects<N> {
         let inode = &file.inode;
         if OpenFile::is_direct(flags) {
             return self.read_direct(&file, offset, len, Short::Allowed).await;
+        }
+        if u64::from(self.limits().rtmax) < PAGE {
+            return self.read_direct(&file, offset, len, Short::OnlyAtEnd).await;
         }
         self.shared.stats.read_misses.add(1);
         let size = self.attributes_or_fetch(&file.cred, inode).await?.size;
@@ -181,7 +173,7 @@ impl<N: Nfs3> Files<N> {
     }
 
     /// READs `pieces`, which are consecutive, into the cache. Returns where the file ends if it
-    /// ends within them.
+    /// ends within them and that is still the same.
     async fn fetch_pieces(
         self: &Arc<Self>,
         cred: &Cred,
@@ -189,99 +181,59 @@ impl<N: Nfs3> Files<N> {
         id: u64,
         pieces: Vec<Piece>,
     ) -> FsResult<Option<u64>> {
-        let data = &**self.data(inode);
-        let pending = Begun { data, number: id };
+        let data = self.data(inode);
+        let _pending = Begun {
+            data: &**data,
+            number: id,
+        };
         let range = span(&pieces);
-        self.shared
-            .budget
-            .make_room((range.end - range.start) as usize);
+        let total = range.end - range.start;
+        self.shared.budget.make_room(total as usize);
         let mut sink: Segs<BufMut> = Segs::new();
         for piece in &pieces {
             sink.push(self.alloc(piece.len as usize).await?);
         }
-        self.fetch_into(cred, inode, pending, range, sink).await
-    }
-
-    /// As [`Files::fetch_pieces`], into buffers that together are as long as `range`.
-    pub(super) async fn fetch_into(
-        self: &Arc<Self>,
-        cred: &Cred,
-        inode: &Arc<Inode>,
-        pending: Begun<&FileData>,
-        range: Range<u64>,
-        sink: Segs<BufMut>,
-    ) -> FsResult<Option<u64>> {
-        let id = pending.number;
-        let total = (range.end - range.start) as usize;
-        // A server may return less than a page at a time.
-        let rtmax = u64::from(self.limits().rtmax);
-        if rtmax < 4096 {
-            return self.fetch_small(cred, inode, id, range, sink, rtmax).await;
-        }
-        let stamp = Stamp::now();
+        let sent = Stamp::now();
         let answer = self.read_call(cred, inode, range.start, sink).await?;
-        let ambiguous = self.apply_post_op_attr(inode, stamp, answer.attributes.as_ref());
-        let got = u64::from(answer.count).min(total as u64);
-        let ends = answer.eof && got < total as u64;
+        let ambiguous = self.apply_post_op_attr(inode, sent, answer.attributes.as_ref());
+        let got = u64::from(answer.count).min(total);
         if !answer.eof && got == 0 {
             return Err(nothing_before_the_end());
         }
-        let came = ReadReply {
-            sent: stamp,
-            start: range.start,
-            got,
-            ends,
-            ambiguous,
-        };
-        Ok(self.take_read(inode, id, came, answer.data))
-    }
-
-    /// Puts the data of a READ into the cache, and zeros after it up to the data that this client
-    /// has written beyond the server's end of the file. Returns where the file ends, if the READ
-    /// met the end and that is still the same.
-    fn take_read(
-        &self,
-        inode: &Arc<Inode>,
-        id: u64,
-        came: ReadReply,
-        sink: Segs<BufMut>,
-    ) -> Option<u64> {
-        let ReadReply { start, got, .. } = came;
-        let data = self.data(inode);
-        data.with(|inner| {
+        let read_to = range.start + got;
+        Ok(data.with(|inner| {
             // A WRITE after this end may have been run since.
             let overtaken = {
                 let state = inode.state.lock();
-                let longer = state.attributes().is_some_and(|a| a.size > start + got);
-                longer && !state.undisturbed(came.sent)
+                let longer = state.attributes().is_some_and(|known| known.size > read_to);
+                longer && !state.undisturbed(sent)
             };
-            let ends = came.ends && !overtaken && !came.ambiguous;
-            let valid_to = if ends {
-                inner.end().max(start + got)
-            } else {
-                start + got
+            let ends = answer.eof && got < total && !overtaken && !ambiguous;
+            // Zeros up to the data that this client has written beyond the server's end of the file.
+            let valid_to = match ends {
+                true => inner.end().max(read_to),
+                false => read_to,
             };
             let eof = ends.then_some(valid_to);
-            if !inner.end_read(id) || came.ambiguous {
+            if !inner.end_read(id) || ambiguous {
                 return eof;
             }
-            let mut at = start;
-            for mut buf in sink {
+            let mut at = range.start;
+            for mut buf in answer.data {
                 let len = buf.len() as u64;
-                let read = (start + got).saturating_sub(at).min(len);
+                let read = read_to.saturating_sub(at).min(len);
                 let known = valid_to.saturating_sub(at).min(len);
                 if known > 0 {
                     buf[read as usize..known as usize].fill(0);
+                    let mut alloc = |len| self.pool.alloc(len);
                     inner
                         .pages()
-                        .fill(at, buf.freeze(), known as u32, &mut |len| {
-                            self.pool.alloc(len)
-                        });
+                        .fill(at, buf.freeze(), known as u32, &mut alloc);
                 }
                 at += len;
             }
             eof
-        })
+        }))
     }
 
     /// Sends READ into `sink`. If this machine could not send it, repeats it with new buffers.
@@ -321,51 +273,6 @@ impl<N: Nfs3> Files<N> {
         self.shared.stats.reads_sent.add(1);
         let _busy = self.shared.busy();
         self.read_again(cred, inode, offset, sink).await
-    }
-
-    /// Reads one page by several READs.
-    async fn fetch_small(
-        self: &Arc<Self>,
-        cred: &Cred,
-        inode: &Arc<Inode>,
-        id: u64,
-        range: Range<u64>,
-        mut sink: Segs<BufMut>,
-        rtmax: u64,
-    ) -> FsResult<Option<u64>> {
-        let mut got = 0;
-        let total = range.end - range.start;
-        let (mut ends, mut ambiguous) = (false, false);
-        let sent = Stamp::now();
-        while got < total && !ends {
-            let mut part = self.alloc(rtmax.min(total - got).max(1) as usize).await?;
-            part.resize(rtmax.min(total - got).max(1) as usize);
-            let stamp = Stamp::now();
-            let part = Segs::from_iter([part]);
-            let answer = self.read_call(cred, inode, range.start + got, part).await?;
-            ambiguous |= self.apply_post_op_attr(inode, stamp, answer.attributes.as_ref());
-            let room = answer.data.iter().map(|buf| buf.len() as u64).sum();
-            let count = u64::from(answer.count).min(room);
-            ends = answer.eof;
-            if count == 0 && !ends {
-                return Err(nothing_before_the_end());
-            }
-            let mut from = 0;
-            for buf in &answer.data {
-                let n = buf.len().min((count - from) as usize);
-                copy_to(&mut sink, (got + from) as usize, &buf[..n]);
-                from += n as u64;
-            }
-            got += count;
-        }
-        let came = ReadReply {
-            sent,
-            start: range.start,
-            got,
-            ends: ends && got < total,
-            ambiguous,
-        };
-        Ok(self.take_read(inode, id, came, sink))
     }
 
     /// Reads without the cache. The kernel gets the data from the registered buffers.
@@ -444,7 +351,7 @@ impl<N: Nfs3> Files<N> {
 
     /// Reads ahead for a program that reads sequentially, unless the kernel does.
     fn read_ahead(self: &Arc<Self>, file: &Arc<OpenFile>, range: Range<u64>, size: u64) {
-        if !self.reads_ahead() {
+        if !self.reads_ahead() || u64::from(self.limits().rtmax) < PAGE {
             return;
         }
         let most = self.config.readahead_bytes.min(self.config.cache_bytes / 4) as u64;

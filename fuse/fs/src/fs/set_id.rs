@@ -72,7 +72,6 @@ impl<N: Nfs3> Objects<N> {
         let data = inode.data();
         // A WRITE or COMMIT in between would change the ctime.
         let _exclusive = self.exclusively(inode, data).await;
-        let _hold = data.map(|data| data.hold_writes());
         for tries in 1.. {
             let known = self.fetch(&file.cred, inode).await?;
             if !is_cleared_by(&known, writer) {

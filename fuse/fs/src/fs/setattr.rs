@@ -119,8 +119,6 @@ impl<N: Nfs3> Objects<N> {
         if new.size.is_some() {
             void();
         }
-        // No WRITE may start either, even if data becomes dirty again.
-        let _hold = data.map(|data| data.hold_writes());
         not_abandoned()?;
         self.not_ended()?;
         let send =
@@ -144,7 +142,7 @@ impl<N: Nfs3> Objects<N> {
             if let Some(data) = data {
                 data.with(|inner| inner.truncate(size));
                 // Dirty data may be gone.
-                self.shared.writers.call();
+                self.shared.room.notify_one();
             }
             let mut state = inode.state.lock();
             if !told {

@@ -10,28 +10,62 @@
 use super::changing::not_abandoned;
 use super::err_seq::By;
 use super::error::{FsError, FsResult};
+use super::file::FileState;
+use super::inode::Inode;
 use super::objects::Objects;
 use super::open_file::OpenFile;
 use super::outdated::size_with;
 use super::server::MemoryWait;
 use super::under_way::Doing;
-use super::write_place::{Origin, Place};
-use crate::cache::{Accepted, Goal, Turn, WriteData};
+use crate::cache::{Accepted, Goal, WriteData};
 use nfsrdma_nfs3::Nfs3;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tokio::sync::MutexGuard;
 
-/// After so many pauses in which a flush has made no progress, pages of a mapping become part of it:
-/// the kernel waits for them, and with it, uninterruptibly, a program that closes the file. A server
-/// that does not answer must not keep that.
-const LATE: u32 = 3;
+/// Where the kernel has data from that it wants written.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Origin {
+    /// A write(2), with the flags of the open file.
+    Call(i32),
+    /// Pages of a mapping.
+    Mapping,
+}
+
+/// Where data is put into the file.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    At(u64),
+    /// At the end of the file.
+    End,
+    /// Pages of a mapping, which never make the file longer.
+    Mapped(u64),
+}
+
+impl Place {
+    /// For data that the kernel wants written at `offset`.
+    fn of(origin: Origin, offset: u64) -> Self {
+        match origin {
+            Origin::Call(flags) if flags & libc::O_APPEND != 0 => Place::End,
+            Origin::Call(_) => Place::At(offset),
+            Origin::Mapping => Place::Mapped(offset),
+        }
+    }
+}
+
+/// What became of data that was to be put into the cache.
+struct Put {
+    accepted: Accepted,
+    /// How much of it fits into the server's largest file.
+    len: usize,
+}
 
 impl<N: Nfs3> Objects<N> {
     /// Writes into the cache if there is room; `None` if [`Objects::write`] has to be called.
     ///
     /// The kernel's offset of an append is not used. The kernel computes it from the size that it
-    /// was last given and from its own writes. But others may have appended or truncated since, own
-    /// writes may have been moved for that reason, and one write(2) may be several requests.
+    /// was last given and from its own writes. But others may have appended or truncated since, and own
+    /// writes may have been moved for that reason.
     pub fn write_cached<'a>(
         self: &Arc<Self>,
         handle: u64,
@@ -45,13 +79,10 @@ impl<N: Nfs3> Objects<N> {
             return None;
         }
         self.check_locks(&file, handle).ok()?;
-        let place = if flags & libc::O_APPEND != 0 {
-            let (end, ended) = self.known_end(&file.inode);
-            Place::End(end?, ended)
-        } else {
+        let place = Place::of(Origin::Call(flags), offset);
+        if let Place::At(_) = place {
             file.inode.state.lock().attributes()?;
-            Place::At(offset)
-        };
+        }
         let result = self.put_now(&file, place, data.into())?;
         if let Ok(len) = result {
             accepted(&file, offset, len);
@@ -67,13 +98,11 @@ impl<N: Nfs3> Objects<N> {
         data: impl Into<WriteData<'a>>,
     ) -> Option<FsResult<u32>> {
         let file = self.files.read().get(handle as usize).cloned()?;
-        let data = data.into();
-        let end = offset.saturating_add(data.len() as u64);
-        if file.is_sync() || self.config.sync || self.is_beyond(&file.inode, end) {
+        if file.is_sync() || self.config.sync {
             return None;
         }
         self.check_locks(&file, handle).ok()?;
-        self.put_now(&file, Place::Mapped(offset), data)
+        self.put_now(&file, Place::Mapped(offset), data.into())
     }
 
     /// Puts data into the cache if there is room now.
@@ -83,13 +112,10 @@ impl<N: Nfs3> Objects<N> {
         place: Place,
         data: WriteData<'_>,
     ) -> Option<FsResult<u32>> {
-        let data = match self.below_the_limit(place.offset(), data) {
-            Ok(data) => data,
-            Err(error) => return Some(Err(error)),
-        };
-        match self.put(file, &[], place, data) {
-            Ok(Accepted::All) => Some(Ok(data.len() as u32)),
-            Ok(Accepted::Wait | Accepted::Full | Accepted::Short(_) | Accepted::OtherUser) => None,
+        match self.put(file, &[], place, data, None) {
+            Ok(put) => put
+                .filter(|put| put.accepted == Accepted::All)
+                .map(|put| Ok(put.len as u32)),
             Err(error) => Some(Err(error)),
         }
     }
@@ -152,39 +178,28 @@ impl<N: Nfs3> Objects<N> {
         }
         let data = self.data(inode);
         let mut waited = MemoryWait::default();
-        let mut turn: Option<Turn<'_>> = None;
+        let mut turn: Option<MutexGuard<'_, ()>> = None;
         // What is stored already, because there was not memory for all at once.
-        let (mut stored, mut since, mut pauses) = (0, 0, 0);
+        let mut stored = 0;
+        let mut asked = None;
         let written = loop {
             let mut changed = std::pin::pin!(data.changed.notified());
             let mut freed = std::pin::pin!(self.shared.freed.notified());
             changed.as_mut().enable();
             freed.as_mut().enable();
-            // A truncation meanwhile comes before all of the data, not between its parts.
-            let ended = data.with(|inner| inner.ended());
-            if std::mem::replace(&mut since, ended) != ended {
-                stored = 0;
-            }
-            let (offset, rest) = (offset + stored as u64, given.after(stored));
-            // The end may have moved while this waited.
-            let place = match self.place_now(inode, origin, offset, rest.len()) {
-                Some(Place::At(offset)) if stored > 0 => Place::Rest(offset, ended),
-                Some(Place::Mapped(offset)) if pauses >= LATE => Place::MappedLate(offset),
-                Some(place) => place,
-                None => {
-                    turn = None;
-                    self.place(&file.cred, inode, origin, offset, rest.len())
-                        .await?
-                }
+            let place = Place::of(origin, offset + stored as u64);
+            let rest = given.after(stored);
+            let Some(put) = self.put(file, others, place, rest, asked.take())? else {
+                turn = None;
+                asked = Some(self.fetch(&file.cred, inode).await?.size);
+                continue;
             };
-            let fits = self.below_the_limit(place.offset(), rest)?;
-            let accepted = self.put(file, others, place, fits)?;
-            if accepted != Accepted::Full {
+            if put.accepted != Accepted::Full {
                 // The next writer may find room, whatever this one waits for.
                 turn = None;
             }
-            match accepted {
-                Accepted::All => break stored + fits.len(),
+            match put.accepted {
+                Accepted::All => break stored + put.len,
                 Accepted::OtherUser => self.write_back(inode, true).await,
                 waits @ (Accepted::Wait | Accepted::Full | Accepted::Short(_)) => {
                     if let Accepted::Short(more) = waits {
@@ -204,15 +219,9 @@ impl<N: Nfs3> Objects<N> {
                         continue;
                     }
                     waited.tries = 0;
-                    match (waits, &mut turn) {
-                        (Accepted::Full, Some(turn)) => turn.called().await,
-                        (Accepted::Full, None) => turn = Some(self.shared.writers.join()),
-                        (Accepted::Wait, _) if matches!(origin, Origin::Mapping) => {
-                            tokio::select! {
-                                () = changed => pauses = 0,
-                                () = self.pause() => pauses += 1,
-                            }
-                        }
+                    match (waits, &turn) {
+                        (Accepted::Full, Some(_)) => self.shared.room.notified().await,
+                        (Accepted::Full, None) => turn = Some(self.shared.writers.lock().await),
                         (Accepted::Wait, _) => changed.await,
                         // The pause: as in `Fs::alloc`.
                         _ => tokio::select! {
@@ -227,7 +236,8 @@ impl<N: Nfs3> Objects<N> {
         Ok(written as u32)
     }
 
-    /// Puts data into the cache, and starts full WRITEs.
+    /// Puts data into the cache, and starts full WRITEs. `None`: it is to be called again with the size
+    /// that the server is `asked` for, because the known one may be out of date.
     ///
     /// Of pages of a mapping, what lies behind the end of the file is left out. The kernel sends
     /// none, but a truncation (O_TRUNC, for which the kernel does not wait for pages that are being
@@ -238,45 +248,53 @@ impl<N: Nfs3> Objects<N> {
         others: &[Arc<OpenFile>],
         place: Place,
         given: WriteData<'_>,
-    ) -> FsResult<Accepted> {
-        let (len, offset) = (given.len(), place.offset());
+        asked: Option<u64>,
+    ) -> FsResult<Option<Put>> {
         let inode = &file.inode;
         let data = self.data(inode);
-        self.shared.budget.make_room(len + 2 * 4096);
+        self.shared.budget.make_room(given.len() + 2 * 4096);
         let dirty = self.shared.dirty.load(Ordering::Relaxed);
-        if dirty > 0 && dirty + len > self.config.dirty_bytes {
-            return Ok(Accepted::Full);
+        if dirty > 0 && dirty + given.len() > self.config.dirty_bytes {
+            let (accepted, len) = (Accepted::Full, given.len());
+            return Ok(Some(Put { accepted, len }));
         }
-        let result = data.with(|inner| -> FsResult<Option<Accepted>> {
+        let put = data.with(|inner| -> FsResult<Option<Put>> {
             self.not_ended()?;
             // Checked under the lock, so that a truncation by a later call comes after this data.
             not_abandoned()?;
-            let given = match place {
-                Place::At(_) => given,
-                Place::End(_, ended) | Place::Rest(_, ended) if ended != inner.ended() => {
-                    return Ok(Some(Accepted::Wait));
-                }
-                Place::End(..) | Place::Rest(..) => given,
-                Place::Mapped(_) if inner.write_back().is_flushing() => {
-                    return Ok(Some(Accepted::Wait));
-                }
+            let offset = match place {
+                Place::At(offset) | Place::Mapped(offset) => offset,
+                Place::End => match self.end_to_append(inner, inode, asked) {
+                    Some(end) => end,
+                    None => return Ok(None),
+                },
+            };
+            let given = self.below_the_limit(offset, given)?;
+            let len = given.len();
+            let result = |accepted| Ok(Some(Put { accepted, len }));
+            let mapped = matches!(place, Place::Mapped(_));
+            let given = match mapped {
+                false => given,
                 // What comes before a SETATTR or after it does not change.
-                Place::MappedLate(_) if inner.under_way().any(|doing| doing == Doing::Setattr) => {
-                    return Ok(Some(Accepted::Wait));
+                true if inner.under_way().any(|doing| doing == Doing::Setattr) => {
+                    return result(Accepted::Wait);
                 }
-                Place::Mapped(_) | Place::MappedLate(_) => {
+                true => {
                     let room = size_with(inner, inode).unwrap_or(0).saturating_sub(offset);
+                    if asked.is_none() && room < len as u64 {
+                        return Ok(None);
+                    }
                     given.first(usize::try_from(room).unwrap_or(usize::MAX))
                 }
             };
             if given.is_empty() {
-                return Ok(None);
+                return result(Accepted::All);
             }
             let end = offset + given.len() as u64;
             // This data comes later than that of an O_DIRECT write under way, as of a program that was
             // killed, and must overwrite it.
             if inner.is_written_direct(&(offset..end)) {
-                return Ok(Some(Accepted::Wait));
+                return result(Accepted::Wait);
             }
             let now = self.now();
             let most = self.config.dirty_file_bytes;
@@ -284,16 +302,16 @@ impl<N: Nfs3> Objects<N> {
             let write_back = inner.write_back();
             let ended_at = write_back.end();
             let cred = &file.cred;
-            let accepted = match place {
-                Place::MappedLate(_) => {
-                    write_back.write_late(cred, offset, given, now, most, &mut alloc)
-                }
-                _ => write_back.write(cred, offset, given, now, most, &mut alloc),
+            let accepted = match mapped {
+                // The kernel waits for these pages, and with it, uninterruptibly, a program that closes
+                // the file: a flush that the server does not answer must not keep that.
+                true => write_back.write_late(cred, offset, given, now, most, &mut alloc),
+                false => write_back.write(cred, offset, given, now, most, &mut alloc),
             };
-            if let (Place::End(..), Accepted::Short(_)) = (place, accepted) {
+            if let (Place::End, Accepted::Short(_)) = (place, accepted) {
                 // The next attempt would begin behind the part that was stored.
                 write_back.take_back(offset, ended_at);
-                return Ok(Some(Accepted::Short(0)));
+                return result(Accepted::Short(0));
             }
             if matches!(accepted, Accepted::All | Accepted::Short(_)) {
                 // Under the lock: a WRITE of this data may fail as soon as it is released.
@@ -302,28 +320,45 @@ impl<N: Nfs3> Objects<N> {
                 }
                 inner.void_reads(offset..end);
             }
-            Ok(Some(accepted))
+            result(accepted)
         })?;
-        let Some(result) = result else {
-            return Ok(Accepted::All);
-        };
-        if matches!(result, Accepted::All | Accepted::Short(_)) {
+        if let Some(put) = &put {
+            self.was_put(file, put);
+        }
+        Ok(put)
+    }
+
+    /// What follows from [`Objects::put`].
+    fn was_put(self: &Arc<Self>, file: &OpenFile, put: &Put) {
+        let inode = &file.inode;
+        let data = self.data(inode);
+        if matches!(put.accepted, Accepted::All | Accepted::Short(_)) {
             // Inserted after the data. If all of it is safe by now, `tick` removes the file.
             let mut files = self.unsafe_files.lock();
             files.insert(data.id, inode, file.flushed.load(Ordering::Relaxed));
         }
-        match result {
+        match put.accepted {
             Accepted::All => {
-                self.shared.stats.write_bytes.add(len as u64);
+                self.shared.stats.write_bytes.add(put.len as u64);
                 self.start_writes(inode, data, Goal::Full);
             }
             // The freed blocks may not be contiguous, so more is dropped than is needed.
             Accepted::Short(_) => {
-                self.shared.budget.reclaim(len * 4);
+                self.shared.budget.reclaim(put.len * 4);
             }
             Accepted::Wait | Accepted::Full | Accepted::OtherUser => {}
         }
-        Ok(result)
+    }
+
+    /// The end of a file for an append, including data that the server does not have yet; `None` if it is
+    /// not known. `asked`: the size that the server has just told, for a mount that keeps no attributes.
+    fn end_to_append(&self, inner: &FileState, inode: &Inode, asked: Option<u64>) -> Option<u64> {
+        let state = inode.state.lock();
+        let size = match asked {
+            Some(told) => state.attributes().map_or(told, |known| known.size),
+            None => state.fresh(self.now())?.size,
+        };
+        Some(size.max(inner.end()))
     }
 }
 
