@@ -16,10 +16,11 @@
 //! order the replies arrive ([`Contents`]). If they lead elsewhere, somebody else changed the object
 //! in between. A reply that overlaps own changes decides nothing.
 //!
-//! Servers such as Linux's give no `before` for WRITE. Then the state after the last of the WRITEs
-//! under way is taken for this mount's own, as in Linux's client, if a GETATTR that was sent just
-//! ahead of the first one has shown the known state. What somebody else changes while these WRITEs
-//! are under way is not noticed (docs/COHERENCE.md).
+//! For WRITE, Linux's server gives no `before`, and that of others is not always taken in one step with
+//! the change. So the state after the last of the WRITEs under way is taken for this mount's own, as in
+//! Linux's client, if the known state was there when the first one began: one of them has it as its
+//! `before`, or a GETATTR has shown it that was sent just ahead of the first one. What somebody else
+//! changes while these WRITEs are under way is not noticed (docs/COHERENCE.md).
 
 use super::clock::Nanos;
 use nfsrdma_xdr::nfs3::{Attributes, Time, WccAttributes, WccData};
@@ -121,8 +122,6 @@ pub(super) struct Seen {
     pub(super) changed: bool,
     /// Only the ctime changed, and own changes explain that: nobody has set an ACL.
     pub(super) own_ctime: bool,
-    /// The server's pre-operation attributes are not atomic with the change.
-    pub(super) not_atomic: bool,
     /// The reply cannot be ordered against what is known: file data in it may be older than
     /// somebody else's change.
     pub(super) ambiguous: bool,
@@ -160,12 +159,8 @@ struct Own {
     floor: u64,
     /// A GETATTR was sent ahead of the first WRITE, if it was worth it.
     checked: bool,
-    /// One of them was answered without a `before`.
-    blind: bool,
-    /// Somebody else changed the contents before the first of them.
-    late: bool,
-    /// The `before` of the last of them that was answered and changed something.
-    before: Option<WccAttributes>,
+    /// Whether one of them has shown that the first one began with `origin`, if any has shown with what.
+    from_origin: Option<bool>,
     /// When a call on one of the object's names that changed the ctime was last answered: replies to
     /// calls sent before that may have the old number of links.
     named: u64,
@@ -239,9 +234,12 @@ impl AttributeCache {
                 .is_some_and(|origin| origin.size > 0 || offset > 0)
     }
 
+    fn is(&self, state: &WccAttributes) -> bool {
+        self.contents.is_none_or(|contents| contents.is(state))
+    }
+
     fn fits(&self, attributes: &Attributes) -> bool {
-        self.contents
-            .is_none_or(|contents| contents.is(&wcc(attributes)))
+        self.is(&wcc(attributes))
     }
 
     /// Makes the attributes valid from now on, unless their call was sent (at `sent`) before the
@@ -342,23 +340,21 @@ impl AttributeCache {
         // The later time is the better guess, and is no more than that.
         let later = known.is_none_or(|known| order(known) <= order(after));
         let newer = self.known.is_none() || self.arrived <= span.sent;
-        match (&change.data.before, change.kind) {
-            (Some(before), kind) => {
-                let moved = *before != wcc(after);
-                // Each WRITE begins where another has ended.
-                result.not_atomic = kind == Kind::Write && moved && own.before == Some(*before);
-                own.before = Some(*before).filter(|_| moved).or(own.before);
-                if let Some(contents) = &mut self.contents {
-                    contents.advance(before, &wcc(after));
+        let before = change.data.before;
+        if let Some(shown) = before.or(change.seen.map(wcc)) {
+            let origin = own.origin.is_none_or(|of| of.is(&shown));
+            own.from_origin = Some(origin || own.from_origin == Some(true));
+        }
+        match (&before, change.kind) {
+            (_, Kind::Write) => {
+                // One that began with the known state leads to the next, whatever the clock says.
+                if newer || later || before.as_ref().is_some_and(|before| self.is(before)) {
+                    self.contents = Some(Contents::of(&wcc(after)));
                 }
             }
-            (None, Kind::Write) => {
-                // Also if the WRITE overtook the GETATTR: then it shows nothing.
-                let origin = |seen: &Attributes| own.origin.is_none_or(|of| of.is(&wcc(seen)));
-                own.late |= change.seen.is_some_and(|seen| !origin(seen));
-                own.blind = true;
-                if newer || later {
-                    self.contents = Some(Contents::of(&wcc(after)));
+            (Some(before), _) => {
+                if let Some(contents) = &mut self.contents {
+                    contents.advance(before, &wcc(after));
                 }
             }
             (None, Kind::Metadata) => self.any_ctime(),
@@ -371,7 +367,8 @@ impl AttributeCache {
             let same = self.known.as_ref().map(modes) == Some(modes(after));
             let explained = fits && self.contents.is_some_and(|of| of.ctime.is_some());
             result.changed = self.accept(span, after, now, times);
-            result.own_ctime = result.changed && same && explained && change.data.before.is_some();
+            let shown = before.is_some() && change.kind != Kind::Write;
+            result.own_ctime = result.changed && same && explained && shown;
         }
         if !(newer || fits) {
             self.expire();
@@ -413,8 +410,9 @@ impl AttributeCache {
         let contents = self.contents.get_or_insert(Contents::of(&wcc(known)));
         let fits = contents.is(&wcc(known));
         let was_empty = own.origin.is_some_and(|origin| origin.size == 0);
-        let longer = own.blind && was_empty && known.size > own.floor;
-        let foreign = own.late || longer || (own.begun == 1 && !fits);
+        let longer = own.floor > 0 && was_empty && known.size > own.floor;
+        let late = own.from_origin == Some(false);
+        let foreign = late || longer || (own.begun == 1 && !fits);
         if foreign {
             // What is read from now on belongs to the known state, or the next reply differs again.
             self.contents = Some(Contents::of(&wcc(known)));

@@ -156,10 +156,10 @@ struct World {
     /// If data is cached: how many foreign changes it contains.
     data: Option<u64>,
     drops: u64,
-    not_atomic: bool,
-    /// Somebody else changed the file while WRITEs of this client were under way, to a server whose
-    /// pre-operation attributes do not show it.
+    /// Somebody else changed the file while WRITEs of this client were under way.
     beside: bool,
+    /// Two WRITEs of this client were under way at the same time.
+    overlapped: bool,
 }
 
 impl World {
@@ -186,8 +186,8 @@ impl World {
             flights: Vec::new(),
             data: None,
             drops: 0,
-            not_atomic: false,
             beside: false,
+            overlapped: false,
         }
     }
 
@@ -276,9 +276,8 @@ impl World {
     }
 
     fn follow(&mut self, seen: Seen) {
-        self.not_atomic |= seen.not_atomic;
         if seen.foreign {
-            if self.before == Before::Atomic {
+            if self.before == Before::Atomic && !self.overlapped {
                 assert!(self.foreign > 0, "a false alarm");
             }
             self.data = None;
@@ -299,7 +298,7 @@ impl World {
         let seen = match flight.call {
             Call::Read | Call::Open => self.cache.apply(span, &done.after, self.nanos, TIMES),
             Call::Write { .. } | Call::Commit => {
-                let gives = self.before != Before::Never && !self.not_atomic;
+                let gives = self.before != Before::Never;
                 let data = change(Some(&done.before).filter(|_| gives), &done.after);
                 let change = match flight.call {
                     Call::Write { checked, .. } => Answered {
@@ -349,7 +348,8 @@ impl World {
                 self.send(Call::Open, self.event);
             }
             Step::Write { grows } => {
-                let blind = self.before == Before::Never || self.not_atomic;
+                let blind = self.before == Before::Never;
+                self.overlapped |= self.cache.is_changing();
                 self.event += 1;
                 self.cache.begin_change(self.event);
                 let checked = blind && self.cache.wants_check(0);
@@ -368,7 +368,7 @@ impl World {
             Step::Foreign { grows } => {
                 self.change(grows);
                 self.foreign += 1;
-                self.beside |= self.before != Before::Atomic && self.cache.is_changing();
+                self.beside |= self.cache.is_changing();
             }
             Step::TurnClock(to) => self.time = to,
             Step::Tick => self.time += 1,

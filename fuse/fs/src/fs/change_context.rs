@@ -3,7 +3,6 @@
 
 use crate::sync::atomic::AtomicBool;
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering;
 
 /// Notifications that invalidate what the kernel caches of an object.
 ///
@@ -23,24 +22,15 @@ pub trait KernelCache: Send + Sync {
 #[derive(Default)]
 pub(super) struct ChangeContext {
     pub(super) kernel: OnceLock<Box<dyn KernelCache>>,
-    /// The server's last reply to WRITE had pre-operation attributes.
+    /// The server's last reply to WRITE had pre-operation attributes. Otherwise only a GETATTR shows what a
+    /// file was before; so it is supposed at first.
     pub(super) gives_before: AtomicBool,
-    /// The server's pre-operation attributes of WRITE are not atomic with it, and are ignored.
-    pub(super) not_atomic: AtomicBool,
 }
 
 impl std::fmt::Debug for ChangeContext {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ChangeContext")
             .field("gives_before", &self.gives_before)
-            .field("not_atomic", &self.not_atomic)
             .finish_non_exhaustive()
-    }
-}
-
-impl ChangeContext {
-    /// Whether only a GETATTR shows what a file was before a WRITE. So it is supposed at first.
-    pub(super) fn is_blind(&self) -> bool {
-        !self.gives_before.load(Ordering::Relaxed) || self.not_atomic.load(Ordering::Relaxed)
     }
 }

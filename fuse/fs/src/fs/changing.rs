@@ -205,9 +205,6 @@ impl<N: Nfs3> Files<N> {
 
     /// Invalidates what is out of date according to a reply's attributes, here and in the kernel.
     pub(super) fn follow(&self, inode: &Inode, outcome: Outcome) {
-        if outcome.not_atomic && !self.change_context.not_atomic.swap(true, Ordering::Relaxed) {
-            tracing::info!("the server's pre-operation attributes are not atomic: ignored");
-        }
         if outcome.foreign {
             self.contents_changed(inode);
         }
@@ -326,9 +323,10 @@ impl<N: Nfs3> Files<N> {
         data: Segs<Buf>,
         stable: Stable,
     ) -> NfsResult<WriteDone> {
-        let context = &self.change_context;
+        let gives_before = &self.change_context.gives_before;
         let change = self.change(inode, Kind::Write);
-        let checks = context.is_blind() && inode.state.lock().cache.wants_check(offset);
+        let checks =
+            !gives_before.load(Ordering::Relaxed) && inode.state.lock().cache.wants_check(offset);
         let call = pin!(self.nfs.write(cred, &inode.handle, offset, data, stable));
         let (seen, answer) = match checks {
             false => (None, call.await),
@@ -341,12 +339,8 @@ impl<N: Nfs3> Files<N> {
         };
         match &answer {
             Ok(done) => {
-                let mut wcc = done.wcc;
-                context
-                    .gives_before
-                    .store(wcc.before.is_some(), Ordering::Relaxed);
-                wcc.before = wcc.before.filter(|_| !context.is_blind());
-                change.end_at(&wcc, offset + u64::from(done.count), seen.as_ref());
+                gives_before.store(done.wcc.before.is_some(), Ordering::Relaxed);
+                change.end_at(&done.wcc, offset + u64::from(done.count), seen.as_ref());
             }
             Err(error) => change.failed(error),
         }

@@ -150,8 +150,6 @@ pub(super) struct Outcome {
     pub foreign: bool,
     /// The kernel caches attributes that are out of date.
     pub misled: bool,
-    /// See [`Seen::not_atomic`].
-    pub not_atomic: bool,
     /// See [`Seen::ambiguous`].
     pub ambiguous: bool,
 }
@@ -286,7 +284,6 @@ impl State {
         Outcome {
             foreign: seen.foreign,
             misled,
-            not_atomic: seen.not_atomic,
             ambiguous: seen.ambiguous,
         }
     }
