@@ -287,6 +287,7 @@ impl SendQueue {
     //= RFC 5041, Section 5.3
     //# MUST transmit DDP Messages in the order they were submitted to the DDP layer,
     /// The next message to send. Work requests keep their order, as responses do; both alternate.
+    #[inline]
     pub fn next_message(&mut self) -> Option<Message> {
         if let Some(urgent) = self.urgent.take() {
             if let Message::Rtr(Rtr::Read) = urgent {

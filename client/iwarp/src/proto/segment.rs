@@ -8,8 +8,10 @@
 
 mod marker_position;
 mod marking;
+mod open;
 
 use self::marker_position::MarkerPosition;
+use self::open::{Header, Open};
 use super::handshake::Rtr;
 use super::queue::{Message, Token};
 use crate::wire::ddp::{self, Tagged, Untagged};
@@ -33,6 +35,9 @@ const MOST_MULPDU: usize = 64_768;
 pub const MIN_FPDU: usize = (LENGTH_FIELD + LEAST_MULPDU + CRC_FIELD).next_multiple_of(4);
 pub const MAX_FPDU: usize = (LENGTH_FIELD + MOST_MULPDU + CRC_FIELD) / 4 * 4;
 
+/// Payload of an FPDU of up to this many bytes is copied next to its header.
+const COPIED: usize = 1024;
+
 /// What [`Segmenter::gather`] lists; the slices of a few small messages need no allocation.
 pub type Slices<'a> = SmallVec<[IoSlice<'a>; 16]>;
 
@@ -43,47 +48,6 @@ enum Piece {
     Payload(Buf),
     /// The end of a message: all of it is sent when this piece is reached.
     End(Token),
-}
-
-#[derive(Debug)]
-enum Header {
-    Tagged {
-        opcode: Opcode,
-        stag: u32,
-        offset: u64,
-    },
-    Untagged {
-        opcode: Opcode,
-        invalidate: u32,
-        queue: u32,
-        msn: u32,
-    },
-}
-
-/// A message that is partly cut.
-#[derive(Debug)]
-struct Open {
-    header: Header,
-    token: Token,
-    data: Segs<Buf>,
-    /// The next buffer of `data`, and the offset in it.
-    at: (usize, usize),
-    done: usize,
-    len: usize,
-}
-
-impl Open {
-    /// Takes the next payload: at most `most` bytes, and not beyond the current buffer.
-    fn take(&mut self, most: usize) -> Buf {
-        let buf = &self.data[self.at.0];
-        let n = most.min(buf.len() - self.at.1);
-        let part = buf.slice(self.at.1..self.at.1 + n);
-        self.at.1 += n;
-        if self.at.1 == buf.len() {
-            self.at = (self.at.0 + 1, 0);
-        }
-        part
-    }
 }
 
 //= RFC 5040, Section 3.1
@@ -475,6 +439,8 @@ impl Segmenter {
         }
         if self.marking.is_some() {
             self.cut_marked(&mut open, head, payload, padding(ulpdu));
+        } else if payload <= COPIED {
+            self.cut_copied(&mut open, head, payload, padding(ulpdu));
         } else {
             self.cut_plain(&mut open, head, payload, padding(ulpdu));
         }
@@ -484,6 +450,21 @@ impl Segmenter {
         } else {
             self.open = Some(open);
         }
+    }
+
+    /// Cuts a small FPDU: to copy its payload costs less than to send it from where it is.
+    fn cut_copied(&mut self, open: &mut Open, head: &[u8], payload: usize, pad: usize) {
+        let from = self.scratch.len();
+        self.scratch.extend_from_slice(head);
+        let mut left = payload;
+        while left > 0 {
+            let part = open.next(left);
+            self.scratch.extend_from_slice(part);
+            left -= part.len();
+        }
+        self.scratch.extend_from_slice(&[0; 3][..pad]);
+        self.push_crc(from);
+        self.push_scratch(from);
     }
 
     fn cut_plain(&mut self, open: &mut Open, head: &[u8], payload: usize, pad: usize) {

@@ -6,7 +6,8 @@
 //! covers its markers.
 
 use super::marker_position::MarkerPosition;
-use super::{Open, Piece, Segmenter};
+use super::open::Open;
+use super::{Piece, Segmenter};
 use crate::wire::mpa::{Crc, MARKER, marker};
 use nfsrdma_rdma::Buf;
 
