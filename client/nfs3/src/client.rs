@@ -19,7 +19,7 @@ use nfsrdma_rdma::{Buf, BufMut, Pool};
 use nfsrdma_rpcrdma::abandon::is_abandoned;
 use nfsrdma_rpcrdma::rpc::Credentials;
 use nfsrdma_rpcrdma::tap::Tap;
-use nfsrdma_rpcrdma::transport::{Engine, Payload, Reply as RpcReply, Request};
+use nfsrdma_rpcrdma::transport::{CallFuture, Engine, Payload, Reply as RpcReply, Request};
 use nfsrdma_rpcrdma::{Error, Recovery, Stats};
 use nfsrdma_xdr::codec::{Encode, Encoder, roundup};
 use nfsrdma_xdr::nfs3::*;
@@ -138,11 +138,13 @@ impl Nfs3Client {
             },
             payload,
         };
-        self.submit(request, |xid, to| {
+        let encode = |xid, to: &mut Encoder| {
             template.encode(xid, P::NUMBER, to);
             args.encode(to);
-        })
-        .await
+        };
+        let wanted = Wanted::of(&request);
+        let call = self.start(request, &encode);
+        self.answered(wanted, call, &encode).await
     }
 
     /// Makes a call, and repeats it until the answer is not NFS3ERR_JUKEBOX: "The client should wait
@@ -153,31 +155,55 @@ impl Nfs3Client {
     /// server may have run one transmission and answered the next one with JUKEBOX.
     pub(crate) async fn submit(
         &self,
-        mut request: Request,
+        request: Request,
         encode: impl Fn(u32, &mut Encoder),
     ) -> NfsResult<RpcReply> {
-        let (procedure, max_results) = (request.procedure, request.max_results);
-        let max_ddp_result = request.max_ddp_result;
+        let wanted = Wanted::of(&request);
+        let call = self.start(request, &encode);
+        self.answered(wanted, call, &encode).await
+    }
+
+    async fn answered(
+        &self,
+        wanted: Wanted,
+        call: CallFuture,
+        encode: &impl Fn(u32, &mut Encoder),
+    ) -> NfsResult<RpcReply> {
+        let reply = self.timed(call.await)?;
+        if !is_put_off(&reply) {
+            return Ok(reply);
+        }
+        // Boxed, because it is rare, and its state is large.
+        Box::pin(self.submit_again(wanted, reply, encode)).await
+    }
+
+    fn start(&self, request: Request, encode: &impl Fn(u32, &mut Encoder)) -> CallFuture {
+        if self.inner.known.are_old(self.inner.engine.lost()) {
+            self.renew_limits_soon();
+        }
+        self.inner.engine.call(request, encode)
+    }
+
+    /// The result of a call. On a `soft` mount a time-out is `GivenUp`.
+    fn timed(&self, result: Result<RpcReply, Error>) -> NfsResult<RpcReply> {
+        result.map_err(|error| match error.into() {
+            NfsError::TimedOut if self.inner.recovery == Recovery::Soft => NfsError::GivenUp,
+            other => other,
+        })
+    }
+
+    /// Repeats a call that was answered with NFS3ERR_JUKEBOX by `reply`.
+    async fn submit_again(
+        &self,
+        wanted: Wanted,
+        mut reply: RpcReply,
+        encode: &impl Fn(u32, &mut Encoder),
+    ) -> NfsResult<RpcReply> {
         let engine = &self.inner.engine;
-        let begun = Instant::now();
-        let mut put_off = None;
+        let put_off = self.inner.put_off.begin(reply.started, engine.server());
         let mut pause = FIRST_PAUSE;
-        let mut retransmitted = false;
-        loop {
-            if self.inner.known.are_old(self.inner.engine.lost()) {
-                self.renew_limits_soon();
-            }
-            let call = self.inner.engine.call(request, &encode);
-            let mut reply = call.await.map_err(|error| match error.into() {
-                NfsError::TimedOut if self.inner.recovery == Recovery::Soft => NfsError::GivenUp,
-                other => other,
-            })?;
-            retransmitted |= reply.retransmitted;
-            reply.retransmitted = retransmitted;
-            // All results except those of NULL begin with the status.
-            if reply.first_word() != Some(Status::JukeBox as u32) {
-                return Ok(reply);
-            }
+        let mut retransmitted = reply.retransmitted;
+        while is_put_off(&reply) {
             // A server may put calls off for hours, as until a file comes from a tape. Callers who do
             // not need that file must not wait as long for memory.
             let (payload, lengths) = match std::mem::take(&mut reply.payload) {
@@ -188,26 +214,28 @@ impl Nfs3Client {
                 kept => (kept, None),
             };
             drop(reply);
-            put_off
-                .get_or_insert_with(|| self.inner.put_off.begin(begun, engine.server()))
-                .again(engine.patience());
+            put_off.again(engine.patience());
             engine.sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
             // Nobody waits for the results any more, and others may meanwhile have changed what this
             // call was to change.
-            if !sends_data(procedure) && is_abandoned() {
+            if !sends_data(wanted.procedure) && is_abandoned() {
                 return Err(NfsError::Status(Status::JukeBox));
             }
-            request = Request {
-                procedure,
-                max_results,
-                max_ddp_result,
+            let request = Request {
+                procedure: wanted.procedure,
+                max_results: wanted.max_results,
+                max_ddp_result: wanted.max_ddp_result,
                 payload: match lengths {
                     Some(lengths) => Payload::Sink(self.buffers(lengths).await?),
                     None => payload,
                 },
             };
+            reply = self.timed(self.start(request, encode).await)?;
+            retransmitted |= reply.retransmitted;
+            reply.retransmitted = retransmitted;
         }
+        Ok(reply)
     }
 
     /// The results of a call.
@@ -275,6 +303,28 @@ impl Nfs3Client {
             pause = (pause * 2).min(Duration::from_secs(1));
         }
     }
+}
+
+/// Which counter a call belongs to, and the size of its results, as in [`Request`].
+struct Wanted {
+    procedure: usize,
+    max_results: usize,
+    max_ddp_result: usize,
+}
+
+impl Wanted {
+    fn of(request: &Request) -> Self {
+        Wanted {
+            procedure: request.procedure,
+            max_results: request.max_results,
+            max_ddp_result: request.max_ddp_result,
+        }
+    }
+}
+
+/// Whether a reply asks to try again later. All results except those of NULL begin with the status.
+fn is_put_off(reply: &RpcReply) -> bool {
+    reply.first_word() == Some(Status::JukeBox as u32)
 }
 
 impl Transport for Nfs3Client {

@@ -1,14 +1,23 @@
 //! The requester's state machine and a peer that chooses every message.
 
-use nfsrdma_rpcrdma::protocol::{Event, Requester};
+use nfsrdma_rpcrdma::protocol::{Event, Record, Requester};
 use nfsrdma_xdr::rpcrdma::{ChunkLists, Segment};
 use std::collections::HashSet;
+
+/// A number, and what was offered.
+struct Call(u32, ChunkLists);
+
+impl Record for Call {
+    fn offer(&self) -> &ChunkLists {
+        &self.1
+    }
+}
 
 /// The requester against a peer that chooses every message. The input has commands of one byte, and
 /// messages with their lengths. No call ends twice, and credits and Receives are never exceeded.
 pub fn requester(bytes: &[u8]) {
     const MAXIMUM: u32 = 8;
-    let mut machine = Requester::<u32>::new(MAXIMUM);
+    let mut machine = Requester::<Call>::new(MAXIMUM);
     let mut pending = HashSet::new();
     let mut receives: u32 = 0;
     let mut next = 0;
@@ -38,7 +47,7 @@ pub fn requester(bytes: &[u8]) {
                     reply: (command & 16 != 0).then(chunk),
                     ..ChunkLists::default()
                 };
-                if machine.launch(next, offer, next).is_err() {
+                if machine.launch(next, Call(next, offer)).is_err() {
                     machine.cancel();
                 } else {
                     assert!(pending.insert(next), "an XID is in flight twice");
@@ -48,11 +57,11 @@ pub fn requester(bytes: &[u8]) {
             3 => {
                 let xid = u32::from(command >> 3) % 16;
                 if let Some(call) = machine.withdraw(xid) {
-                    assert!(pending.remove(&call), "withdrawn, and not pending");
+                    assert!(pending.remove(&call.0), "withdrawn, and not pending");
                 }
             }
             4 => {
-                let mut lost: Vec<_> = machine.lost();
+                let mut lost: Vec<_> = machine.lost().into_iter().map(|call| call.0).collect();
                 lost.sort_unstable();
                 let mut all: Vec<_> = pending.drain().collect();
                 all.sort_unstable();
@@ -71,11 +80,11 @@ pub fn requester(bytes: &[u8]) {
                 receives -= 1;
                 match machine.received(message) {
                     Event::Reply { call, placed, .. } => {
-                        assert!(pending.remove(&call), "answered, and not pending");
+                        assert!(pending.remove(&call.0), "answered, and not pending");
                         assert!(placed.unwrap_or(0) <= 4096, "more than was offered");
                     }
                     Event::Failed { call, .. } => {
-                        assert!(pending.remove(&call), "failed, and not pending");
+                        assert!(pending.remove(&call.0), "failed, and not pending");
                     }
                     Event::Discarded { xid, .. } => {
                         assert!(xid.is_none_or(|xid| pending.contains(&xid)), "not pending");

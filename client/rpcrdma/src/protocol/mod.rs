@@ -7,4 +7,6 @@ mod requester;
 mod tests;
 
 pub use plan::{CallForm, Plan, PlanError, Segments, Shape, Thresholds, call_header_len, plan};
-pub use requester::{Discard, Event, Failure, InUse, ReplyBody, Requester, Violation, is_reply};
+pub use requester::{
+    Discard, Event, Failure, InUse, Record, ReplyBody, Requester, Violation, is_reply,
+};

@@ -19,18 +19,18 @@
 //! same wrong way: such a reply is not lost, and sending the call again would never help.
 
 use nfsrdma_xdr::codec::DecodeError;
-use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, ErrorBody, Header, HeaderError, VERSION, WriteChunk};
+use nfsrdma_xdr::rpcrdma::{
+    Body, ChunkLists, ErrorBody, Header, HeaderError, MIN_HEADER_LEN, VERSION, WriteChunk,
+};
 use rustc_hash::FxHashMap;
 
-/// A call whose Send was or is about to be posted.
-#[derive(Debug)]
-struct InFlight<C> {
-    /// What the peer was offered.
-    offer: ChunkLists,
-    call: C,
+/// The driver's record of a call.
+pub trait Record {
+    /// The chunks that the peer was offered in its current transmission.
+    fn offer(&self) -> &ChunkLists;
 }
 
-/// The requester's side of one connection. `C` is the driver's record of a call.
+/// The requester's side of one connection.
 #[derive(Debug)]
 pub struct Requester<C> {
     /// The largest number of calls in flight that we want; requested with every call.
@@ -44,7 +44,7 @@ pub struct Requester<C> {
     /// Whether a valid reply has arrived.
     proven: bool,
     /// Calls in flight, by XID. A fast hash is safe, because the peer does not choose the XIDs.
-    in_flight: FxHashMap<u32, InFlight<C>>,
+    in_flight: FxHashMap<u32, C>,
 }
 
 /// Where the RPC reply message is.
@@ -132,7 +132,7 @@ pub enum Event<C> {
 #[derive(Debug)]
 pub struct InUse<C>(pub C);
 
-impl<C> Requester<C> {
+impl<C: Record> Requester<C> {
     /// A new connection. `maximum` is the largest number of calls in flight, at least 1.
     pub fn new(maximum: u32) -> Self {
         Requester {
@@ -180,11 +180,11 @@ impl<C> Requester<C> {
     }
 
     /// Turns a reservation into a call in flight; its Send must be posted next.
-    pub fn launch(&mut self, xid: u32, offer: ChunkLists, call: C) -> Result<(), InUse<C>> {
+    pub fn launch(&mut self, xid: u32, call: C) -> Result<(), InUse<C>> {
         match self.in_flight.entry(xid) {
             std::collections::hash_map::Entry::Occupied(_) => Err(InUse(call)),
             std::collections::hash_map::Entry::Vacant(entry) => {
-                entry.insert(InFlight { offer, call });
+                entry.insert(call);
                 Ok(())
             }
         }
@@ -192,14 +192,14 @@ impl<C> Requester<C> {
 
     /// The call in flight with this XID.
     pub fn call(&mut self, xid: u32) -> Option<&mut C> {
-        self.in_flight.get_mut(&xid).map(|entry| &mut entry.call)
+        self.in_flight.get_mut(&xid)
     }
 
     /// Removes a call whose Send could not be posted, or that ends without a valid reply.
     pub fn withdraw(&mut self, xid: u32) -> Option<C> {
-        let entry = self.in_flight.remove(&xid)?;
+        let call = self.in_flight.remove(&xid)?;
         self.cancel();
-        Some(entry.call)
+        Some(call)
     }
 
     /// The connection ended: returns everything in flight, in no particular order.
@@ -207,15 +207,22 @@ impl<C> Requester<C> {
         self.used = 0;
         self.granted = 1;
         self.receives = 0;
-        self.in_flight
-            .drain()
-            .map(|(_, entry)| entry.call)
-            .collect()
+        self.in_flight.drain().map(|(_, call)| call).collect()
     }
 
     /// Handles one received message.
     pub fn received(&mut self, message: &[u8]) -> Event<C> {
         self.receives = self.receives.saturating_sub(1);
+        if let Some((xid, credits)) = without_chunks(message) {
+            return self.answered(
+                xid,
+                credits,
+                &ChunkLists::default(),
+                true,
+                message,
+                MIN_HEADER_LEN,
+            );
+        }
         //= RFC 8166, Section 4.5
         //# If errors are detected in the RPC-over-RDMA header of an RPC Reply message, a Requester
         //# MUST silently discard the message.
@@ -254,11 +261,8 @@ impl<C> Requester<C> {
                     ErrorBody::ErrChunk => Failure::Chunk,
                     ErrorBody::Other(code) => Failure::Other(code),
                 };
-                return match self.finish(&header) {
-                    Some(entry) => Event::Failed {
-                        call: entry.call,
-                        failure,
-                    },
+                return match self.finish(header.xid, header.credits) {
+                    Some(call) => Event::Failed { call, failure },
                     None => Self::stray(Discard::UnknownXid),
                 };
             }
@@ -266,21 +270,34 @@ impl<C> Requester<C> {
         if !chunks.reads.is_empty() {
             return self.discard(header.xid, Discard::ReadList);
         }
-        if inline && !is_reply(&message[start..], header.xid) {
-            return self.discard(header.xid, Discard::NotAReply);
+        self.answered(header.xid, header.credits, chunks, inline, message, start)
+    }
+
+    /// Handles a reply with these fields in its header, which ends at `start`.
+    fn answered(
+        &mut self,
+        xid: u32,
+        credits: u32,
+        chunks: &ChunkLists,
+        inline: bool,
+        message: &[u8],
+        start: usize,
+    ) -> Event<C> {
+        if inline && !is_reply(&message[start..], xid) {
+            return self.discard(xid, Discard::NotAReply);
         }
-        let Some(entry) = self.in_flight.get(&header.xid) else {
+        let Some(call) = self.in_flight.get(&xid) else {
             return Self::stray(Discard::UnknownXid);
         };
-        let (placed, reply) = match check(&entry.offer, chunks, inline) {
+        let (placed, reply) = match check(call.offer(), chunks, inline) {
             Ok(lengths) => lengths,
-            Err(violation) => return self.discard(header.xid, Discard::Chunks(violation)),
+            Err(violation) => return self.discard(xid, Discard::Chunks(violation)),
         };
-        let Some(entry) = self.finish(&header) else {
+        let Some(call) = self.finish(xid, credits) else {
             return Self::stray(Discard::UnknownXid);
         };
         Event::Reply {
-            call: entry.call,
+            call,
             body: match inline {
                 true => ReplyBody::Inline { start },
                 false => ReplyBody::ReplyChunk { len: reply },
@@ -306,13 +323,13 @@ impl<C> Requester<C> {
     }
 
     /// Ends the call that a valid header answers, and adopts the header's grant.
-    fn finish(&mut self, header: &Header) -> Option<InFlight<C>> {
-        let entry = self.in_flight.remove(&header.xid)?;
+    fn finish(&mut self, xid: u32, credits: u32) -> Option<C> {
+        let call = self.in_flight.remove(&xid)?;
         self.cancel();
         self.proven = true;
         // A grant of zero, which RFC 8166 section 3.3.1 forbids, counts as one.
-        self.granted = header.credits.clamp(1, self.maximum);
-        Some(entry)
+        self.granted = credits.clamp(1, self.maximum);
+        Some(call)
     }
 
     /// Credits to request with every call.
@@ -342,8 +359,17 @@ impl<C> Requester<C> {
 
     /// The calls in flight.
     pub fn calls(&mut self) -> impl Iterator<Item = &mut C> {
-        self.in_flight.values_mut().map(|entry| &mut entry.call)
+        self.in_flight.values_mut()
     }
+}
+
+/// XID and credits of the most frequent header: RDMA_MSG of version 1, without chunks.
+fn without_chunks(message: &[u8]) -> Option<(u32, u32)> {
+    const LISTS: [u8; 16] = [0; 16];
+    let header = message.first_chunk::<MIN_HEADER_LEN>()?;
+    let word = |at: usize| u32::from_be_bytes([0, 1, 2, 3].map(|byte| header[at + byte]));
+    // rdma_proc and the three lists are zero.
+    (word(4) == VERSION && header[12..] == LISTS).then(|| (word(0), word(8)))
 }
 
 //= RFC 8166, Section 4.2.1

@@ -41,7 +41,13 @@ fn message(xid: u32, credits: u32, no_msg: bool, chunks: ChunkLists) -> Vec<u8> 
     bytes
 }
 
-fn ready(maximum: u32) -> Requester<u32> {
+impl Record for (u32, ChunkLists) {
+    fn offer(&self) -> &ChunkLists {
+        &self.1
+    }
+}
+
+fn ready(maximum: u32) -> Requester<(u32, ChunkLists)> {
     let mut machine = Requester::new(maximum);
     (0..maximum).for_each(|_| machine.receive_posted());
     machine
@@ -57,13 +63,13 @@ fn ready(maximum: u32) -> Requester<u32> {
 fn one_credit_until_the_first_reply() {
     let mut machine = ready(8);
     assert!(machine.reserve() && !machine.reserve());
-    machine.launch(5, ChunkLists::default(), 0).unwrap();
+    machine.launch(5, (0, ChunkLists::default())).unwrap();
     machine.receive_posted();
     let event = machine.received(&message(5, 4, false, ChunkLists::default()));
     assert!(matches!(
         event,
         Event::Reply {
-            call: 0,
+            call: (0, _),
             body: ReplyBody::Inline { start: 28 },
             placed: None
         }
@@ -71,7 +77,7 @@ fn one_credit_until_the_first_reply() {
     assert_eq!((0..9).filter(|_| machine.reserve()).count(), 4);
     (0..4).for_each(|_| machine.cancel());
     // Without a posted Receive no call may be sent, whatever the grant is.
-    let mut machine: Requester<u32> = Requester::new(8);
+    let mut machine: Requester<(u32, ChunkLists)> = Requester::new(8);
     assert!(!machine.reserve());
     machine.receive_posted();
     assert!(machine.reserve());
@@ -81,10 +87,10 @@ fn one_credit_until_the_first_reply() {
 fn a_withdrawn_call_gives_its_credit_back() {
     let mut machine = ready(8);
     assert!(machine.reserve() && !machine.reserve());
-    machine.launch(5, ChunkLists::default(), 7).unwrap();
+    machine.launch(5, (7, ChunkLists::default())).unwrap();
     assert_eq!(machine.withdraw(6), None, "another call");
     assert!(!machine.reserve());
-    assert_eq!(machine.withdraw(5), Some(7));
+    assert_eq!(machine.withdraw(5), Some((7, ChunkLists::default())));
     assert!(machine.reserve() && !machine.reserve());
 }
 
@@ -96,7 +102,7 @@ fn returned_chunks_are_held_against_the_offer() {
     let run = |offer: ChunkLists, no_msg, returned: ChunkLists| {
         let mut machine = ready(1);
         assert!(machine.reserve());
-        machine.launch(5, offer, 0).unwrap();
+        machine.launch(5, (0, offer)).unwrap();
         match machine.received(&message(5, 1, no_msg, returned)) {
             Event::Reply { placed, body, .. } => Ok((placed, body)),
             Event::Discarded { why, xid } => {
@@ -190,11 +196,11 @@ fn what_is_discarded_names_its_call() {
         let mut machine = ready(1);
         assert!(machine.reserve());
         let offer = lists(Some(&[8]), None);
-        machine.launch(5, offer, 0).unwrap();
+        machine.launch(5, (0, offer)).unwrap();
         match machine.received(&bytes) {
             Event::Discarded { why, xid } => {
                 assert_eq!((machine.used(), machine.is_proven()), (1, false));
-                assert_eq!(machine.call(5), Some(&mut 0));
+                assert_eq!(machine.call(5).map(|call| call.0), Some(0));
                 (why, xid)
             }
             other => panic!("{other:?}"),
@@ -275,7 +281,7 @@ proptest! {
     /// and no reply claims more bytes than were offered.
     #[test]
     fn no_adversary_confuses_it(maximum in 1u32..10, steps in prop::collection::vec(step(), 0..200)) {
-        let mut machine: Requester<u32> = Requester::new(maximum);
+        let mut machine: Requester<(u32, ChunkLists)> = Requester::new(maximum);
         let mut open: HashMap<u32, ChunkLists> = HashMap::new();
         let (mut next, mut posted, mut reserved) = (u32::MAX - 20, 0u32, 0u32);
         // What the last valid answer granted.
@@ -288,7 +294,7 @@ proptest! {
                         prop_assert!((open.len() as u32) + reserved < granted.min(maximum));
                         prop_assert!((open.len() as u32) + reserved < posted);
                         let offer = lists(Some(&[16, 4]), Some(&[64]));
-                        prop_assert!(machine.launch(next, offer.clone(), next).is_ok());
+                        prop_assert!(machine.launch(next, (next, offer.clone())).is_ok());
                         open.insert(next, offer);
                         next = next.wrapping_add(1);
                     }
@@ -309,7 +315,7 @@ proptest! {
                     continue;
                 }
                 Step::Lost => {
-                    let mut lost = machine.lost();
+                    let mut lost: Vec<u32> = machine.lost().into_iter().map(|call| call.0).collect();
                     lost.sort_unstable();
                     let mut expected: Vec<u32> = open.drain().map(|(xid, _)| xid).collect();
                     expected.sort_unstable();
@@ -331,14 +337,14 @@ proptest! {
             }
             match event {
                 Event::Reply { call, body, placed } => {
-                    prop_assert!(open.remove(&call).is_some());
+                    prop_assert!(open.remove(&call.0).is_some());
                     prop_assert!(placed.is_some_and(|len| len <= 20));
                     match body {
                         ReplyBody::Inline { start } => prop_assert!(start + 8 <= bytes.len()),
                         ReplyBody::ReplyChunk { len } => prop_assert!(len > 0 && len <= 64),
                     }
                 }
-                Event::Failed { call, .. } => prop_assert!(open.remove(&call).is_some()),
+                Event::Failed { call, .. } => prop_assert!(open.remove(&call.0).is_some()),
                 Event::Discarded { xid, .. } => {
                     prop_assert!(xid.is_none_or(|xid| open.contains_key(&xid)));
                 }

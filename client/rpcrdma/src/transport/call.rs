@@ -11,14 +11,15 @@ use super::memory::ReplyBytes;
 use super::record::Record;
 use super::suspect::Suspicion;
 use crate::error::{Error, ProtocolError, Result};
-use crate::protocol::{Discard, Shape};
+use crate::protocol::{self, Discard, Shape};
 use crate::rpc::{Retry, accepted};
 use crate::sync::Mutex;
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut, Exposure};
-use nfsrdma_xdr::codec::{Decode, Decoder};
+use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder};
 use nfsrdma_xdr::procedure::Procedure;
 use nfsrdma_xdr::rpc;
+use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, Header, MIN_HEADER_LEN};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -69,6 +70,8 @@ pub struct Reply {
     pub placed: Option<u32>,
     /// The payload of the call.
     pub payload: Payload,
+    /// When the call was made.
+    pub started: Instant,
     /// Whether the call was sent more than once, so that the server may have run it before.
     pub retransmitted: bool,
 }
@@ -82,17 +85,35 @@ impl Reply {
     /// The first word of the results, which is the status in many programs. `None` if the server
     /// did not run the procedure, or there are no results.
     pub fn first_word(&self) -> Option<u32> {
-        let mut from = Decoder::new(self.message());
-        let header = rpc::Reply::decode(&mut from).ok()?;
-        accepted(&header.body).ok()?;
+        let mut from = match self.usual_results() {
+            Some(results) => Decoder::new(results),
+            None => {
+                let mut from = Decoder::new(self.message());
+                let header = rpc::Reply::decode(&mut from).ok()?;
+                accepted(&header.body).ok()?;
+                from
+            }
+        };
         from.u32().ok()
+    }
+
+    /// The results behind the most frequent header, which says that the server ran the procedure, and
+    /// has a verifier of AUTH_NONE. `None` for any other header.
+    fn usual_results(&self) -> Option<&[u8]> {
+        // REPLY, MSG_ACCEPTED, AUTH_NONE of no bytes, SUCCESS (RFC 5531 section 9).
+        const SUCCESS: [u8; 20] = [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let (xid, rest) = self.message().split_first_chunk::<4>()?;
+        let (header, results) = rest.split_first_chunk::<20>()?;
+        (*xid == self.xid.to_be_bytes() && *header == SUCCESS).then_some(results)
     }
 
     /// Decodes the results; an error unless the server ran the procedure.
     pub fn results<P: Procedure>(&self) -> Result<P::Res<'_>> {
+        let usual = self.usual_results();
+        let bytes = usual.unwrap_or_else(|| self.message());
         let mut from = match self.placed {
-            Some(placed) => Decoder::with_placed(self.message(), placed),
-            None => Decoder::new(self.message()),
+            Some(placed) => Decoder::with_placed(bytes, placed),
+            None => Decoder::new(bytes),
         };
         let undecodable = |error| {
             Error::PeerMisbehaved(ProtocolError::Reply {
@@ -100,11 +121,13 @@ impl Reply {
                 error,
             })
         };
-        let header = rpc::Reply::decode(&mut from).map_err(undecodable)?;
-        if header.xid != self.xid {
-            return Err(Error::PeerMisbehaved(ProtocolError::Xid));
+        if usual.is_none() {
+            let header = rpc::Reply::decode(&mut from).map_err(undecodable)?;
+            if header.xid != self.xid {
+                return Err(Error::PeerMisbehaved(ProtocolError::Xid));
+            }
+            accepted(&header.body)?;
         }
-        accepted(&header.body)?;
         // Bytes after the results are ignored: some servers leave the padding of data that they
         // sent in a Write chunk in the stream.
         P::Res::decode(&mut from).map_err(undecodable)
@@ -122,6 +145,13 @@ pub(super) struct Registrations {
     pub(super) reply: Option<Exposure>,
 }
 
+impl Registrations {
+    /// Whether the server has no access to memory.
+    pub(super) fn are_none(&self) -> bool {
+        self.source.is_none() && self.sink.is_none() && self.reply.is_none()
+    }
+}
+
 /// A call. Its owner is whoever processes it next: the waiting queue, the state machine of a
 /// connection, or the thread that sends it. They pass it on in a box, because it is large, and
 /// [`Calls`](super::calls::Calls) keeps the box for another call.
@@ -132,9 +162,10 @@ pub(super) struct Call {
     pub(super) pid: u32,
     /// Number of its counter.
     pub(super) procedure: usize,
-    /// The encoded call without the DDP-eligible argument, the same in each transmission.
-    pub(super) head: Buf,
-    /// The bytes of `head`, while there is no registered memory for them.
+    /// The transport header for a call without chunks ([`plain_header`]), and behind it the encoded
+    /// call without the DDP-eligible argument. They are the same in each transmission.
+    pub(super) message: Buf,
+    /// The bytes of `message`, while there is no registered memory for them.
     pub(super) unregistered: Option<Box<[u8]>>,
     pub(super) shape: Shape,
     pub(super) payload: Payload,
@@ -157,6 +188,8 @@ pub(super) struct Call {
     pub(super) discarded: Option<(Discard, u32)>,
     /// What listeners get of its last transmission, if there were listeners.
     pub(super) record: Option<Box<Record>>,
+    /// The chunks that the server was offered in the current transmission.
+    pub(super) offer: ChunkLists,
     /// The memory that the current transmission lets the server access.
     pub(super) registrations: Registrations,
     /// Whether the Write chunk is a separate buffer, to be copied into the call's sinks.
@@ -165,7 +198,28 @@ pub(super) struct Call {
     pub(super) header: Option<Buf>,
 }
 
+impl protocol::Record for Box<Call> {
+    fn offer(&self) -> &ChunkLists {
+        &self.offer
+    }
+}
+
+/// Encodes the header of a call without chunks, whose whole message follows it.
+pub(super) fn plain_header(xid: u32, credits: u32, to: &mut Encoder) {
+    Header::new(xid, credits, Body::Msg(ChunkLists::default())).encode(to);
+}
+
 impl Call {
+    /// The encoded call without the DDP-eligible argument; empty while it is not registered.
+    pub(super) fn head(&self) -> &[u8] {
+        self.message.get(MIN_HEADER_LEN..).unwrap_or_default()
+    }
+
+    /// The same in registered memory.
+    pub(super) fn registered_head(&self) -> Buf {
+        self.message.slice(MIN_HEADER_LEN..)
+    }
+
     /// Payload bytes, sent or received.
     pub(super) fn payload_len(&self) -> u64 {
         (self.shape.argument + self.shape.max_ddp_result) as u64

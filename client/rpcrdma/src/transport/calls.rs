@@ -6,6 +6,7 @@ use crate::protocol::Shape;
 use crate::rpc::{Retry, RetryPolicy};
 use crate::sync::Mutex;
 use nfsrdma_rdma::Buf;
+use nfsrdma_xdr::rpcrdma::ChunkLists;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,7 +17,7 @@ pub(super) struct New {
     pub(super) pid: u32,
     pub(super) procedure: usize,
     pub(super) shape: Shape,
-    pub(super) head: Buf,
+    pub(super) message: Buf,
     pub(super) unregistered: Option<Box<[u8]>>,
     pub(super) payload: Payload,
     pub(super) started: Instant,
@@ -45,35 +46,49 @@ impl Calls {
     /// A new call, and the future of its reply.
     pub(super) fn begin(&self, new: New) -> (Box<Call>, CallFuture) {
         let kept = self.free.lock().pop_front();
-        let call = match kept {
-            Some(mut call) => {
-                let slot = match Arc::get_mut(&mut call.slot) {
-                    Some(slot) => {
-                        slot.reset();
-                        call.slot.clone()
-                    }
-                    // Its caller has not taken the reply yet.
-                    None => Slot::new(),
-                };
-                *call = self.call(new, slot);
-                call
-            }
-            None => Box::new(self.call(new, Slot::new())),
+        let Some(mut call) = kept else {
+            let call = self.first(new);
+            let waiter = CallFuture(call.slot.clone());
+            return (call, waiter);
         };
+        match Arc::get_mut(&mut call.slot) {
+            Some(slot) => slot.reset(),
+            // Its caller has not taken the reply yet.
+            None => call.slot = Slot::new(),
+        }
+        // Field by field: most of a call is room for registrations, and is empty here.
+        call.xid = new.xid;
+        call.pid = new.pid;
+        call.procedure = new.procedure;
+        call.message = new.message;
+        call.unregistered = new.unregistered;
+        call.shape = new.shape;
+        call.payload = new.payload;
+        call.retry = Retry::new(&self.policy, new.started);
+        call.started = new.started;
+        call.sent = None;
+        call.transmissions = 0;
+        call.sequence = new.sequence;
+        call.starved = false;
+        call.given_up = false;
+        call.suspicion = Suspicion::default();
+        call.discarded = None;
+        call.bounced = false;
         let waiter = CallFuture(call.slot.clone());
         (call, waiter)
     }
 
-    fn call(&self, new: New, slot: Arc<Slot>) -> Call {
-        Call {
+    /// A call of which nothing was kept.
+    fn first(&self, new: New) -> Box<Call> {
+        Box::new(Call {
             xid: new.xid,
             pid: new.pid,
             procedure: new.procedure,
-            head: new.head,
+            message: new.message,
             unregistered: new.unregistered,
             shape: new.shape,
             payload: new.payload,
-            slot,
+            slot: Slot::new(),
             retry: Retry::new(&self.policy, new.started),
             started: new.started,
             sent: None,
@@ -84,10 +99,11 @@ impl Calls {
             suspicion: Suspicion::default(),
             discarded: None,
             record: None,
+            offer: ChunkLists::default(),
             registrations: Registrations::default(),
             bounced: false,
             header: None,
-        }
+        })
     }
 
     /// Keeps a call that has ended, without what it held.
@@ -96,6 +112,7 @@ impl Calls {
         call.unregistered = None;
         call.header = None;
         call.record = None;
+        call.registrations = Registrations::default();
         let mut free = self.free.lock();
         if free.len() < self.keep {
             free.push_back(call);

@@ -107,7 +107,7 @@ impl Link {
                 call.starved = false;
                 let payload = call.payload_len();
                 // It counts there before it no longer does here, so that the transport is not idle.
-                other.submit(call);
+                other.submit(call, Instant::now());
                 self.ended(payload);
             }
         });

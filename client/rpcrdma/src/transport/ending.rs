@@ -13,7 +13,7 @@ use super::polling::Local;
 use super::session::Session;
 use crate::error::{Error, Result};
 use crate::protocol::{Discard, is_reply};
-use nfsrdma_rdma::{Invalidation, Memory, WorkId};
+use nfsrdma_rdma::{BufMut, Invalidation, Memory, WorkId};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Link {
@@ -24,18 +24,21 @@ impl Link {
         &self,
         session: &Session,
         local: &mut Local,
-        call: Box<Call>,
+        mut call: Box<Call>,
         outcome: Outcome,
     ) {
+        if call.registrations.are_none() {
+            return self.on_invalidated(session, local, call, outcome, None);
+        }
         let entry = local.ending.vacant_entry();
         let key = entry.key() as u64;
+        let registrations = std::mem::take(&mut call.registrations);
         let mut ending = Ending {
             call,
             outcome,
             reply_chunk: None,
             outstanding: 0,
         };
-        let registrations = std::mem::take(&mut ending.call.registrations);
         let all = [
             (SOURCE, registrations.source),
             (SINK, registrations.sink),
@@ -66,7 +69,13 @@ impl Link {
             }
         }
         if ending.outstanding == 0 {
-            self.on_invalidated(session, local, ending);
+            self.on_invalidated(
+                session,
+                local,
+                ending.call,
+                ending.outcome,
+                ending.reply_chunk,
+            );
         } else {
             entry.insert(ending);
         }
@@ -91,18 +100,25 @@ impl Link {
         ending.outstanding -= 1;
         if ending.outstanding == 0 {
             let ending = local.ending.remove(key);
-            self.on_invalidated(session, local, ending);
+            self.on_invalidated(
+                session,
+                local,
+                ending.call,
+                ending.outcome,
+                ending.reply_chunk,
+            );
         }
     }
 
     /// All registrations of a call are invalidated, and their memory has been returned.
-    fn on_invalidated(&self, session: &Session, local: &mut Local, ending: Ending) {
-        let Ending {
-            mut call,
-            outcome,
-            reply_chunk,
-            ..
-        } = ending;
+    fn on_invalidated(
+        &self,
+        session: &Session,
+        local: &mut Local,
+        mut call: Box<Call>,
+        outcome: Outcome,
+        reply_chunk: Option<BufMut>,
+    ) {
         if call.record.is_some() {
             let (answered, written, reply) = match &outcome {
                 Outcome::Reply { placed, .. } => (true, *placed, None),
@@ -156,6 +172,7 @@ impl Link {
             bytes,
             placed,
             payload: std::mem::take(&mut call.payload),
+            started: call.started,
             retransmitted: call.transmissions > 1,
         };
         self.complete(call, Ok(reply));
@@ -178,7 +195,7 @@ impl Link {
         let counters = self.shared.procedures.get(call.procedure);
         counters.ended(result.is_err(), received, time, queued);
         self.shared.marshaller.heads.give_shared(std::mem::replace(
-            &mut call.head,
+            &mut call.message,
             self.shared.marshaller.no_bytes(),
         ));
         self.ended(payload);

@@ -8,7 +8,7 @@
 //! call is sent. An event loop that polls a connection prefers that one for its calls, so that the
 //! thread that sends a call also receives its reply ([`super::event_loop`]).
 
-use super::call::{CallFuture, Payload};
+use super::call::{CallFuture, Payload, plain_header};
 use super::calls::{Calls, New};
 use super::counters::Procedures;
 use super::event_loop::Driver;
@@ -25,8 +25,9 @@ use crate::rpc::{RetryPolicy, Xids};
 use crate::stats::{Stats, Waits};
 use crate::sync::thread;
 use crate::tap::{Tap, caller};
-use nfsrdma_rdma::{Buf, Capabilities, Pool, Provider};
+use nfsrdma_rdma::{Capabilities, Pool, Provider};
 use nfsrdma_xdr::codec::Encoder;
+use nfsrdma_xdr::rpcrdma::MIN_HEADER_LEN;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -122,7 +123,7 @@ impl Engine {
                 zeros: zeros.freeze(),
                 style: options.write_chunk,
             },
-            credits: options.credits,
+            credits: options.credits.max(1),
             inline: options.inline,
             reads_in: options.reads_in,
             connect_timeout: options.connect_timeout,
@@ -183,18 +184,18 @@ impl Engine {
         let started = Instant::now();
         let xid = self.shared.xids.take();
         let marshaller = &self.shared.marshaller;
-        let head = encoded(
-            |to| encode(xid, to),
-            |bytes| registered_if_kept(&marshaller.heads, bytes).ok_or_else(|| bytes.into()),
-        );
-        // If no kept buffer is free, the connection registers the bytes when it sends the call.
-        let (head, unregistered): (Buf, Option<Box<[u8]>>) = match head {
-            Ok(head) => (head, None),
-            Err(bytes) => (marshaller.no_bytes(), Some(bytes)),
+        let encode = |to: &mut Encoder| {
+            plain_header(xid, self.shared.credits, to);
+            encode(xid, to);
         };
-        let len = unregistered
-            .as_ref()
-            .map_or(head.len(), |bytes| bytes.len());
+        // If no kept buffer is free, the connection registers the bytes when it sends the call.
+        let (message, unregistered, len) = encoded(encode, |bytes| {
+            let len = bytes.len() - MIN_HEADER_LEN;
+            match registered_if_kept(&marshaller.heads, bytes) {
+                Some(message) => (message, None, len),
+                None => (marshaller.no_bytes(), Some(bytes.into()), len),
+            }
+        });
         let argument = match &request.payload {
             Payload::Source(_) => request.payload.len(),
             Payload::None | Payload::Sink(_) => 0,
@@ -215,14 +216,14 @@ impl Engine {
                 max_results: request.max_results,
                 max_ddp_result: request.max_ddp_result,
             },
-            head,
+            message,
             unregistered,
             payload: request.payload,
             started,
             sequence: self.sequence.fetch_add(1, Relaxed),
         });
         self.pick(call.shape.argument + call.shape.max_ddp_result)
-            .submit(call);
+            .submit(call, started);
         waiter
     }
 

@@ -154,7 +154,7 @@ impl Link {
     }
 
     /// Sends a call now, or as soon as there is a connection and a credit.
-    pub(super) fn submit(&self, call: Box<Call>) {
+    pub(super) fn submit(&self, call: Box<Call>, now: Instant) {
         self.begun(&call);
         let mut state = self.state.lock();
         if state.shutdown {
@@ -189,7 +189,7 @@ impl Link {
         }
         let credits = state.machine.requested();
         drop(state);
-        self.launch(&session, call, credits);
+        self.launch(&session, call, credits, now);
     }
 
     /// Counts a call, until [`Link::ended`].
@@ -205,9 +205,8 @@ impl Link {
     }
 
     /// Marshals and posts a call that has a reservation, on any thread.
-    fn launch(&self, session: &Session, mut call: Box<Call>, credits: u32) {
+    fn launch(&self, session: &Session, mut call: Box<Call>, credits: u32, now: Instant) {
         call.transmissions += 1;
-        let now = Instant::now();
         call.sent = Some(now);
         call.retry.sent(&self.shared.policy, now);
         if call.transmissions > 1 {
@@ -235,7 +234,7 @@ impl Link {
         // The call must be in the table before its reply can arrive.
         let (in_use, busy) = {
             let mut state = self.state.lock();
-            let posted = state.machine.launch(xid, prepared.offer, prepared.call);
+            let posted = state.machine.launch(xid, prepared.call);
             (posted.err(), state.machine.used() > BUSY)
         };
         if let Some(InUse(call)) = in_use {
@@ -308,19 +307,23 @@ impl Link {
                 return;
             }
             let credits = state.machine.requested();
-            match state.admission(Instant::now()) {
+            if state.has_nothing_to_send() {
+                return;
+            }
+            let now = Instant::now();
+            match state.admission(now) {
                 Admission::Anybody => {}
                 Admission::Nobody => return,
                 Admission::Probe => {
                     drop(state);
                     let probe = self.probe();
                     self.begun(&probe);
-                    self.launch(session, probe, credits);
+                    self.launch(session, probe, credits, now);
                     continue;
                 }
                 Admission::Suspect(call) => {
                     drop(state);
-                    self.launch(session, call, credits);
+                    self.launch(session, call, credits, now);
                     continue;
                 }
             }
@@ -337,7 +340,7 @@ impl Link {
                 self.complete(call, Err(Error::TimedOut));
                 continue;
             }
-            self.launch(session, call, credits);
+            self.launch(session, call, credits, now);
         }
     }
 
@@ -432,6 +435,11 @@ impl Link {
 }
 
 impl State {
+    /// Whether there is no call for [`State::admission`] to decide about.
+    fn has_nothing_to_send(&self) -> bool {
+        self.waiting.is_empty() && self.suspects.is_empty() && self.trial.is_none()
+    }
+
     /// What may be sent now. While memory is short, no suspected call is sent alone. After a call
     /// found no memory, nothing is sent until that call is back in the queue.
     fn admission(&mut self, now: Instant) -> Admission {

@@ -45,7 +45,6 @@ pub(super) struct Marshaller {
 /// A call ready to be posted.
 pub(super) struct Prepared {
     pub(super) call: Box<Call>,
-    pub(super) offer: ChunkLists,
     pub(super) send: WorkRequest,
 }
 
@@ -192,16 +191,16 @@ impl Marshaller {
         counters: &LinkCounters,
     ) -> Result<Prepared, MarshalError> {
         if let Some(bytes) = &call.unregistered {
-            let Some(head) = registered(&self.heads, &self.pool, bytes) else {
+            let Some(message) = registered(&self.heads, &self.pool, bytes) else {
                 let why = Self::no_buffers();
                 return Err(MarshalError { call, why });
             };
-            call.head = head;
+            call.message = message;
             call.unregistered = None;
         }
         match self.expose(&mut call, queue_pair, thresholds, counters) {
             Ok((plan, argument)) => match self.marshal(&mut call, &plan, argument, credits) {
-                Some((offer, send)) => Ok(Prepared { call, offer, send }),
+                Some(send) => Ok(Prepared { call, send }),
                 None => Err(MarshalError {
                     call,
                     why: Self::no_buffers(),
@@ -291,7 +290,7 @@ impl Marshaller {
                 //# As these chunks contain a Payload stream, such chunks MUST include appropriate
                 //# XDR roundup padding to maintain proper XDR alignment of their contents.
                 let pad = padding(call.shape.argument);
-                let mut all: Segs<Buf> = Segs::from_iter([call.head.clone()]);
+                let mut all: Segs<Buf> = Segs::from_iter([call.registered_head()]);
                 all.extend(argument.iter().cloned());
                 all.extend((pad > 0).then(|| self.zeros.slice(..pad)));
                 Some(all)
@@ -347,8 +346,15 @@ impl Marshaller {
         plan: &Plan,
         argument: Segs<Buf>,
         credits: u32,
-    ) -> Option<(ChunkLists, WorkRequest)> {
+    ) -> Option<WorkRequest> {
         let registrations = &call.registrations;
+        if argument.is_empty() && registrations.are_none() {
+            // Header and call are one already.
+            call.offer = ChunkLists::default();
+            let mut data: Segs<Buf> = Segs::new();
+            data.push(call.message.clone());
+            return Some(send(call.xid, data));
+        }
         let mut chunks = ChunkLists::default();
         if let Some(source) = &registrations.source {
             //= RFC 8166, Section 3.4.5
@@ -359,7 +365,7 @@ impl Marshaller {
             let position = match plan.call {
                 // "the XDR stream offset of that data item" (section 4.3.1.1): the argument
                 // directly follows the call.
-                CallForm::Reduced => call.head.len(),
+                CallForm::Reduced => call.shape.head,
                 CallForm::Inline | CallForm::PositionZero => 0,
             };
             //= RFC 8166, Section 3.4.4.4
@@ -367,7 +373,9 @@ impl Marshaller {
             //# XDR data item.
             chunks.reads.extend(read_chunk(position, source));
         }
-        chunks.writes.extend(registrations.sink.as_ref().map(chunk));
+        if let Some(sink) = &registrations.sink {
+            chunks.writes.push(chunk(sink));
+        }
         chunks.reply = registrations.reply.as_ref().map(chunk);
         //= RFC 8166, Section 4.2.4
         //# A Requester MUST NOT send an RPC-over-RDMA header with the RDMA_ERROR procedure.
@@ -386,9 +394,10 @@ impl Marshaller {
             |to| header.encode(to),
             |bytes| registered(&self.headers, &self.pool, bytes),
         )?;
-        let mut data: Segs<Buf> = Segs::from_iter([bytes.clone()]);
+        let mut data: Segs<Buf> = Segs::new();
+        data.push(bytes.clone());
         if plan.call != CallForm::PositionZero {
-            data.push(call.head.clone());
+            data.push(call.registered_head());
         }
         if plan.call == CallForm::Inline && !argument.is_empty() {
             let pad = padding(call.shape.argument);
@@ -397,17 +406,19 @@ impl Marshaller {
         }
         let xid = call.xid;
         call.header = Some(bytes);
-        let chunks = match header.body {
-            Body::Msg(chunks) | Body::NoMsg(chunks) => chunks,
-            Body::MsgP { .. } | Body::Done | Body::Error(_) => ChunkLists::default(),
-        };
-        let send = WorkRequest::Send {
-            id: WorkId(u64::from(xid)),
-            data,
-            invalidate: None,
-            signaled: false,
-        };
-        Some((chunks, send))
+        if let Body::Msg(chunks) | Body::NoMsg(chunks) = header.body {
+            call.offer = chunks;
+        }
+        Some(send(xid, data))
+    }
+}
+
+fn send(xid: u32, data: Segs<Buf>) -> WorkRequest {
+    WorkRequest::Send {
+        id: WorkId(u64::from(xid)),
+        data,
+        invalidate: None,
+        signaled: false,
     }
 }
 

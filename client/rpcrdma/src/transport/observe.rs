@@ -25,7 +25,7 @@ use std::time::{Duration, Instant, SystemTime};
 const HEAD: usize = 2048;
 
 fn head(call: &Call) -> Box<[u8]> {
-    call.head[..call.head.len().min(HEAD)].into()
+    call.head()[..call.head().len().min(HEAD)].into()
 }
 
 /// The status of the results. Procedures without results (NULL) have no status.
@@ -87,7 +87,7 @@ impl Link {
                     slot: session.connected.slot,
                     transmission: call.transmissions,
                     message,
-                    chunks: prepared.offer.clone(),
+                    chunks: call.offer.clone(),
                     credits_in_use: in_use,
                     credits_granted: granted,
                 }),
@@ -96,7 +96,7 @@ impl Link {
             record.sent = Some(sent);
         }
         if wanted.messages() {
-            record.offer = Some(prepared.offer.clone());
+            record.offer = Some(call.offer.clone());
             self.tap().message(message, |limit| {
                 Event::Outgoing(Outgoing {
                     connection: session.connected.connection,
@@ -166,11 +166,11 @@ impl Link {
             (_, None) => Vec::new(),
             (Payload::Source(bufs), Some(first)) if first.position > 0 => slices(bufs).collect(),
             // The Position Zero Read chunk holds the whole call.
-            (Payload::Source(bufs), Some(_)) => std::iter::once(&call.head[..])
+            (Payload::Source(bufs), Some(_)) => std::iter::once(call.head())
                 .chain(slices(bufs))
                 .chain([&[0; 3][..pad]])
                 .collect(),
-            (_, Some(_)) => vec![&call.head[..]],
+            (_, Some(_)) => vec![call.head()],
         };
         let sinks: Vec<&[u8]> = match &call.payload {
             Payload::Sink(bufs) => bufs.iter().map(|buf| &buf[..]).collect(),

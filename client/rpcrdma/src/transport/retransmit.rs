@@ -238,9 +238,9 @@ impl Link {
         call.starved = true;
         if call.unregistered.is_none() {
             // The buffer of its head may be all that another call needs.
-            call.unregistered = Some(call.head[..].into());
-            let head = std::mem::replace(&mut call.head, self.shared.marshaller.no_bytes());
-            self.shared.marshaller.heads.give_shared(head);
+            call.unregistered = Some(call.message[..].into());
+            let message = std::mem::replace(&mut call.message, self.shared.marshaller.no_bytes());
+            self.shared.marshaller.heads.give_shared(message);
         }
         let wait = match local.wait {
             (xid, wait) if xid == call.xid => (wait * 2).clamp(FIRST_WAIT, LONGEST_WAIT),

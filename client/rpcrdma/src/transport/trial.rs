@@ -10,13 +10,14 @@
 //! | probing   | yes         | a NULL is answered: the connection works                            |
 //! | alone     | yes         | the suspect is answered, [`SOON`] passed, or the connection ended   |
 
-use super::call::{Call, Payload};
+use super::call::{Call, Payload, plain_header};
 use super::calls::New;
 use super::link::{Admission, Link, State, Trial};
 use super::marshal::encoded;
 use super::suspect::{ConnectionEnd, SOON, Suspicion, Verdict};
 use crate::protocol::Shape;
 use nfsrdma_xdr::rpc::{Auth, CallTemplate};
+use nfsrdma_xdr::rpcrdma::MIN_HEADER_LEN;
 use std::time::Instant;
 
 impl State {
@@ -105,16 +106,22 @@ impl Link {
         let xid = self.shared.xids.take();
         let program = &self.shared.program;
         let template = CallTemplate::new(program.number, program.version, Auth::None);
-        let bytes: Box<[u8]> = encoded(|to| template.encode(xid, 0, to), |bytes| bytes.into());
+        let bytes: Box<[u8]> = encoded(
+            |to| {
+                plain_header(xid, self.shared.credits, to);
+                template.encode(xid, 0, to);
+            },
+            |bytes| bytes.into(),
+        );
         let (call, caller) = self.shared.calls.begin(New {
             pid: 0,
             xid,
             procedure: 0,
             shape: Shape {
-                head: bytes.len(),
+                head: bytes.len() - MIN_HEADER_LEN,
                 ..Shape::default()
             },
-            head: self.shared.marshaller.no_bytes(),
+            message: self.shared.marshaller.no_bytes(),
             unregistered: Some(bytes),
             payload: Payload::None,
             started: now,
