@@ -10,7 +10,6 @@
 
 mod attributes;
 mod bdi;
-mod contention;
 mod convert;
 mod credentials;
 mod data;

@@ -13,11 +13,9 @@
 //! Connections are edge-triggered ([`nfsrdma_rdma::CompletionQueue::descriptors`]).
 //!
 //! If only one worker listens, it looks for events for a while before it sleeps, as long as this
-//! finds some most of the time ([`nfsrdma_rdma::Spin`]) and no other thread needs its CPU
-//! ([`super::contention`]). Waking a thread on an idle CPU takes longer than all other work for a
-//! small call.
+//! finds some most of the time ([`nfsrdma_rdma::Spin`]). Waking a thread on an idle CPU takes longer
+//! than all other work for a small call.
 
-use super::contention::Contention;
 use super::listeners::{Listeners, Load};
 use super::state::Adapter;
 use nfsrdma_channel::{Landing, ReadResult, Reader};
@@ -28,7 +26,6 @@ use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -115,9 +112,6 @@ pub(super) struct Worker<N: Nfs3> {
     /// which pays if a program makes its requests one after the other.
     spin_for_reply: Spin,
     spin_for_request: Spin,
-    contention: Contention,
-    /// When this round began.
-    began: Instant,
     /// Looking for another request after one was read.
     more: Attempts,
     landing: Landing<BufMut>,
@@ -130,8 +124,6 @@ struct Found {
     rung: bool,
     /// One bit for each connection; there are few.
     connections: u64,
-    /// For how long the thread slept.
-    slept: Duration,
 }
 
 impl<N: Nfs3> Worker<N> {
@@ -157,8 +149,6 @@ impl<N: Nfs3> Worker<N> {
             load: Load::new(Instant::now()),
             spin_for_reply: Spin::holding_cpu(SPIN),
             spin_for_request: Spin::holding_cpu(SPIN),
-            contention: Contention::default(),
-            began: Instant::now(),
             more: Attempts::default(),
             landing: Landing::default(),
         })
@@ -177,7 +167,7 @@ impl<N: Nfs3> Worker<N> {
             self.all.listeners.waits(self.number);
             let found = self.wait(&mut events)?;
             self.all.listeners.works(self.number);
-            self.consider(waited, found.slept);
+            self.consider(waited);
             if found.rung {
                 self.accept()?;
             }
@@ -215,16 +205,11 @@ impl<N: Nfs3> Worker<N> {
     }
 
     /// Invites another worker, or stops listening, as the load of the last rounds demands.
-    fn consider(&mut self, waited: Instant, slept: Duration) {
-        let now = Instant::now();
-        if let Some(awake) = self.load.round(waited, now) {
+    fn consider(&mut self, waited: Instant) {
+        if let Some(awake) = self.load.round(waited, Instant::now()) {
             let invited = self.all.listeners.was_awake(self.number, awake);
             self.all.wake(invited);
         }
-        let round = now.duration_since(std::mem::replace(&mut self.began, now));
-        self.contention.round(round.saturating_sub(slept), || {
-            Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
-        });
     }
 
     /// The connections that have something to do at once, and until when to wait at most.
@@ -247,10 +232,8 @@ impl<N: Nfs3> Worker<N> {
         if found.connections != 0 {
             wait_for_events(&self.epoll, events, Some(Duration::ZERO))?;
         } else if !self.spin(events, until)? {
-            let now = Instant::now();
-            let left = until.map(|at| at.saturating_duration_since(now));
+            let left = until.map(|at| at.saturating_duration_since(Instant::now()));
             wait_for_events(&self.epoll, events, left)?;
-            found.slept = now.elapsed();
         }
         for event in events.drain(..) {
             let (data, flags) = (event.data, event.flags);
@@ -281,7 +264,7 @@ impl<N: Nfs3> Worker<N> {
     /// are some.
     fn spin(&mut self, events: &mut Vec<epoll::Event>, until: Option<Instant>) -> io::Result<bool> {
         // If several workers listen, a request wakes another one while this one spins.
-        if !self.contention.may_spin() || !self.all.listeners.alone(self.number) {
+        if !self.all.listeners.alone(self.number) {
             return Ok(false);
         }
         let mut now = Instant::now();
@@ -292,8 +275,7 @@ impl<N: Nfs3> Worker<N> {
         spin.begin(now);
         while until.is_none_or(|at| now < at) && spin.again(now) {
             wait_for_events(&self.epoll, events, Some(Duration::ZERO))?;
-            let before = std::mem::replace(&mut now, Instant::now());
-            self.contention.looked_again(now.duration_since(before));
+            now = Instant::now();
             if !events.is_empty() {
                 spin.found(|| now);
                 return Ok(true);
