@@ -54,12 +54,8 @@ pub fn each_request_is_answered_once() {
     let (stop, stopped) = oneshot::channel::<()>();
     let watch = thread::spawn(move || {
         let pace = Pace {
-            patience: Duration::ZERO,
             period: Duration::ZERO,
-            haste: Duration::ZERO,
-            alert: Duration::ZERO,
             most: 2,
-            most_in_haste: 2,
         };
         let pause = |_| async { thread::yield_now() };
         let watching = watched.run(&pace, pause, |look| {
@@ -128,12 +124,8 @@ pub fn no_interrupt_is_lost() {
     let (stop, stopped) = oneshot::channel::<()>();
     let watch = thread::spawn(move || {
         let pace = Pace {
-            patience: Duration::from_secs(3600),
-            period: Duration::ZERO,
-            haste: Duration::from_secs(3600),
-            alert: Duration::ZERO,
+            period: Duration::from_secs(3600),
             most: 2,
-            most_in_haste: 2,
         };
         let pause = |_| async { thread::yield_now() };
         let watching = watched.run(&pace, pause, |look| {

@@ -21,20 +21,12 @@ pub trait Refuse {
 /// How often callers are checked.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
-    /// How long a request waits before its caller is checked.
-    pub patience: Duration,
-    /// The pause between two checks.
+    /// The pause between two checks, and how long a request waits before its caller is checked.
     pub period: Duration,
-    /// Both times, for the time `alert` after a caller was let go.
-    pub haste: Duration,
-    /// How long `haste` applies.
-    pub alert: Duration,
     /// The most callers without a new signal that one check looks at: to look costs system calls,
     /// and thousands may wait for a server that does not answer. The next check goes on with the
     /// others.
     pub most: usize,
-    /// The same while `haste` applies.
-    pub most_in_haste: usize,
 }
 
 /// How an operation is notified of signals to its caller.
@@ -231,7 +223,7 @@ impl<A: Refuse> Table<A> {
 
     /// Refuses the replies of callers for which `let_go` returns true, and does not end. A caller is
     /// checked when the kernel reports a signal, and periodically when its request is older than
-    /// `pace.patience`, because the kernel reports only the first signal, and none for a process that
+    /// `pace.period`, because the kernel reports only the first signal, and none for a process that
     /// exits. `pause` sleeps.
     pub async fn run<P: Future<Output = ()>>(
         &self,
@@ -239,28 +231,21 @@ impl<A: Refuse> Table<A> {
         pause: impl Fn(Duration) -> P,
         let_go: impl Fn(&Look) -> bool,
     ) {
-        let mut alert: Option<Instant> = None;
         let mut due: Vec<(usize, u64, Look)> = Vec::new();
         // Where the next check begins to look at those without a new signal.
         let mut from = 0;
         loop {
-            if alert.is_none() && self.rests() {
+            if self.rests() {
                 self.wake.notified().await;
             }
-            let (period, patience, most) = match alert {
-                Some(_) => (pace.haste, pace.haste, pace.most_in_haste),
-                None => (pace.period, pace.patience, pace.most),
-            };
             let urgent = self.state.lock().urgent;
             if !urgent {
-                select(pin!(self.wake.notified()), pin!(pause(period))).await;
+                select(pin!(self.wake.notified()), pin!(pause(pace.period))).await;
             }
-            let now = Instant::now();
-            alert = alert.filter(|&end| now < end);
             {
                 let mut state = self.state.lock();
                 state.urgent = false;
-                from = collect(&mut state.waiters, from, (patience, most), now, &mut due);
+                from = collect(&mut state.waiters, from, pace, Instant::now(), &mut due);
             }
             for (number, (key, unique, look)) in due.drain(..).enumerate() {
                 if number % LOOKS == LOOKS - 1 {
@@ -269,7 +254,6 @@ impl<A: Refuse> Table<A> {
                 // It takes time, so it is not done under the lock.
                 if let_go(&look) && self.refuse(key, unique) {
                     tracing::debug!(pid = look.pid, "a request's caller is killed: EINTR");
-                    alert = Some(now + pace.alert);
                 }
             }
         }
@@ -302,12 +286,12 @@ impl<A: Refuse> Table<A> {
 }
 
 /// Puts those whose callers are to be checked at `now` into `due`: all with a new signal, and in turn
-/// at most `most` of the others that have waited for `patience`, beginning with the key `from`.
+/// at most `pace.most` of the others that have waited for `pace.period`, beginning with the key `from`.
 /// Returns the key for the next check.
 fn collect<A>(
     waiters: &mut Slab<Waiter<A>>,
     from: usize,
-    (patience, most): (Duration, usize),
+    pace: &Pace,
     now: Instant,
     due: &mut Vec<(usize, u64, Look)>,
 ) -> usize {
@@ -321,7 +305,7 @@ fn collect<A>(
         let signalled = since.map(|at| now.saturating_duration_since(at));
         let is_new = matches!(signal, Signal::New(_));
         // A caller that is not visible here need not be checked unless it got a signal.
-        let is_old = age >= patience && (waiter.pid != 0 || signalled.is_some());
+        let is_old = age >= pace.period && (waiter.pid != 0 || signalled.is_some());
         if waiter.reply.is_none() || !(is_old || is_new) {
             continue;
         }
@@ -336,13 +320,13 @@ fn collect<A>(
             due.push(found);
         } else if key < from {
             before.push(found);
-        } else if old < most {
+        } else if old < pace.most {
             old += 1;
             next = key + 1;
             due.push(found);
         }
     }
-    for found in before.into_iter().take(most - old) {
+    for found in before.into_iter().take(pace.most - old) {
         next = found.0 + 1;
         due.push(found);
     }
@@ -357,7 +341,10 @@ mod tests {
         fn refuse(self) {}
     }
 
-    const PACE: (Duration, usize) = (Duration::ZERO, 10);
+    const PACE: Pace = Pace {
+        period: Duration::ZERO,
+        most: 10,
+    };
 
     #[test]
     fn of_very_many_callers_some_are_checked_at_a_time_and_each_in_its_turn() {
@@ -370,7 +357,7 @@ mod tests {
         let mut from = 0;
         for _ in 0..7 {
             let mut due = Vec::new();
-            from = collect(&mut state.waiters, from, PACE, Instant::now(), &mut due);
+            from = collect(&mut state.waiters, from, &PACE, Instant::now(), &mut due);
             checks.push(due.iter().map(|(_, _, look)| look.pid).collect::<Vec<_>>());
         }
         assert!(checks.iter().all(|check| check.len() == 10));
@@ -391,7 +378,7 @@ mod tests {
         (61..=100).for_each(|unique| table.interrupt(unique));
         let mut due = Vec::new();
         let mut state = table.state.lock();
-        collect(&mut state.waiters, 0, PACE, Instant::now(), &mut due);
+        collect(&mut state.waiters, 0, &PACE, Instant::now(), &mut due);
         drop(state);
         let pids: Vec<_> = due.iter().map(|(_, _, look)| look.pid).collect();
         let expected: Vec<u32> = (1..=10).chain(61..=100).collect();

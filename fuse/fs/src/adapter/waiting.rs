@@ -22,22 +22,18 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// How long a request waits before its caller is checked.
-const PATIENCE: Duration = Duration::from_millis(500);
-/// The pause between two checks.
-const PERIOD: Duration = Duration::from_millis(250);
-/// Both times, for the time [`ALERT`] after a caller was let go: it then closes its files, by
-/// further requests.
-const HASTE: Duration = Duration::from_millis(50);
-/// How long [`HASTE`] applies.
-const ALERT: Duration = Duration::from_secs(3);
-/// The most callers that one check looks at without a new signal; four times as many in haste. Each
-/// takes two files of /proc, about 30 microseconds.
-const MOST_LOOKS: usize = 256;
-/// How long a process that exits waits for its data to be written. No signal can be seen that would
-/// end this wait.
+/// The pause between two checks, and how long a request waits before its caller is checked. signal(7)
+/// promises that SIGKILL ends a process: it makes one request after the other to close its files, and
+/// waits so long for each.
+const PERIOD: Duration = Duration::from_millis(50);
+/// The most callers that one check looks at without a new signal. Each takes two files of /proc, about
+/// 30 microseconds.
+const MOST_LOOKS: usize = 64;
+/// How long a process that exits waits for its data to be written, as close(2) promises with NFS. No
+/// signal can be seen that would end this wait.
 const EXIT_PATIENCE: Duration = Duration::from_secs(30);
-/// How long after a signal a caller that is not visible waits.
+/// How long after a signal a caller waits that is not visible, so that one with a handler gets its answer
+/// (signal(7): a signal that is caught does not interrupt a file system call).
 const UNSEEN_PATIENCE: Duration = Duration::from_millis(500);
 
 impl Refuse for Reply {
@@ -112,12 +108,8 @@ impl Waiting {
     /// goes on without it.
     pub(super) async fn watch(self: Arc<Self>, before: impl Fn()) {
         let pace = Pace {
-            patience: PATIENCE,
             period: PERIOD,
-            haste: HASTE,
-            alert: ALERT,
             most: MOST_LOOKS,
-            most_in_haste: MOST_LOOKS * 4,
         };
         let let_go = |look: &Look| {
             let over = let_go(&caller(look.pid), look);
@@ -155,14 +147,14 @@ mod tests {
     #[test]
     fn who_is_let_go() {
         let long = Duration::from_secs(3600);
-        assert!(let_go(&Caller::Killed, &look(PATIENCE, None)));
+        assert!(let_go(&Caller::Killed, &look(PERIOD, None)));
         assert!(let_go(
             &Caller::Killed,
             &look(Duration::ZERO, Some(Duration::ZERO))
         ));
         assert!(!let_go(&Caller::Alive, &look(long, Some(long))));
         assert!(!let_go(&Caller::Gone, &look(long, None)));
-        assert!(!let_go(&Caller::Exiting, &look(PATIENCE, None)));
+        assert!(!let_go(&Caller::Exiting, &look(PERIOD, None)));
         assert!(let_go(&Caller::Exiting, &look(EXIT_PATIENCE, None)));
     }
 
