@@ -24,15 +24,13 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-/// How long the notification for a change of data is left to a reply that shows the change.
+/// How long the notification for a change of data is left to a reply that shows the change. A program
+/// that does not ask sees the change so much later than the attributes expire, by which nfs(5) goes.
 const PAUSE: Duration = Duration::from_millis(50);
-/// No such notification is sent while a READ has waited for the server longer than this: the
-/// notification would wait for the READ, and umount(2) for the notification.
-const SILENCE: Duration = Duration::from_millis(500);
 /// If a directory has more outdated names than this, others may be notified before all of its names.
 const LEAST_NAMES: usize = 1024;
 
@@ -166,15 +164,21 @@ pub(super) fn start<N: Nfs3>(
     let (queue, of_data) = (queues.data.clone(), fs.clone());
     let waiting = notifiers.waiting.clone();
     let data = async move {
+        let (one_at_a_time, mut waits) = (Arc::new(Semaphore::new(1)), JoinSet::new());
         loop {
             for node in queue.take(PAUSE).await {
-                if of_data.is_kernel_reading_for(node, SILENCE) {
-                    queue.put(node);
-                } else if let Some(behind) = of_data.old_pages(node) {
-                    let waiting = waiting.clone();
-                    apart(move || tell_now(&waiting, behind)).await;
-                }
+                let (fs, waiting, turn) = (of_data.clone(), waiting.clone(), one_at_a_time.clone());
+                waits.spawn(async move {
+                    // The notification would wait for a READ that the server does not answer, and
+                    // umount(2) for the notification.
+                    fs.kernel_reads_answered(node).await;
+                    let _turn = turn.acquire().await;
+                    if let Some(behind) = fs.old_pages(node) {
+                        apart(move || tell_now(&waiting, behind)).await;
+                    }
+                });
             }
+            while waits.try_join_next().is_some() {}
         }
     };
     tasks.spawn_on(data, runtime);

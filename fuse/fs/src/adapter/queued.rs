@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
-/// The pause between two checks of the queue.
+/// The pause between two checks of the queue: the kernel promises no notice of a queue that is empty.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Whether the kernel's queue has a request.

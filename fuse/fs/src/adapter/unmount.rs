@@ -19,8 +19,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::sync::Arc;
 
 /// A mount of this process.
 #[derive(Debug)]
@@ -43,9 +42,6 @@ struct Hold {
     /// The connection to the kernel has ended, so unwritten data no longer depends on the mount.
     released: bool,
 }
-
-/// How long a reference is waited for if the path has to be looked up: as a rule that takes far less.
-const LOOK: Duration = Duration::from_millis(100);
 
 const ROOT: OFlags = OFlags::PATH
     .union(OFlags::DIRECTORY)
@@ -156,8 +152,7 @@ impl OwnMount {
     /// path leads to the mount: then another mount on top keeps it busy, or it is detached.
     ///
     /// The mount may be inside one whose server is away. This is called by threads that serve
-    /// requests, so a path that is not in the kernel's cache is looked up by another thread, and waited
-    /// for only a short time.
+    /// requests, so a path that is not in the kernel's cache is looked up by another thread.
     pub fn hold(self: &Arc<Self>, on: bool) {
         {
             let mut hold = self.hold.lock();
@@ -175,17 +170,11 @@ impl OwnMount {
                 return;
             }
         }
-        let (this, (tell, told)) = (self.clone(), mpsc::channel());
-        let look = move || {
-            this.look_for_hold();
-            let _ = tell.send(());
-        };
-        let thread = std::thread::Builder::new().name("hold".into()).spawn(look);
-        if thread.is_err() {
-            return self.look_for_hold();
+        let this = self.clone();
+        let thread = std::thread::Builder::new().name("hold".into());
+        if thread.spawn(move || this.look_for_hold()).is_err() {
+            self.look_for_hold();
         }
-        // Without an answer in this time the thread goes on alone.
-        let _ = told.recv_timeout(LOOK);
     }
 
     /// Takes the reference, if it is still wanted when the mount is found.

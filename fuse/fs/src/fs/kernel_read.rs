@@ -4,17 +4,15 @@
 //! waits for it, and what waits for such a notification may wait for the READs first. A READ waits for the
 //! WRITEs that came before it and have data for its range ([`Doing::KernelWrite`]).
 
-use super::clock::nanos;
 use super::file::{Begun, FileData, FileState};
 use super::objects::Objects;
 use super::under_way::Doing;
 use nfsrdma_nfs3::Nfs3;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 fn is_read(doing: Doing) -> bool {
-    matches!(doing, Doing::KernelRead(_))
+    doing == Doing::KernelRead
 }
 
 /// A READ or WRITE of the kernel that is not answered.
@@ -36,7 +34,7 @@ impl<N: Nfs3> Objects<N> {
     /// Registers a READ of the kernel. Keep it until the reply is sent. `None` if the file is not
     /// open.
     pub fn kernel_read(&self, handle: u64, range: Range<u64>) -> Option<KernelRequest> {
-        self.kernel_request(handle, Doing::KernelRead(self.now()), range)
+        self.kernel_request(handle, Doing::KernelRead, range)
     }
 
     /// Registers a WRITE of the kernel that cannot be carried out at once. Keep it until it is.
@@ -62,19 +60,8 @@ impl<N: Nfs3> Objects<N> {
 
     /// Whether READs of a file that the kernel has sent are not answered.
     pub fn is_kernel_reading(&self, nodeid: u64) -> bool {
-        self.is_under_way(nodeid, is_read)
-    }
-
-    /// Whether a READ that the kernel has sent has waited for longer than `time`.
-    pub fn is_kernel_reading_for(&self, nodeid: u64, time: Duration) -> bool {
-        let before = self.now().saturating_sub(nanos(time));
-        let long = |doing| matches!(doing, Doing::KernelRead(since) if since < before);
-        self.is_under_way(nodeid, long)
-    }
-
-    fn is_under_way(&self, nodeid: u64, kind: impl Fn(Doing) -> bool) -> bool {
         let inode = self.table.get(nodeid);
         let data = inode.as_ref().and_then(|inode| inode.data());
-        data.is_some_and(|data| data.with(|inner| inner.under_way().any(kind)))
+        data.is_some_and(|data| data.with(|inner| inner.under_way().any(is_read)))
     }
 }

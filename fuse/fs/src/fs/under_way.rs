@@ -1,6 +1,5 @@
 //! What is under way for a file, in the order in which it began.
 
-use super::clock::Nanos;
 use smallvec::SmallVec;
 use std::ops::Range;
 
@@ -10,8 +9,8 @@ pub(super) enum Doing {
     /// A READ into the cache. `void`: the range was written or invalidated meanwhile, so the data read must
     /// not be cached.
     Read { void: bool },
-    /// A READ of the kernel, which arrived at this time and is not answered.
-    KernelRead(Nanos),
+    /// A READ of the kernel that is not answered.
+    KernelRead,
     /// A WRITE of the kernel that waits, for memory or for a flush.
     ///
     /// write(2) copies data into a page that is up to date, unlocks the page, and makes the WRITE. If a
@@ -111,7 +110,7 @@ mod tests {
         let writes = |doing| doing == Doing::KernelWrite;
         let first = all.begin(Doing::KernelWrite, 0..10);
         let second = all.begin(Doing::KernelWrite, 5..15);
-        let read = all.begin(Doing::KernelRead(0), 9..20);
+        let read = all.begin(Doing::KernelRead, 9..20);
         all.begin(Doing::KernelWrite, 0..100);
         assert!(!all.any_until(read, &(15..20), writes));
         assert!(all.any_until(read, &(9..20), writes));
