@@ -431,7 +431,7 @@ def test_reads_wait_for_memory_where_no_thread_can_be_made():
         waiting = control / str(os.minor(server.mnt.stat().st_dev)) / "waiting"
         with limited_threads(pid):
             try:
-                server.child.send_signal(signal.SIGSTOP)
+                server.pause()
                 found = []
                 threads = [threading.Thread(target=read, args=(number, found)) for number in range(readers)]
                 for thread in threads:
