@@ -62,11 +62,11 @@ impl<N: Nfs3> Adapter<N> {
             return;
         }
         let fs = self.fs.clone();
-        let under_way = self.fs.kernel_read(handle, range.clone());
+        let under_way = self.fs.kernel_read(handle, range);
         // It changes nothing, but a READ that the server has put off ends with its caller.
         self.change(request, reply, |reply| async move {
             if buffered && let Some(read) = &under_way {
-                read.after_writes(&range).await;
+                read.after_writes().await;
             }
             let found = fs.read(handle, offset, size, flags).await;
             reply_held(reply, found, reply_data);

@@ -220,7 +220,6 @@ impl<D: Deref<Target = FileData>> Drop for Begun<D> {
 }
 
 pub struct FileData {
-    pub id: u64,
     inner: Mutex<FileState>,
     /// Notified when a READ, WRITE or COMMIT of the file ended.
     pub changed: Notify,
@@ -236,17 +235,14 @@ pub struct FileData {
 
 impl fmt::Debug for FileData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FileData")
-            .field("id", &self.id)
-            .finish_non_exhaustive()
+        f.debug_struct("FileData").finish_non_exhaustive()
     }
 }
 
 impl FileData {
     /// `epoch` is that of the contents to which data belongs that is cached from now on.
-    pub fn new(id: u64, epoch: u64, shared: &Arc<Shared>) -> Arc<Self> {
+    pub fn new(epoch: u64, shared: &Arc<Shared>) -> Arc<Self> {
         Arc::new_cyclic(|this| FileData {
-            id,
             inner: Mutex::new(FileState {
                 epoch,
                 ..FileState::default()
@@ -290,14 +286,6 @@ impl FileData {
         drop(inner);
         drop(dropped);
         result
-    }
-
-    /// Begins something that ends when the result is dropped.
-    pub(super) fn begin(self: &Arc<Self>, doing: Doing, range: Range<u64>) -> Begun<Arc<Self>> {
-        Begun {
-            number: self.with(|inner| inner.under_way.begin(doing, range)),
-            data: self.clone(),
-        }
     }
 
     /// Waits until `check`, which is called again after each change, returns something.

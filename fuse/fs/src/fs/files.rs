@@ -36,15 +36,14 @@ pub struct Files<N> {
     pub(super) table: Table,
     /// The rooms above keep it; here it gives the paths for messages.
     pub(super) names: Names,
-    /// Files with data that is not safe at the server, by [`FileData::id`].
+    /// Files with data that is not safe at the server, by their nodes.
     pub(super) unsafe_files: Mutex<UnsafeFiles>,
-    /// The id in `unsafe_files` at which the next [`Files::relieve`] begins.
+    /// The node in `unsafe_files` at which the next [`Files::relieve`] begins.
     pub(super) relieved: AtomicU64,
     /// Lost data of which no program got the error; reported at the unmount.
     pub(super) lost: Mutex<LostData>,
     /// WRITEs and COMMITs that failed.
     pub(super) failures: Mutex<Throttle<Duration>>,
-    next_file: AtomicU64,
     pub(super) fsid_known: AtomicBool,
     pub(super) export: Export,
     pub(super) superuser: Superuser,
@@ -75,7 +74,6 @@ impl<N: Nfs3> Files<N> {
             relieved: AtomicU64::new(0),
             lost: Mutex::default(),
             failures: Mutex::default(),
-            next_file: AtomicU64::new(1),
             fsid_known: AtomicBool::new(false),
             export: Export::default(),
             superuser: Superuser::default(),
@@ -109,9 +107,8 @@ impl<N: Nfs3> Files<N> {
     /// The cached data of `inode`; creates it if there is none.
     pub(super) fn data<'a>(&self, inode: &'a Arc<Inode>) -> &'a Arc<FileData> {
         inode.data_or(|| {
-            let id = self.next_file.fetch_add(1, Ordering::Relaxed);
             let epoch = inode.state.lock().epoch;
-            FileData::new(id, epoch, &self.shared)
+            FileData::new(epoch, &self.shared)
         })
     }
 

@@ -238,7 +238,7 @@ impl<N: Nfs3> Files<N> {
                 Action::Done => break,
             }
         }
-        self.note_safe(data);
+        self.note_safe(inode);
     }
 
     /// The files with data that may not be on stable storage.
@@ -247,12 +247,13 @@ impl<N: Nfs3> Files<N> {
     }
 
     /// Removes a file from the unsafe ones if all of its data is on stable storage.
-    pub(super) fn note_safe(&self, data: &FileData) {
+    pub(super) fn note_safe(&self, inode: &Inode) {
+        let Some(data) = inode.data() else { return };
         if data.with(|inner| inner.is_safe()) {
             // `put` adds the file to this set after it has added the data.
             let mut files = self.unsafe_files.lock();
             if data.with(|inner| inner.is_safe()) {
-                files.remove(&data.id);
+                files.remove(&inode.nodeid);
             }
         }
     }
@@ -349,7 +350,7 @@ impl<N: Nfs3> Files<N> {
             let Some(data) = inode.data() else { continue };
             for range in data.with(|inner| inner.pages().unsaved()) {
                 let range = Unwritten::new(inode.fileid, range, reason.to_owned());
-                lost.add(data.id, u64::MAX, range);
+                lost.add(inode.nodeid, u64::MAX, range);
             }
         }
         self.with_names(lost.all())

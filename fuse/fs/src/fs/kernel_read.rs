@@ -11,40 +11,61 @@ use nfsrdma_nfs3::Nfs3;
 use std::ops::Range;
 use std::sync::Arc;
 
+fn is_write(doing: Doing) -> bool {
+    doing == Doing::KernelWrite
+}
+
 fn is_read(doing: Doing) -> bool {
     doing == Doing::KernelRead
 }
 
-/// A READ or WRITE of the kernel that is not answered.
-pub(super) type KernelRequest = Begun<Arc<FileData>>;
+/// A READ of the kernel that is not answered.
+#[derive(Debug)]
+pub struct KernelRead {
+    request: Begun<Arc<FileData>>,
+    range: Range<u64>,
+    /// There were WRITEs to wait for when it came.
+    waits: bool,
+}
 
-impl KernelRequest {
-    /// Waits until the WRITEs are carried out that came before this READ of `range`.
-    pub async fn after_writes(&self, range: &Range<u64>) {
-        let writes = |doing| doing == Doing::KernelWrite;
-        let waits = |inner: &mut FileState| {
+impl KernelRead {
+    /// Waits until the WRITEs are carried out that came before this READ and have data for its range.
+    pub async fn after_writes(&self) {
+        let Begun { data, number } = &self.request;
+        let writes = |inner: &mut FileState| {
             let under_way = inner.under_way();
-            !under_way.any_until(self.number, range, writes)
+            under_way.any_until(*number, &self.range, is_write)
         };
-        self.data.until(|inner| waits(inner).then_some(())).await;
+        if self.waits {
+            data.until(|inner| (!writes(inner)).then_some(())).await;
+        }
     }
 }
 
 impl<N: Nfs3> Objects<N> {
     /// Registers a READ of the kernel. Keep it until the reply is sent. `None` if the file is not
     /// open.
-    pub fn kernel_read(&self, handle: u64, range: Range<u64>) -> Option<KernelRequest> {
-        self.kernel_request(handle, Doing::KernelRead, range)
+    pub fn kernel_read(&self, handle: u64, range: Range<u64>) -> Option<KernelRead> {
+        let file = self.files.read().get(handle as usize).cloned()?;
+        let data = self.data(&file.inode).clone();
+        let (number, waits) = data.with(|inner| {
+            let under_way = inner.under_way();
+            let waits = under_way.any_in(&range, is_write);
+            (under_way.begin(Doing::KernelRead, range.clone()), waits)
+        });
+        Some(KernelRead {
+            request: Begun { data, number },
+            range,
+            waits,
+        })
     }
 
     /// Registers a WRITE of the kernel that cannot be carried out at once. Keep it until it is.
-    pub fn kernel_write(&self, handle: u64, range: Range<u64>) -> Option<KernelRequest> {
-        self.kernel_request(handle, Doing::KernelWrite, range)
-    }
-
-    fn kernel_request(&self, handle: u64, of: Doing, range: Range<u64>) -> Option<KernelRequest> {
+    pub fn kernel_write(&self, handle: u64, range: Range<u64>) -> Option<Begun<Arc<FileData>>> {
         let file = self.files.read().get(handle as usize).cloned()?;
-        Some(self.data(&file.inode).begin(of, range))
+        let data = self.data(&file.inode).clone();
+        let number = data.with(|inner| inner.under_way().begin(Doing::KernelWrite, range));
+        Some(Begun { data, number })
     }
 
     /// Waits until the READs of a file that the kernel has sent so far are answered.

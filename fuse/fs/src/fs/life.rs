@@ -35,7 +35,7 @@ impl<N: Nfs3> Fs<N> {
             };
             // WRITEs that the server answered with FILE_SYNC, and COMMITs for lack of memory, leave
             // nothing to do that would remove the file. It must not keep the mount busy.
-            self.note_safe(data);
+            self.note_safe(inode);
             data.with(|inner| inner.write_back().is_due(before))
         });
         // Few files at a time: other calls must not wait for those of thousands of files.

@@ -30,8 +30,9 @@ impl<N: Nfs3> Objects<N> {
         });
         // `flush` handles errors, since it knows whether a program gets them; and files that still
         // count as unsafe, because they must not keep the mount busy after close(2).
-        let quick =
-            clean && file.error(By::Close).is_none() && !self.unsafe_files.lock().contains(data.id);
+        let quick = clean
+            && file.error(By::Close).is_none()
+            && !self.unsafe_files.lock().contains(file.inode.nodeid);
         quick.then_some(Ok(()))
     }
 
@@ -58,8 +59,7 @@ impl<N: Nfs3> Objects<N> {
         file.flushed.store(true, Ordering::Relaxed);
         if file.can_write() {
             self.write_back(&file.inode, true).await;
-            let data = file.inode.data();
-            if data.is_some_and(|data| self.unsafe_files.lock().contains(data.id)) {
+            if self.unsafe_files.lock().contains(file.inode.nodeid) {
                 self.hold_unsafe();
             }
         }

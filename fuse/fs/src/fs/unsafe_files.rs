@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// with false when all data is safe.
 pub type Hold = Box<dyn Fn(bool) + Send + Sync>;
 
-/// Files by [`FileData::id`](super::file::FileData::id).
+/// Files by their nodes.
 #[derive(Default)]
 pub(super) struct UnsafeFiles {
     files: BTreeMap<u64, Arc<Inode>>,
@@ -49,8 +49,10 @@ impl UnsafeFiles {
     }
 
     /// `outlives`: the data may outlive the descriptor through which it was written.
-    pub(super) fn insert(&mut self, id: u64, inode: &Arc<Inode>, outlives: bool) {
-        self.files.entry(id).or_insert_with(|| inode.clone());
+    pub(super) fn insert(&mut self, inode: &Arc<Inode>, outlives: bool) {
+        self.files
+            .entry(inode.nodeid)
+            .or_insert_with(|| inode.clone());
         if outlives {
             self.keep();
         }
@@ -64,8 +66,8 @@ impl UnsafeFiles {
         }
     }
 
-    pub(super) fn remove(&mut self, id: &u64) {
-        if self.files.remove(id).is_some() && self.files.is_empty() && self.held {
+    pub(super) fn remove(&mut self, node: &u64) {
+        if self.files.remove(node).is_some() && self.files.is_empty() && self.held {
             self.held = false;
             self.tell();
         }
@@ -77,11 +79,11 @@ impl UnsafeFiles {
         }
     }
 
-    pub(super) fn contains(&self, id: u64) -> bool {
-        self.files.contains_key(&id)
+    pub(super) fn contains(&self, node: u64) -> bool {
+        self.files.contains_key(&node)
     }
 
-    /// All files by id, beginning with the first id that is not below `from`, and wrapping around.
+    /// All files by node, beginning with the first node that is not below `from`, and wrapping around.
     pub(super) fn in_turn(&self, from: u64) -> impl Iterator<Item = (&u64, &Arc<Inode>)> {
         self.files.range(from..).chain(self.files.range(..from))
     }
@@ -106,12 +108,12 @@ mod tests {
         let told = Arc::new(Mutex::new(Vec::new()));
         let mut files = UnsafeFiles::default();
         files.keep();
-        files.insert(1, &inode(1), true);
+        files.insert(&inode(1), true);
         let log = told.clone();
         files.set_hold(Box::new(move |on| log.lock().push(on)));
         assert_eq!(*told.lock(), [true], "one was wanted already");
-        files.insert(1, &inode(1), true);
-        files.insert(2, &inode(2), false);
+        files.insert(&inode(1), true);
+        files.insert(&inode(2), false);
         files.remove(&1);
         files.remove(&1);
         assert_eq!(*told.lock(), [true], "it lasts until all are safe");
@@ -119,7 +121,7 @@ mod tests {
         files.remove(&2);
         files.remove(&2);
         assert_eq!(*told.lock(), [true, false]);
-        files.insert(3, &inode(3), false);
+        files.insert(&inode(3), false);
         assert_eq!(
             *told.lock(),
             [true, false],

@@ -4,9 +4,6 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Range;
 
-/// The most entries of one file; the last one has all further ranges.
-const MOST_LISTED: usize = 16;
-
 /// Data of one file that could not be written: one range, or several that are put together.
 #[derive(Debug, Clone)]
 pub struct Unwritten {
@@ -19,7 +16,7 @@ pub struct Unwritten {
     /// How many separate ranges are lost within `range`; `bytes`: their total length.
     pub ranges: u64,
     pub bytes: u64,
-    /// The error.
+    /// The first error.
     pub reason: String,
 }
 
@@ -35,58 +32,49 @@ impl Unwritten {
         }
     }
 
-    /// Adds `other`, of the same file, to this entry.
+    /// Adds `other`, of the same file. Adjacent ranges are one.
     fn add(&mut self, other: &Unwritten) {
+        let touch = self.range.start <= other.range.end && other.range.start <= self.range.end;
         self.range.start = self.range.start.min(other.range.start);
         self.range.end = self.range.end.max(other.range.end);
-        self.ranges += other.ranges;
-        self.bytes += other.bytes;
-    }
-
-    /// Whether this and `next` make one range.
-    fn touches(&self, next: &Unwritten) -> bool {
-        let touch = self.range.start <= next.range.end && next.range.start <= self.range.end;
-        touch && self.ranges == 1 && self.reason == next.reason
-    }
-
-    fn join(&mut self, next: &Unwritten) {
-        self.add(next);
-        self.ranges = 1;
-        self.bytes = self.range.end - self.range.start;
+        if touch && self.ranges == 1 {
+            self.bytes = self.range.end - self.range.start;
+        } else {
+            self.ranges += other.ranges;
+            self.bytes += other.bytes;
+        }
     }
 }
 
-/// Lost data of which no program got the error, by [`FileData::id`](super::file::FileData::id), with the
-/// number of the file's last error ([`super::err_seq`]).
+/// Lost data of which no program got the error, by the nodes of files, with the number of the file's last
+/// error ([`super::err_seq`]).
 #[derive(Debug, Default)]
-pub(super) struct LostData(BTreeMap<u64, (u64, Vec<Unwritten>)>);
+pub(super) struct LostData(BTreeMap<u64, (u64, Unwritten)>);
 
 impl LostData {
-    pub(super) fn add(&mut self, id: u64, number: u64, lost: Unwritten) {
-        let (last, entries) = self.0.entry(id).or_default();
-        *last = number;
-        let full = entries.len() == MOST_LISTED;
-        match entries.last_mut() {
-            Some(entry) if entry.touches(&lost) => entry.join(&lost),
-            Some(entry) if full => entry.add(&lost),
-            _ => entries.push(lost),
+    pub(super) fn add(&mut self, node: u64, number: u64, lost: Unwritten) {
+        match self.0.entry(node) {
+            Entry::Vacant(entry) => {
+                entry.insert((number, lost));
+            }
+            Entry::Occupied(mut entry) => {
+                let (last, all) = entry.get_mut();
+                *last = number;
+                all.add(&lost);
+            }
         }
     }
 
     /// A program got the error with this number, and with it those before.
-    pub(super) fn forget(&mut self, id: u64, number: u64) {
-        if let Entry::Occupied(entry) = self.0.entry(id)
-            && entry.get().0 <= number
-        {
-            entry.remove();
+    pub(super) fn forget(&mut self, node: u64, number: u64) {
+        if self.0.get(&node).is_some_and(|(last, _)| *last <= number) {
+            self.0.remove(&node);
         }
     }
 
-    /// By file and offset.
+    /// One entry for each file.
     pub(super) fn all(&self) -> Vec<Unwritten> {
-        let mut all: Vec<_> = self.0.values().flat_map(|of| &of.1).cloned().collect();
-        all.sort_by_key(|of| (of.fileid, of.range.start));
-        all
+        self.0.values().map(|(_, lost)| lost.clone()).collect()
     }
 }
 
@@ -99,16 +87,21 @@ mod tests {
     }
 
     #[test]
-    fn very_many_ranges_of_a_file_are_few_entries() {
+    fn the_ranges_of_a_file_are_one_entry() {
         let mut all = LostData::default();
-        for n in 0..100_000 {
-            all.add(1, n, lost(1, n * 16));
+        for n in 0..2 {
+            all.add(1, n, lost(7, n * 8));
         }
-        let all = all.all();
-        assert_eq!((all.len(), all[0].range.clone()), (MOST_LISTED, 0..8));
-        let ranges = 100_001 - MOST_LISTED as u64;
-        let last = all.last().unwrap();
-        assert_eq!((last.ranges, last.bytes), (ranges, 8 * ranges));
+        let of = |all: &LostData| {
+            let all = all.all();
+            assert_eq!(all.len(), 1);
+            (all[0].range.clone(), all[0].ranges, all[0].bytes)
+        };
+        assert_eq!(of(&all), (0..16, 1, 16));
+        for n in 2..100_000 {
+            all.add(1, n, lost(7, n * 16));
+        }
+        assert_eq!(of(&all), (0..1_599_992, 99_999, 16 + 8 * 99_998));
     }
 
     #[test]

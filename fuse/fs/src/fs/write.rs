@@ -335,7 +335,7 @@ impl<N: Nfs3> Objects<N> {
         if matches!(put.accepted, Accepted::All | Accepted::Short(_)) {
             // Inserted after the data. If all of it is safe by now, `tick` removes the file.
             let mut files = self.unsafe_files.lock();
-            files.insert(data.id, inode, file.flushed.load(Ordering::Relaxed));
+            files.insert(inode, file.flushed.load(Ordering::Relaxed));
         }
         match put.accepted {
             Accepted::All => {

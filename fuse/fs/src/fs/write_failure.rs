@@ -28,7 +28,7 @@ impl<N: Nfs3> Files<N> {
         };
         if gets() && file.told.tells(by, number) {
             data.errors.saw(number);
-            self.lost.lock().forget(data.id, number);
+            self.lost.lock().forget(file.inode.nodeid, number);
         }
         Err(error)
     }
@@ -64,7 +64,7 @@ impl<N: Nfs3> Files<N> {
         let number = data.errors.record(error);
         for range in ranges {
             let range = Unwritten::new(fileid, range.clone(), reason.clone());
-            lost.add(data.id, number, range);
+            lost.add(inode.nodeid, number, range);
         }
     }
 
