@@ -8,7 +8,6 @@
 
 pub mod budget;
 pub mod engine;
-pub mod line;
 pub mod pool;
 pub mod two_clients;
 pub mod waiting;

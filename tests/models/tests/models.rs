@@ -1,6 +1,6 @@
 //! The models, each in many orders of its threads.
 
-use nfsrdma_models::{budget, engine, explore, line, pool, two_clients, waiting, write_back};
+use nfsrdma_models::{budget, engine, explore, pool, two_clients, waiting, write_back};
 
 #[test]
 fn pool_blocks_have_one_owner() {
@@ -10,11 +10,6 @@ fn pool_blocks_have_one_owner() {
 #[test]
 fn every_clean_block_of_the_page_cache_can_be_dropped() {
     explore(2000, budget::every_clean_block_can_be_dropped);
-}
-
-#[test]
-fn each_writer_gets_room() {
-    explore(2000, line::each_writer_gets_room);
 }
 
 #[test]
