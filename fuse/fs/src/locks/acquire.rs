@@ -18,13 +18,13 @@ use std::sync::atomic::Ordering;
 use tokio::sync::{Notify, OwnedMutexGuard};
 use tokio::task::JoinHandle;
 
-/// A lock that was taken, with what [`Locks::undo`] needs to release it.
+/// A lock that was taken, with what [`Locks::undo`] needs to restore the state before it.
 #[derive(Debug)]
 pub struct Granted {
     pub(super) holding: Arc<Holding>,
     pub(super) range: ByteRange,
-    /// What of the range was not locked before.
-    pub(super) new: Vec<ByteRange>,
+    /// How the range was locked before.
+    pub(super) before: Vec<(ByteRange, Option<Mode>)>,
     /// The value of [`changes`](super::manager::HoldingState) after this lock was taken.
     pub(super) changes: u64,
 }
@@ -198,8 +198,7 @@ impl Locks {
     fn granted(&self, request: &Request, holding: &Arc<Holding>, attempt: &mut Attempt) {
         let mut state = self.state.lock();
         let (file, owner) = (request.file.id, request.owner);
-        let pieces = state.table.pieces(file, owner, request.range);
-        let new = pieces.into_iter().filter(|(_, mode)| mode.is_none());
+        let before = state.table.pieces(file, owner, request.range);
         state.apply(holding, request.range, Some(request.mode));
         // The waiter is removed after that, so that those behind it are not told for nothing.
         state.end_wait(&mut attempt.waiter);
@@ -215,7 +214,7 @@ impl Locks {
         attempt.granted = Some(Granted {
             holding: holding.clone(),
             range: request.range,
-            new: new.map(|(range, _)| range).collect(),
+            before,
             changes: of.changes,
         });
     }

@@ -6,7 +6,7 @@
 //! under way that restores the lock that was just unlocked; so whatever the table does not have is
 //! unlocked once more when the period is over.
 
-use super::acquire::Granted;
+use super::acquire::{Granted, lock_call};
 use super::error::LockError;
 use super::lock_table::{FileId, Owner};
 use super::manager::{Holding, Locks};
@@ -97,10 +97,9 @@ impl Locks {
         Some(status)
     }
 
-    /// Releases a lock that was granted to a caller who was killed before it was answered: other
-    /// processes may have the same open file, through which the lock would be held for long. What was
-    /// locked before, in whichever mode, stays locked. Does nothing if the owner has locked or unlocked
-    /// something since.
+    /// Restores what an owner held before a lock was granted whose caller was killed before it was
+    /// answered: other processes may have the same open file, through which the lock would be held
+    /// for long. Does nothing if the owner has locked or unlocked something since.
     pub async fn undo(self: &Arc<Self>, granted: Granted) {
         let holding = &granted.holding;
         let (file, owner) = (holding.file.id, holding.owner);
@@ -113,8 +112,17 @@ impl Locks {
             let of = holding.state.lock();
             !of.lost && of.changes == granted.changes
         };
-        for &range in granted.new.iter().filter(|_| unchanged) {
-            self.unlock_once(holding, range).await;
+        for &(range, mode) in granted.before.iter().filter(|_| unchanged) {
+            let Some(mode) = mode else {
+                self.unlock_once(holding, range).await;
+                continue;
+            };
+            // Otherwise the granted lock stays: others may share the range that was locked
+            // exclusively before.
+            let restored = self.insist(holding, range, lock_call(mode, false)).await;
+            if restored == Some(Status::Granted) {
+                self.state.lock().apply(holding, range, Some(mode));
+            }
         }
     }
 
