@@ -1,7 +1,5 @@
 //! The tests of the provider contract, with all options of the provider.
 
-#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
-
 use nfsrdma_iwarp::{Fpdu, IwarpOptions, IwarpProvider};
 use std::net::SocketAddr;
 

@@ -1,7 +1,5 @@
 //! Peers that know MPA revision 1 only, byte by byte.
 
-#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
-
 use nfsrdma_iwarp::{IwarpOptions, IwarpProvider};
 use nfsrdma_rdma::*;
 use std::io::{Read, Write};

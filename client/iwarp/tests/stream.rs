@@ -1,7 +1,5 @@
 //! Both ends of a connection of the provider, over loopback TCP.
 
-#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
-
 use nfsrdma_iwarp::{Fpdu, IwarpOptions, IwarpProvider};
 use nfsrdma_rdma::*;
 use smallvec::smallvec;

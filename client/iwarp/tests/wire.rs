@@ -1,7 +1,5 @@
 //! The driver against a peer that sends plain bytes: what is sent, and how connections end.
 
-#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
-
 use nfsrdma_iwarp::proto::nudge::PATIENCE;
 use nfsrdma_iwarp::wire::mpa::Crc;
 use nfsrdma_iwarp::wire::rdmap::{Terminate, TerminateCode};

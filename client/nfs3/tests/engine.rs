@@ -1,10 +1,7 @@
 //! The requester end to end, over the loopback provider, against servers good and bad.
-#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
-mod common;
-
-use common::data::*;
-use common::*;
+use crate::common::data::*;
+use crate::common::*;
 use nfsrdma_nfs3::{Acls, Nfs3, NfsError, SetLists, Transport};
 use nfsrdma_nfs3::{ClientOptions, Recovery, TransportOptions, WriteChunk};
 use nfsrdma_rdma::Pool;

@@ -1,9 +1,6 @@
 //! An event loop that polls the connections in place of their own threads.
-#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
-mod common;
-
-use common::{Act, Manners, Seen, Server, options};
+use crate::common::{Act, Manners, Seen, Server, options};
 use nfsrdma_nfs3::{
     ClientOptions, Cred, Credential, Driver, Mounted, Nfs3, Transport, TransportOptions,
 };

@@ -1,10 +1,7 @@
 //! Servers that send false replies: a call fails or is sent again, and memory stays protected.
-#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
-mod common;
-
-use common::data::*;
-use common::*;
+use crate::common::data::*;
+use crate::common::*;
 use nfsrdma_nfs3::{ClientOptions, TransportOptions};
 use nfsrdma_nfs3::{Nfs3, NfsError};
 use nfsrdma_rdma_testing::loopback::Options;

@@ -1,10 +1,7 @@
 //! A server with smaller or larger limits after a restart.
-#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
-mod common;
-
-use common::data::*;
-use common::*;
+use crate::common::data::*;
+use crate::common::*;
 use nfsrdma_nfs3::{Nfs3, NfsError, Transport};
 use nfsrdma_rdma_testing::loopback;
 use nfsrdma_xdr::codec::Encode;

@@ -1,10 +1,7 @@
 //! Calls that find no memory for a while: they wait, and no caller gets an error.
-#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
-mod common;
-
-use common::data::*;
-use common::*;
+use crate::common::data::*;
+use crate::common::*;
 use nfsrdma_nfs3::{ClientOptions, Recovery, TransportOptions};
 use nfsrdma_nfs3::{Nfs3, NfsError, Transport};
 use nfsrdma_rdma_testing::drain;

@@ -1,6 +1,5 @@
 //! Every procedure against `nfsrdma-responder` over soft-iWARP: an independent server with
 //! real files.
-#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 use nfsrdma_iwarp::{IwarpOptions, IwarpProvider};
 use nfsrdma_nfs3::{

@@ -1,11 +1,8 @@
 //! Calls that are not idempotent, sent twice because the connection ended before the reply, to a
 //! server without a duplicate request cache.
-#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
-mod common;
-
-use common::data::leaves_nothing;
-use common::*;
+use crate::common::data::leaves_nothing;
+use crate::common::*;
 use nfsrdma_nfs3::{CreateMode, Nfs3, NfsError, Special};
 use nfsrdma_rdma_testing::fault::{Plan, When};
 use nfsrdma_xdr::nfs3::*;

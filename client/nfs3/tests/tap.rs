@@ -1,10 +1,7 @@
 //! What listeners get of calls, messages and connections.
-#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
-mod common;
-
-use common::data::cred;
-use common::*;
+use crate::common::data::cred;
+use crate::common::*;
 use nfsrdma_nfs3::Mounted;
 use nfsrdma_nfs3::{Nfs3, NfsError};
 use nfsrdma_rdma::contract::Segs;

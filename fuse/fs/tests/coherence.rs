@@ -2,11 +2,7 @@
 //! cached, replies overtake each other, the server restarts or its clock steps, and this machine
 //! runs short of memory. docs/COHERENCE.md says what is promised.
 
-#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
-
-mod common;
-
-use common::{Mounted, mount_of};
+use crate::common::{Mounted, mount_of};
 use nfsrdma_fs::fs::{Found, FsConfig, ROOT};
 use nfsrdma_memory_server::{Fate, MemoryServer, Op, PreOp};
 use nfsrdma_nfs3::{Credential, Transport};

@@ -1,11 +1,7 @@
 //! A READ of the end of a file that another client has cut, beside what makes the kernel ignore the end
 //! in its reply: with a real mount over /dev/fuse.
 
-#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
-
-mod common;
-
-use common::{Mounted, mount_of, mount_with};
+use crate::common::{Mounted, mount_of, mount_with};
 use nfsrdma_fs::adapter::FuseOptions;
 use nfsrdma_fs::fs::{Found, FsConfig, ROOT};
 use nfsrdma_memory_server::{Fate, MemoryServer, Op};

@@ -1,8 +1,6 @@
 //! Random operations on a server whose results have the right form and false contents: sizes, times,
 //! types, handles, counts, cookies, verifiers and limits. No operation may panic or call without end.
 
-#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
-
 use nfsrdma_fs::fs::{self, Clock, Fs, FsConfig, ROOT};
 use nfsrdma_memory_server::MemoryServer;
 use nfsrdma_nfs3::{

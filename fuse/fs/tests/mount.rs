@@ -1,183 +1,14 @@
 //! The file system through the kernel: a real mount over /dev/fuse, on a server in memory.
 
-#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
-
-mod common;
-
-use common::{Mounted, mount, mount_of};
+use crate::common::{Mounted, mount, mount_of};
 use nfsrdma_fs::fs::{FsConfig, LookupCache};
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::Duration;
 
 fn empty(name: &str, config: FsConfig) -> Option<Mounted> {
     mount(name, config, |_| ())
-}
-
-fn pattern(len: usize, seed: u64) -> Vec<u8> {
-    let mut bytes = vec![0; len];
-    fastrand::Rng::with_seed(seed).fill(&mut bytes);
-    bytes
-}
-
-#[test]
-fn files_and_directories_through_the_kernel() {
-    let Some(m) = empty("basic", FsConfig::default()) else {
-        return;
-    };
-    let d = &m.dir;
-    let text = pattern(3_000_001, 7);
-    fs::write(d.join("a"), &text).unwrap();
-    assert_eq!(m.server.contents("a").unwrap(), text);
-    assert_eq!(fs::read(d.join("a")).unwrap(), text);
-    assert_eq!(fs::metadata(d.join("a")).unwrap().len(), 3_000_001);
-
-    fs::create_dir_all(d.join("x/y/z")).unwrap();
-    fs::rename(d.join("a"), d.join("x/y/b")).unwrap();
-    fs::hard_link(d.join("x/y/b"), d.join("c")).unwrap();
-    assert_eq!(fs::metadata(d.join("c")).unwrap().nlink(), 2);
-    std::os::unix::fs::symlink("x/y/b", d.join("s")).unwrap();
-    assert_eq!(fs::read_link(d.join("s")).unwrap(), Path::new("x/y/b"));
-    assert_eq!(fs::read(d.join("s")).unwrap(), text);
-    fs::set_permissions(d.join("c"), fs::Permissions::from_mode(0o640)).unwrap();
-    assert_eq!(
-        fs::metadata(d.join("x/y/b")).unwrap().mode() & 0o7777,
-        0o640
-    );
-
-    let mut names: Vec<_> = fs::read_dir(d)
-        .unwrap()
-        .map(|e| e.unwrap().file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    assert_eq!(names, ["c", "s", "x"]);
-    assert!(fs::metadata(d.join("nothing")).is_err());
-    assert!(fs::remove_dir(d.join("x")).is_err());
-    fs::remove_file(d.join("c")).unwrap();
-    fs::remove_dir_all(d.join("x")).unwrap();
-    assert!(!d.join("x").exists());
-    m.finish();
-}
-
-#[test]
-fn offsets_truncation_appending_and_holes() {
-    let Some(m) = empty("offsets", FsConfig::default()) else {
-        return;
-    };
-    let d = &m.dir;
-    let big = 5 << 30;
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(d.join("big"))
-        .unwrap();
-    file.write_all_at(b"far away", big).unwrap();
-    let mut buf = [0; 8];
-    file.read_exact_at(&mut buf, big).unwrap();
-    assert_eq!(&buf, b"far away");
-    file.read_exact_at(&mut buf, 1 << 30).unwrap();
-    assert_eq!(buf, [0; 8]);
-    assert_eq!(file.metadata().unwrap().len(), big + 8);
-    file.set_len(10).unwrap();
-    assert_eq!(file.metadata().unwrap().len(), 10);
-    file.set_len(20).unwrap();
-    drop(file);
-    assert_eq!(m.server.contents("big").unwrap(), [0; 20]);
-
-    let mut file = OpenOptions::new().append(true).open(d.join("big")).unwrap();
-    file.write_all(b"one").unwrap();
-    file.write_all(b"two").unwrap();
-    file.sync_all().unwrap();
-    assert_eq!(&m.server.contents("big").unwrap()[20..], b"onetwo");
-    drop(file);
-    File::create(d.join("big")).unwrap();
-    assert_eq!(m.server.contents("big").unwrap(), b"");
-    m.finish();
-}
-
-#[test]
-fn an_unlinked_open_file_stays_readable() {
-    let Some(m) = empty("silly", FsConfig::default()) else {
-        return;
-    };
-    let d = &m.dir;
-    fs::write(d.join("f"), b"still here").unwrap();
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(d.join("f"))
-        .unwrap();
-    fs::remove_file(d.join("f")).unwrap();
-    assert!(!d.join("f").exists());
-    fs::write(d.join("f"), b"another").unwrap();
-    file.seek(SeekFrom::End(0)).unwrap();
-    file.write_all(b", and longer").unwrap();
-    file.rewind().unwrap();
-    let mut text = String::new();
-    file.read_to_string(&mut text).unwrap();
-    assert_eq!(text, "still here, and longer");
-    assert_eq!(m.server.names("").len(), 2);
-    drop(file);
-    // RELEASE is sent in the background; unmounting waits for it.
-    let server = m.server.clone();
-    m.finish();
-    assert_eq!(server.names(""), ["f"]);
-}
-
-#[test]
-fn direct_io_and_the_cache_agree() {
-    let Some(m) = empty("direct", FsConfig::default()) else {
-        return;
-    };
-    let path = m.dir.join("f");
-    let text = pattern(1 << 20, 3);
-    fs::write(&path, &text).unwrap();
-    let direct = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .custom_flags(libc::O_DIRECT)
-        .open(&path)
-        .unwrap();
-    // O_DIRECT needs aligned memory.
-    let mut raw = vec![0u8; (256 << 10) + 4096];
-    let at = raw.as_ptr().align_offset(4096);
-    let buf = &mut raw[at..at + (256 << 10)];
-    direct.read_exact_at(buf, 4096).unwrap();
-    assert_eq!(buf, &text[4096..][..256 << 10]);
-    buf.fill(0x5a);
-    direct.write_all_at(buf, 512 << 10).unwrap();
-    let mut expected = text.clone();
-    expected[512 << 10..768 << 10].fill(0x5a);
-    assert_eq!(m.server.contents("f").unwrap(), expected);
-    assert_eq!(fs::read(&path).unwrap(), expected);
-    drop(direct);
-    m.finish();
-}
-
-#[test]
-fn many_entries_list_completely_and_once() {
-    let Some(m) = empty("list", FsConfig::default()) else {
-        return;
-    };
-    for i in 0..5000 {
-        m.server.plant(&format!("file-{i:05}"), b"");
-    }
-    let mut names: Vec<_> = fs::read_dir(&m.dir)
-        .unwrap()
-        .map(|e| {
-            let e = e.unwrap();
-            assert!(e.file_type().unwrap().is_file());
-            e.file_name().into_string().unwrap()
-        })
-        .collect();
-    names.sort();
-    let expected: Vec<_> = (0..5000).map(|i| format!("file-{i:05}")).collect();
-    assert_eq!(names, expected);
-    m.finish();
 }
 
 /// As a hard link at the end of a directory whose cookies are fileids.
@@ -206,41 +37,11 @@ fn a_listing_ends_though_its_last_cookie_was_there_before() {
     }
 }
 
-#[test]
-fn programs_run_at_the_same_time() {
-    let Some(m) = empty(
-        "threads",
-        FsConfig {
-            cache_bytes: 8 << 20,
-            ..FsConfig::default()
-        },
-    ) else {
-        return;
-    };
-    std::thread::scope(|scope| {
-        for t in 0..8u64 {
-            let dir = m.dir.join(format!("t{t}"));
-            scope.spawn(move || {
-                fs::create_dir(&dir).unwrap();
-                for i in 0..30u64 {
-                    let text = pattern((i as usize * 37_777) % 700_000, t * 100 + i);
-                    let path = dir.join(format!("{i}"));
-                    fs::write(&path, &text).unwrap();
-                    assert!(fs::read(&path).unwrap() == text, "thread {t}, file {i}");
-                }
-                fs::remove_dir_all(&dir).unwrap();
-            });
-        }
-    });
-    assert!(m.server.names("").is_empty());
-    m.finish();
-}
-
-/// A shared mapping of a file, unmapped when it is dropped.
+/// A mapping of a file, unmapped when it is dropped.
 struct Mapping(*mut u8, usize);
 
 impl Mapping {
-    fn of(file: &File, len: usize) -> Self {
+    fn of(file: &File, len: usize, flags: i32) -> Self {
         use std::os::fd::AsRawFd;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a fresh mapping of a file that is at least this long.
@@ -249,7 +50,7 @@ impl Mapping {
                 std::ptr::null_mut(),
                 len,
                 protection,
-                libc::MAP_SHARED,
+                flags,
                 file.as_raw_fd(),
                 0,
             )
@@ -283,7 +84,7 @@ fn shared_mappings_are_written_back_also_after_the_descriptor_is_closed() {
         .write(true)
         .open(&path)
         .unwrap();
-    let mut map = Mapping::of(&file, 100_000);
+    let mut map = Mapping::of(&file, 100_000, libc::MAP_SHARED);
     assert!(map.bytes().iter().all(|&b| b == 1));
     map.bytes()[50_000..50_005].copy_from_slice(b"first");
     file.sync_all().unwrap();
@@ -296,23 +97,6 @@ fn shared_mappings_are_written_back_also_after_the_descriptor_is_closed() {
     m.finish();
     server.restart();
     assert_eq!(&server.contents("f").unwrap()[99_000..99_006], b"second");
-}
-
-#[test]
-fn an_opened_file_has_the_size_another_mount_left_it_with() {
-    let Some(a) = empty("sizes-a", FsConfig::default()) else {
-        return;
-    };
-    let b = mount_of(&a.server, "sizes-b", FsConfig::default());
-    for size in [0, 30_000, 10, 500_000, 499_999, 1] {
-        let text = pattern(size, 3);
-        fs::write(a.dir.join("f"), &text).unwrap();
-        assert!(fs::read(b.dir.join("f")).unwrap() == text, "{size} bytes");
-        // The kernel has the size while the attributes are valid.
-        assert_eq!(fs::metadata(b.dir.join("f")).unwrap().len(), size as u64);
-    }
-    a.finish();
-    b.finish();
 }
 
 /// Node ids are this file system's own; stat(2) and readdir(3) show the server's fileids.
@@ -446,4 +230,94 @@ fn stat_by_name_knows_of_a_write() {
     );
     drop(file);
     m.finish();
+}
+
+/// An open that finds the file changed has the kernel drop its pages, also those in mappings; but a private page that
+/// was stored to stays as it was made.
+#[test]
+fn mappings_follow_what_another_wrote_on_open() {
+    let Some(a) = empty("maps-a", FsConfig::default()) else {
+        return;
+    };
+    let b = mount_of(&a.server, "maps-b", FsConfig::default());
+    let open = |m: &Mounted| {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(m.dir.join("f"))
+            .unwrap()
+    };
+    fs::write(a.dir.join("f"), [b'a'; 8192]).unwrap();
+    let file = open(&b);
+    let mut shared = Mapping::of(&file, 8192, libc::MAP_SHARED);
+    let mut private = Mapping::of(&file, 8192, libc::MAP_PRIVATE);
+    assert_eq!((shared.bytes()[5000], private.bytes()[5000]), (b'a', b'a'));
+    private.bytes()[0] = b'P';
+    open(&a).write_all_at(&[b'2'; 8192], 0).unwrap();
+    drop(open(&b));
+    assert_eq!((shared.bytes()[5000], private.bytes()[5000]), (b'2', b'2'));
+    assert_eq!((shared.bytes()[0], private.bytes()[0]), (b'2', b'P'));
+    drop((shared, private, file));
+    assert_eq!(a.server.contents("f").unwrap()[0], b'2');
+    a.finish();
+    b.finish();
+}
+
+/// Names are valid longer than attributes. But if a name leads to a file that is gone, it is looked
+/// up again before the program gets an error.
+#[test]
+fn names_of_what_is_gone_are_looked_up_again() {
+    let config = FsConfig {
+        acregmin: Duration::ZERO,
+        acregmax: Duration::ZERO,
+        acdirmin: Duration::from_secs(3600),
+        acdirmax: Duration::from_secs(3600),
+        ..FsConfig::default()
+    };
+    let Some(a) = mount("gone-a", config.clone(), |_| ()) else {
+        return;
+    };
+    let b = mount_of(&a.server, "gone-b", config);
+    {
+        let missing = |result: io::Result<()>| {
+            assert_eq!(result.unwrap_err().kind(), io::ErrorKind::NotFound);
+        };
+        // In a directory of its own, whose names the kernel has not looked up before.
+        fs::create_dir(a.dir.join("d")).unwrap();
+        let known = |name: &str| {
+            let path = a.dir.join("d").join(name);
+            fs::write(&path, name).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().len(), name.len() as u64);
+            path
+        };
+        let remove = |name: &str| fs::remove_file(b.dir.join("d").join(name)).unwrap();
+        let path = known("stat");
+        remove("stat");
+        missing(fs::metadata(path).map(drop));
+        let path = known("open");
+        remove("open");
+        missing(File::open(path).map(drop));
+        let path = known("link");
+        remove("link");
+        missing(fs::hard_link(path, a.dir.join("d/other")));
+        let path = known("truncate");
+        remove("truncate");
+        missing(
+            OpenOptions::new()
+                .write(true)
+                .truncate(true)
+                .open(path)
+                .map(drop),
+        );
+        let path = known("unlink");
+        remove("unlink");
+        missing(fs::remove_file(path));
+        // The file is replaced instead of removed.
+        let path = known("replaced");
+        fs::write(b.dir.join("d/new"), "another file").unwrap();
+        fs::rename(b.dir.join("d/new"), b.dir.join("d/replaced")).unwrap();
+        assert_eq!(fs::read_to_string(path).unwrap(), "another file");
+    }
+    a.finish();
+    b.finish();
 }

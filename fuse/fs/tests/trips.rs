@@ -1,10 +1,6 @@
 //! How many calls each operation costs, through the kernel: no more than NFSv3 needs.
 
-#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
-
-mod common;
-
-use common::{Mounted, mount};
+use crate::common::{Mounted, mount};
 use nfsrdma_fs::fs::{FsConfig, Permissions};
 use nfsrdma_memory_server::Op;
 use std::fs::{self, File};

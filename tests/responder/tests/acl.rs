@@ -1,14 +1,8 @@
 //! NFS_ACL over TCP and RDMA. The file system of the exported files has and checks the ACLs.
-#![allow(clippy::unwrap_used, reason = "a failure is a failed test")]
-#![allow(unreachable_pub, reason = "modules shared by test binaries")]
 
-mod common;
-#[path = "common/plain.rs"]
-mod plain;
-#[path = "common/requester.rs"]
-mod requester;
-
-use common::{Dirs, start, stop};
+use crate::common::plain::Client;
+use crate::common::requester::{Requester, call, read_chunk, results, serve, write_chunk};
+use crate::common::{Dirs, start, stop};
 use nfsrdma_iwarp::IwarpProvider;
 use nfsrdma_test_support::Responder;
 use nfsrdma_xdr::codec::{Decode, Encode};
@@ -16,8 +10,6 @@ use nfsrdma_xdr::nfs_acl::*;
 use nfsrdma_xdr::nfs3::{FileHandle, Lookup, LookupArgs, LookupRes, Name, Reply, Status};
 use nfsrdma_xdr::posix_acl::{ACCESS_NAME, DEFAULT_NAME, PosixAcl};
 use nfsrdma_xdr::rpcrdma::{Body, ChunkLists};
-use plain::Client;
-use requester::{Requester, call, read_chunk, results, serve, write_chunk};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -162,7 +154,7 @@ fn what_is_refused() {
     );
     assert_eq!(set(&client, file, default(entries(1))), Err(Status::Access));
     let other = Client::tcp(_responder.nfs).by(1000);
-    if common::is_root() {
+    if crate::common::is_root() {
         assert_eq!(set(&other, file, access(entries(1))), Err(Status::Perm));
     }
     let mut miscounted = access(entries(1));

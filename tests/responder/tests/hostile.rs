@@ -1,13 +1,7 @@
 //! Malicious clients: names that are paths, races, and arguments that are too large.
-#![allow(clippy::unwrap_used, reason = "a failure is a failed test")]
-#![allow(unreachable_pub, reason = "modules shared by test binaries")]
 
-#[path = "common/client.rs"]
-mod client;
-mod common;
-
-use client::*;
-use common::{Dirs, start};
+use crate::common::client::*;
+use crate::common::{Dirs, start};
 use nfs3_types::nfs3::*;
 use nfs3_types::xdr_codec::Opaque;
 use std::collections::BTreeSet;

@@ -1,13 +1,8 @@
 //! NLM and NSM as a client on the network sees them: each procedure in both forms over TCP and UDP,
 //! callbacks, and the effect of a restart.
-#![allow(clippy::unwrap_used, reason = "a failure is a failed test")]
-#![allow(unreachable_pub, reason = "modules shared by test binaries")]
 
-mod common;
-#[path = "common/plain.rs"]
-mod plain;
-
-use common::{Dirs, is_root, start, stop};
+use crate::common::plain::{Client, Peer};
+use crate::common::{Dirs, is_root, start, stop};
 use nfsrdma_test_support::Responder;
 use nfsrdma_xdr::codec::Text;
 use nfsrdma_xdr::nfs3::FileHandle;
@@ -15,7 +10,6 @@ use nfsrdma_xdr::nlm4::*;
 use nfsrdma_xdr::nsm;
 use nfsrdma_xdr::procedure::Procedure;
 use nfsrdma_xdr::rpcbind::{Mapping, portmap, protocol};
-use plain::{Client, Peer};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -52,7 +46,7 @@ impl Scene {
     }
 
     fn command(&self, line: &str) -> String {
-        plain::command(&self.control, line)
+        crate::common::plain::command(&self.control, line)
     }
 
     fn lock(&self, svid: u32, offset: u64, length: u64) -> Lock<'static> {
@@ -233,7 +227,7 @@ fn a_waiter_is_called_back_at_its_rpcbind() {
             client.call::<GrantedResult, _>(&res, |_| ());
         }
         // The client refused it, in one form or the other.
-        plain::until(|| scene.command("locks") == "ok");
+        crate::common::plain::until(|| scene.command("locks") == "ok");
         assert!(stop(scene.responder).success());
     }
 }

@@ -1,14 +1,8 @@
 //! Calls every procedure with an independent client over TCP, and compares the results with the
 //! exported directory.
-#![allow(clippy::unwrap_used, reason = "a failure is a failed test")]
-#![allow(unreachable_pub, reason = "modules shared by test binaries")]
 
-#[path = "common/client.rs"]
-mod client;
-mod common;
-
-use client::*;
-use common::{Dirs, start, stop};
+use crate::common::client::*;
+use crate::common::{Dirs, start, stop};
 use nfs3_types::nfs3::*;
 use nfs3_types::xdr_codec::Opaque;
 use std::collections::BTreeSet;
@@ -360,7 +354,7 @@ async fn the_other_kinds_are_made() {
     let fifo = lookup(&mut client, &root, "fifo").await.unwrap();
     let status = read(&mut client, &fifo, 0, 10).await;
     assert_eq!(status.unwrap_err(), nfsstat3::NFS3ERR_INVAL);
-    if common::is_root() {
+    if crate::common::is_root() {
         let args = MKNOD3args {
             where_: at(&root, "null"),
             what: mknoddata3::NF3CHR(devicedata3 {

@@ -1,13 +1,8 @@
 //! RPC-over-RDMA (RFC 8166) of the responder: every form of call and reply, over the in-process
 //! provider and over soft-iWARP.
-#![allow(clippy::unwrap_used, reason = "a failure is a failed test")]
-#![allow(unreachable_pub, reason = "modules shared by test binaries")]
 
-mod common;
-#[path = "common/requester.rs"]
-mod requester;
-
-use common::Dirs;
+use crate::common::Dirs;
+use crate::common::requester::*;
 use nfsrdma_iwarp::{IwarpOptions, IwarpProvider};
 use nfsrdma_rdma::Provider;
 use nfsrdma_rdma_testing::loopback::Loopback;
@@ -16,7 +11,6 @@ use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Payload};
 use nfsrdma_xdr::nfs3::*;
 use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, ErrorBody, Header, WriteChunk};
 use proptest::prelude::ProptestConfig;
-use requester::*;
 use std::sync::Arc;
 use std::time::Duration;
 

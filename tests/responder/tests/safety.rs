@@ -1,14 +1,8 @@
 //! The security of the server: handles cannot be forged and do not lead out of the export, callers
 //! act under their own identities, nothing is executed twice, and no bytes crash it.
-#![allow(clippy::unwrap_used, reason = "a failure is a failed test")]
-#![allow(unreachable_pub, reason = "modules shared by test binaries")]
 
-#[path = "common/client.rs"]
-mod client;
-mod common;
-
-use client::*;
-use common::{Dirs, is_root, launch, start, stop};
+use crate::common::client::*;
+use crate::common::{Dirs, is_root, launch, start, stop};
 use nfs3_types::nfs3::*;
 use nfs3_types::xdr_codec::Opaque;
 use nfsrdma_test_support::Responder;

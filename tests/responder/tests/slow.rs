@@ -1,19 +1,13 @@
 //! Peers that are slow or silent for ever, over soft-iWARP. They occupy the responder for a bounded
 //! time, with a bounded number of connections, and delay nobody else.
-#![allow(clippy::unwrap_used, reason = "a failure is a failed test")]
-#![allow(unreachable_pub, reason = "modules shared by test binaries")]
 
-mod common;
-#[path = "common/requester.rs"]
-mod requester;
-
-use common::Dirs;
+use crate::common::Dirs;
+use crate::common::requester::*;
 use nfsrdma_iwarp::{IwarpOptions, IwarpProvider};
 use nfsrdma_rdma::Error;
 use nfsrdma_responder::server::Server;
 use nfsrdma_xdr::nfs3::*;
 use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, Header};
-use requester::*;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;

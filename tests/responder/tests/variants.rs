@@ -1,13 +1,7 @@
 //! The imitated habits of other servers, over TCP by an independent client, and the control socket.
-#![allow(clippy::unwrap_used, reason = "a failure is a failed test")]
-#![allow(unreachable_pub, reason = "modules shared by test binaries")]
 
-#[path = "common/client.rs"]
-mod client;
-mod common;
-
-use client::*;
-use common::{Dirs, start, stop};
+use crate::common::client::*;
+use crate::common::{Dirs, start, stop};
 use nfs3_types::nfs3::*;
 use nfsrdma_test_support::Responder;
 use std::io::{BufRead, BufReader, Read, Write};

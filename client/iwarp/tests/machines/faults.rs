@@ -1,6 +1,6 @@
 //! Every fault of a peer, and the Terminate for it.
 
-use crate::peer::{Got, Peer, READS};
+use super::peer::{Got, Peer, READS};
 use nfsrdma_iwarp::proto::stag::Access;
 use nfsrdma_iwarp::wire::ddp::{QN_READ_REQUEST, QN_SEND, QN_TERMINATE, Tagged, Untagged};
 use nfsrdma_iwarp::wire::mpa::{Crc, padding};

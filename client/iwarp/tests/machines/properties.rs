@@ -1,6 +1,6 @@
 //! Any work arrives over a stream cut anywhere, and no input breaks the receiver.
 
-use crate::peer::{Got, Peer, without_markers};
+use super::peer::{Got, Peer, without_markers};
 use nfsrdma_iwarp::proto::segment::Segmenter;
 use nfsrdma_iwarp::proto::stag::Access;
 use nfsrdma_rdma::{Pool, WorkId};

@@ -1,6 +1,6 @@
 //! Operations whose callers are killed begin no more changes.
 
-use crate::support::*;
+use super::support::*;
 use nfsrdma_fs::fs::{FsResult, ROOT};
 use nfsrdma_memory_server::{Fate, MemoryServer, Op};
 use nfsrdma_nfs3::Limits;

@@ -1,6 +1,6 @@
 //! The caches of attributes and names, and what one mount sees of changes by another.
 
-use crate::support::*;
+use super::support::*;
 use nfsrdma_fs::fs::{Behind, FsConfig, KernelCache, LookupCache, ROOT};
 use nfsrdma_memory_server::{Fate, MemoryServer, Op};
 use nfsrdma_rpcrdma::exec::block_on;

@@ -1,6 +1,6 @@
 //! Reading and writing, and when the server has the data.
 
-use crate::support::*;
+use super::support::*;
 use nfsrdma_fs::fs::{Found, FsConfig, ROOT};
 use nfsrdma_memory_server::{Fate, MemoryServer, Op};
 use nfsrdma_nfs3::Limits;

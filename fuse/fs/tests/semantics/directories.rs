@@ -1,6 +1,6 @@
 //! Directory listings.
 
-use crate::support::*;
+use super::support::*;
 use nfsrdma_fs::fs::{FsConfig, ROOT};
 use nfsrdma_memory_server::{Fate, MemoryServer, Op};
 use nfsrdma_nfs3::Limits;

@@ -1,6 +1,6 @@
 //! Each error is reported once, to the programs that it concerns.
 
-use crate::support::*;
+use super::support::*;
 use nfsrdma_fs::fs::FsConfig;
 use nfsrdma_memory_server::{Fate, MemoryServer, Op};
 use nfsrdma_nfs3::Limits;

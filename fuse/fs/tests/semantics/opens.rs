@@ -1,7 +1,7 @@
 //! Opens: they show what others wrote before they closed the file, and the file stays while it is
 //! open.
 
-use crate::support::*;
+use super::support::*;
 use nfsrdma_fs::fs::{FsConfig, LookupCache, Opened, ROOT};
 use nfsrdma_memory_server::{Fate, MemoryServer, Op, PreOp};
 use nfsrdma_nfs3::{Limits, Nfs3, Transport};

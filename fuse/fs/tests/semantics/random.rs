@@ -1,7 +1,7 @@
 //! Random operations on several mounts and on a model, with a server that answers late and in any
 //! order, and that restarts.
 
-use crate::support::*;
+use super::support::*;
 use nfsrdma_fs::fs::FsConfig;
 use nfsrdma_memory_server::MemoryServer;
 use nfsrdma_nfs3::Limits;

@@ -1,6 +1,6 @@
 //! Files that lose a name, by REMOVE or RENAME, while they are open or are being opened.
 
-use crate::support::*;
+use super::support::*;
 use futures_util::FutureExt;
 use nfsrdma_fs::fs::ROOT;
 use nfsrdma_memory_server::{Fate, MemoryServer, Op};

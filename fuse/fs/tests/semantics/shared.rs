@@ -2,7 +2,7 @@
 //! past the cache, and by mappings; beside truncations, changes of the mode, restarts of the server,
 //! and another client's writes.
 
-use crate::support::*;
+use super::support::*;
 use nfsrdma_fs::fs::FsConfig;
 use nfsrdma_memory_server::{MemoryServer, Op, PreOp};
 use nfsrdma_nfs3::Limits;

@@ -1,5 +1,8 @@
 //! Starts the responder's program with a directory of its own.
-#![allow(dead_code, reason = "each test binary uses some of it")]
+
+pub mod client;
+pub mod plain;
+pub mod requester;
 
 use nfsrdma_test_support::{Launch, Responder};
 use std::path::{Path, PathBuf};
