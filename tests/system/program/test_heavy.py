@@ -14,8 +14,12 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from program.support import *  # noqa: F403
 
+# They load the machine more than others, and take long beside them.
+pytestmark = pytest.mark.alone
 PAGE = 4096
 MIB = 1 << 20
 
@@ -87,19 +91,24 @@ def test_names_are_looked_up_while_a_flush_of_many_small_writes_goes_on():
         assert len(times) >= 15, f"{len(times)} look-ups beside 15,000 WRITEs"
 
 
-def test_a_signal_is_heard_during_a_flush_of_many_small_writes(server):
-    log = server.base / "log"
-    expect(server.mount("", "--log", log), 0)
-    (pid,) = servers_of(server.mnt)
-    descriptor = os.open(server.mnt / "f", os.O_RDWR | os.O_CREAT)
-    for page in range(12_000):
-        os.pwrite(descriptor, b"%08d" % page, page * PAGE)
-    os.kill(pid, signal.SIGTERM)
-    until(lambda: "SIGTERM: unmounting" in log.read_text(), "the signal in the log", 5)
-    os.close(descriptor)
-    server.ended()
-    there = (server.export / "f").read_bytes()
-    assert all(there[page * PAGE : page * PAGE + 8] == b"%08d" % page for page in range(12_000))
+def test_a_signal_is_heard_during_a_flush_of_many_small_writes():
+    with scripted() as (server, command):
+        log = server.base / "log"
+        expect(server.mount("", "--log", log), 0)
+        (pid,) = servers_of(server.mnt)
+        descriptor = os.open(server.mnt / "f", os.O_RDWR | os.O_CREAT)
+        # The flush does not end before this is over.
+        command("hold-reply WRITE")
+        for page in range(12_000):
+            os.pwrite(descriptor, b"%08d" % page, page * PAGE)
+        os.kill(pid, signal.SIGTERM)
+        until(lambda: "SIGTERM: unmounting" in log.read_text(), "the signal in the log")
+        command("clear")
+        command("release")
+        os.close(descriptor)
+        server.ended()
+        there = (server.export / "f").read_bytes()
+        assert all(there[page * PAGE : page * PAGE + 8] == b"%08d" % page for page in range(12_000))
 
 
 def test_many_failed_writes_are_one_line_in_the_log(server):
@@ -154,7 +163,6 @@ def test_memory_stays_within_the_cache_and_comes_back(server):
     until(
         lambda: resident(pid) <= limit,
         f"memory given back ({resident(pid) >> 20} MiB, {cached >> 20} MiB cached)",
-        60,
     )
 
 
@@ -162,14 +170,15 @@ def test_memory_of_many_names_comes_back(server):
     folder = server.export / "many"
     folder.mkdir()
     folder.chmod(0o777)
-    for number in range(80_000):
+    for number in range(20_000):
         (folder / f"name-{number:06}").touch()
     server.mount_well("cache=64M")
     (pid,) = servers_of(server.mnt)
+    before = resident(pid)
     listed = sum(1 for entry in os.scandir(server.mnt / "many") if entry.stat().st_size == 0)
-    assert listed == 80_000, listed
+    assert listed == 20_000, listed
     peak = resident(pid, "VmHWM")
-    assert (30 << 20) <= peak <= (64 + 64) * MIB, f"{peak >> 20} MiB for 80,000 names"
+    assert before + 4 * MIB <= peak <= (64 + 64) * MIB, f"{peak >> 20} MiB for 20,000 names, {before >> 20} MiB before"
     for number in range(3000):
         (server.mnt / f"small{number}").write_bytes(b"x" * 3000)
     for path in server.mnt.glob("small*"):
@@ -180,7 +189,6 @@ def test_memory_of_many_names_comes_back(server):
     until(
         lambda: resident(pid) <= limit,
         f"memory given back ({resident(pid) >> 20} MiB, {cached >> 20} MiB cached)",
-        60,
     )
 
 
@@ -205,7 +213,6 @@ def test_names_that_were_only_listed_take_memory_while_their_directory_is_open(s
     until(
         lambda: resident(pid) <= before + 12 * MIB,
         f"memory given back ({resident(pid) >> 20} MiB, {before >> 20} MiB before)",
-        60,
     )
     # The kernel has the names, but is to list them with their objects rather than look each up.
     looked_up = lambda: procedures(server).get("LOOKUP", {"calls": 0})["calls"]

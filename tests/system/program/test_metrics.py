@@ -28,7 +28,7 @@ UNIT = ROOT / "packaging/prometheus/nfsrdma-metrics.service"
 
 def connect(address):
     client = socket.socket(socket.AF_INET if isinstance(address, tuple) else socket.AF_UNIX)
-    client.settimeout(SOON)
+    client.settimeout(LIMIT)
     client.connect(address)
     return client
 
@@ -123,6 +123,7 @@ def test_clients_that_come_again_and_again_silence_no_metrics(server):
                 thread.join(LIMIT)
 
 
+@pytest.mark.alone
 def test_a_surplus_connection_ends_the_oldest(server):
     port = free_port()
     address = ("127.0.0.1", port)

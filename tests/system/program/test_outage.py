@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from program.support import *  # noqa: F403
 from program.support import BIN
 
@@ -94,6 +96,7 @@ def test_calls_that_a_server_puts_off_are_seen():
         assert counted(log, "puts") == 2, log.read_text()
 
 
+@pytest.mark.alone
 def test_a_soft_mount_gives_up_after_the_major_timeout():
     script = "import os, sys\ntry: os.stat(sys.argv[1])\nexcept OSError as error: sys.exit(error.errno)"
     with Server() as server:
