@@ -4,12 +4,10 @@ use crate::proxy::Way;
 use crate::stand::Stand;
 use anyhow::Result;
 use nfsrdma_test_support::Random;
-use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// One kind of fault.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Fault {
     /// The server gets SIGKILL, and is started again.
     Kill,

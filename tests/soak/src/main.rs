@@ -5,7 +5,6 @@
 
 mod fault;
 mod load;
-mod pair;
 mod proxy;
 mod run;
 mod stand;
@@ -23,7 +22,7 @@ use std::process::ExitCode;
 #[derive(Debug, Parser)]
 #[command(about = "Load on real mounts under faults of server and network, compared with a model")]
 enum Arguments {
-    /// Run a load, then the property test of two mounts
+    /// Run a load
     Run(run::Options),
     /// A TCP proxy that fails by commands on its standard input
     ///

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use nfsrdma_test_support::Random;
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Options of the mounts: a small cache, so that data is evicted and read again, and a short
@@ -27,18 +27,12 @@ pub(crate) struct Options {
     /// Processes of the load
     #[arg(long, default_value_t = 3)]
     workers: u64,
-    /// Only the load, or only the property test of two mounts
-    #[arg(long, value_parser = ["load", "pair"])]
-    only: Option<String>,
     /// Further mount options
     #[arg(long, default_value = "")]
     options: String,
     /// A further argument of the responder; may be given again
     #[arg(long, allow_hyphen_values = true)]
     responder: Vec<String>,
-    /// Operations of the property test, in place of a time
-    #[arg(long)]
-    steps: Option<u64>,
     /// No faults
     #[arg(long)]
     calm: bool,
@@ -70,88 +64,55 @@ impl Figures {
 pub(crate) fn run(options: &Options) -> Result<()> {
     let seed = options.seed.unwrap_or_else(Random::any_seed);
     println!("seed {seed} (--seed {seed} repeats the choices)");
-    let whole = Duration::from_secs_f64(options.minutes * 60.0);
-    let only = options.only.as_deref();
-    if only != Some("pair") {
-        let time = if only.is_none() { whole * 2 / 3 } else { whole };
-        stage("load", options, seed, time)?;
-    }
-    if only != Some("load") {
-        let time = if only.is_none() { whole / 3 } else { whole };
-        stage("two mounts", options, seed, time)?;
-    }
-    println!("no losses");
-    Ok(())
-}
-
-/// Runs the load or the property test, from the first mount to the last unmount.
-fn stage(name: &str, options: &Options, seed: u64, time: Duration) -> Result<()> {
+    let time = Duration::from_secs_f64(options.minutes * 60.0);
     let begin = Instant::now();
     let mut arguments = vec!["--fake-unstable"];
     arguments.extend(options.responder.iter().map(String::as_str));
     let mut stand = Stand::new(&options.bin, &arguments)?;
     let mut figures = Figures::default();
-    let result = go(name, options, seed, time, &mut stand, &mut figures);
-    tell(name, &figures, begin.elapsed());
+    let result = go(options, seed, time, &mut stand, &mut figures);
+    tell(&figures, begin.elapsed());
     if let Err(error) = result {
         stand.keep = true;
-        bail!("{name} (seed {seed}): {error:#}");
+        bail!("seed {seed}: {error:#}");
     }
+    println!("no losses");
     Ok(())
 }
 
+/// The load, from the first mount to the last unmount.
 fn go(
-    name: &str,
     options: &Options,
     seed: u64,
     time: Duration,
     stand: &mut Stand,
     figures: &mut Figures,
 ) -> Result<()> {
-    let pair = name != "load";
     let mount_options = match options.options.as_str() {
         "" => OPTIONS.to_owned(),
         more => format!("{OPTIONS},{more}"),
     };
-    // A mount may use names for a time that the other one has just changed.
-    let mount_options = match pair {
-        true => format!("{mount_options},lookupcache=none"),
-        false => mount_options,
-    };
-    for _ in 0..if pair { 2 } else { 1 } {
-        stand.mount(&mount_options)?;
-        figures.watches.push(Watch::default());
-    }
+    stand.mount(&mount_options)?;
+    figures.watches.push(Watch::default());
     look(stand, figures)?;
     let before: Vec<_> = stand.mounts.iter().map(Sample::of).collect::<Result<_>>()?;
     let export = stand.export();
     let mut workers = Vec::new();
-    let dirs: Vec<_> = stand.mounts.iter().map(|m| m.dir.clone()).collect();
-    let dirs: Vec<&Path> = dirs.iter().map(PathBuf::as_path).collect();
-    for number in 0..if pair { 1 } else { options.workers } {
-        let steps = options.steps.filter(|_| pair);
+    for number in 0..options.workers {
         let seed = seed.wrapping_mul(1000).wrapping_add(number);
         let name = format!("w{number}");
-        workers.push(Worker::start(name, &dirs, &export, seed, steps)?);
+        workers.push(Worker::start(name, &stand.mounts[0].dir, &export, seed)?);
     }
     let mut chance = Random::new(seed ^ 0xfa17);
     let end = Instant::now() + time;
-    let result = if pair {
-        asked_faults(options, &mut workers[0], stand, figures, end, &mut chance)
-    } else {
-        own_faults(options, &mut workers, stand, figures, end, &mut chance)
-    };
+    let result = faults(options, &mut workers, stand, figures, end, &mut chance);
     result.inspect_err(|_| evidence(stand, &workers))?;
     // From here on there are no faults.
     workers.iter_mut().for_each(Worker::halt);
     let limit = Instant::now() + LIMIT;
     for worker in &mut workers {
         while worker.outcome.is_none() {
-            if let Some(fault) = worker.listen(Duration::from_millis(100))? {
-                // The worker asked for a fault before it knew that.
-                *figures.faults.entry(fault).or_default() += 0;
-                worker.go_on();
-            }
+            worker.listen(Duration::from_millis(100))?;
             if Instant::now() > limit {
                 evidence(stand, std::slice::from_ref(worker));
                 bail!("{} does not come to an end", worker.name);
@@ -239,7 +200,7 @@ fn wait(
 }
 
 /// Makes faults at random moments.
-fn own_faults(
+fn faults(
     options: &Options,
     workers: &mut [Worker],
     stand: &mut Stand,
@@ -261,44 +222,6 @@ fn own_faults(
         let result = wait(fault.lasts(chance), workers, stand, figures, &mut looked);
         fault.end(stand)?;
         result?;
-    }
-    Ok(())
-}
-
-/// Makes faults when the worker asks for them, which is at the same operations for the same seed.
-fn asked_faults(
-    options: &Options,
-    worker: &mut Worker,
-    stand: &mut Stand,
-    figures: &mut Figures,
-    end: Instant,
-    chance: &mut Random,
-) -> Result<()> {
-    let mut looked = Instant::now();
-    while worker.outcome.is_none() && (options.steps.is_some() || Instant::now() < end) {
-        let fault = worker.listen(Duration::from_millis(50))?;
-        let Some(fault) = fault else {
-            ensure!(
-                worker.moved.elapsed() < LIMIT,
-                "{} hangs: nothing done in {LIMIT:?}",
-                worker.name
-            );
-            if looked.elapsed() > Duration::from_secs(1) {
-                looked = Instant::now();
-                look(stand, figures)?;
-            }
-            continue;
-        };
-        if options.calm {
-            worker.go_on();
-            continue;
-        }
-        *figures.faults.entry(fault).or_default() += 1;
-        fault.begin(stand)?;
-        worker.go_on();
-        // The next request is read only when this fault is over.
-        std::thread::sleep(fault.lasts(chance));
-        fault.end(stand)?;
     }
     Ok(())
 }
@@ -350,9 +273,9 @@ fn evidence(stand: &Stand, workers: &[Worker]) {
     }
 }
 
-fn tell(name: &str, figures: &Figures, took: Duration) {
+fn tell(figures: &Figures, took: Duration) {
     let sum: u64 = figures.operations.values().sum();
-    println!("== {name}: {:.0} s", took.as_secs_f64());
+    println!("== {:.0} s", took.as_secs_f64());
     println!("   operations  {sum}: {}", list(&figures.operations));
     let faults: BTreeMap<String, u64> = figures
         .faults

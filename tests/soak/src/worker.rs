@@ -2,9 +2,7 @@
 //! programs that a process starts close copies of its files, which would wait for a server that is
 //! away.
 
-use crate::fault::Fault;
 use crate::load::Load;
-use crate::pair::Pair;
 use crate::sys;
 use crate::tree::Manifest;
 use anyhow::{Context, Result, bail};
@@ -23,8 +21,6 @@ use std::time::{Duration, Instant};
 pub(crate) enum Said {
     /// This number of operations is done.
     Alive(u64),
-    /// Make this fault now. The worker waits for a line before it continues.
-    Fault(Fault),
     Done(Outcome),
 }
 
@@ -40,9 +36,8 @@ pub(crate) struct Outcome {
 /// What a worker does.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Task {
-    /// Mounts to use: one for a load, two for a pair
     #[arg(long)]
-    mount: Vec<PathBuf>,
+    mount: PathBuf,
     /// The exported directory
     #[arg(long)]
     direct: PathBuf,
@@ -51,9 +46,6 @@ pub(crate) struct Task {
     name: String,
     #[arg(long)]
     seed: u64,
-    /// Operations to do; until standard input ends otherwise
-    #[arg(long)]
-    steps: Option<u64>,
 }
 
 fn say(said: &Said) -> Result<()> {
@@ -68,35 +60,26 @@ fn say(said: &Said) -> Result<()> {
 pub(crate) fn run(task: &Task) -> Result<()> {
     sys::die_with_parent();
     let halt = Arc::new(AtomicBool::new(false));
-    let (tell, told) = mpsc::channel();
     let flag = halt.clone();
+    // The run ends with the end of its input.
     std::thread::spawn(move || {
-        for _ in std::io::stdin().lines().map_while(Result::ok) {
-            if tell.send(()).is_err() {
-                return;
-            }
-        }
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
         flag.store(true, SeqCst);
     });
     let mut outcome = Outcome::default();
-    let result = match &task.mount[..] {
-        [one] => load(task, one, &halt, &mut outcome),
-        [one, two] => pair(task, [one, two], &halt, &told, &mut outcome),
-        _ => bail!("one mount or two"),
-    };
-    if let Err(error) = result {
+    if let Err(error) = load(task, &halt, &mut outcome) {
         outcome.failure = Some(format!("{error:#}"));
     }
     say(&Said::Done(outcome))?;
     Ok(())
 }
 
-/// Repeats `step` until the worker is told to stop.
-fn repeat(task: &Task, halt: &AtomicBool, mut step: impl FnMut() -> Result<()>) -> Result<()> {
+/// Makes operations until the worker is told to stop.
+fn repeat(load: &mut Load, halt: &AtomicBool) -> Result<()> {
     let mut last = Instant::now();
     let mut done = 0;
-    while !halt.load(SeqCst) && task.steps.is_none_or(|steps| done < steps) {
-        step()?;
+    while !halt.load(SeqCst) {
+        load.step()?;
         done += 1;
         if last.elapsed() > Duration::from_millis(500) {
             last = Instant::now();
@@ -113,40 +96,16 @@ fn owned(operations: &BTreeMap<&'static str, u64>) -> BTreeMap<String, u64> {
         .collect()
 }
 
-fn load(task: &Task, mount: &Path, halt: &AtomicBool, outcome: &mut Outcome) -> Result<()> {
+fn load(task: &Task, halt: &AtomicBool, outcome: &mut Outcome) -> Result<()> {
     let mut load = Load::new(
-        &mount.join(&task.name),
+        &task.mount.join(&task.name),
         &task.direct.join(&task.name),
         task.seed,
     )?;
-    let result = repeat(task, halt, || load.step());
+    let result = repeat(&mut load, halt);
     let result = result.and_then(|()| load.finish());
     outcome.operations = owned(&load.operations);
     outcome.compared = load.compared;
-    outcome.manifest = result?;
-    Ok(())
-}
-
-fn pair(
-    task: &Task,
-    mounts: [&PathBuf; 2],
-    halt: &AtomicBool,
-    told: &mpsc::Receiver<()>,
-    outcome: &mut Outcome,
-) -> Result<()> {
-    let mounts = mounts.map(PathBuf::as_path);
-    let mut pair = Pair::new(mounts, &task.direct, &task.name, task.seed)?;
-    let result = repeat(task, halt, || {
-        if let Some(fault) = pair.step()? {
-            say(&Said::Fault(fault))?;
-            // The run ends with the end of its input.
-            let _ = told.recv();
-        }
-        Ok(())
-    });
-    let result = result.and_then(|()| pair.finish());
-    outcome.operations = owned(&pair.operations);
-    outcome.compared = pair.compared;
     outcome.manifest = result?;
     Ok(())
 }
@@ -164,23 +123,12 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn start(
-        name: String,
-        mounts: &[&Path],
-        direct: &Path,
-        seed: u64,
-        steps: Option<u64>,
-    ) -> Result<Self> {
+    pub(crate) fn start(name: String, mount: &Path, direct: &Path, seed: u64) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("worker").args(["--name", &name]);
         command.args(["--seed", &seed.to_string()]);
         command.arg("--direct").arg(direct);
-        for mount in mounts {
-            command.arg("--mount").arg(mount);
-        }
-        if let Some(steps) = steps {
-            command.args(["--steps", &steps.to_string()]);
-        }
+        command.arg("--mount").arg(mount);
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -210,17 +158,13 @@ impl Worker {
         })
     }
 
-    /// Reads messages for at most `time`. Returns a requested fault.
-    pub(crate) fn listen(&mut self, time: Duration) -> Result<Option<Fault>> {
+    /// Reads a message, for at most `time`.
+    pub(crate) fn listen(&mut self, time: Duration) -> Result<()> {
         match self.said.recv_timeout(time) {
             Ok(Said::Alive(progress)) => {
                 if progress > self.progress {
                     (self.progress, self.moved) = (progress, Instant::now());
                 }
-            }
-            Ok(Said::Fault(fault)) => {
-                self.moved = Instant::now();
-                return Ok(Some(fault));
             }
             Ok(Said::Done(outcome)) => self.outcome = Some(outcome),
             Err(mpsc::RecvTimeoutError::Timeout) => {}
@@ -229,14 +173,7 @@ impl Worker {
                 bail!("worker {} died: {:?}", self.name, self.child.wait()?)
             }
         }
-        Ok(None)
-    }
-
-    /// Tells the worker that the requested fault has begun.
-    pub(crate) fn go_on(&mut self) {
-        if let Some(input) = &mut self.input {
-            let _ = input.write_all(b"\n");
-        }
+        Ok(())
     }
 
     /// Tells the worker to stop.
