@@ -3,9 +3,20 @@
 //! The request has the size of the kernel's buffer. The kernel requests an entry that does not fit
 //! again, with the position after the last one that did. Entries begin at multiples of eight bytes.
 
-use super::out::{Append, Entry, put_entry};
+use super::out::{Entry, EntryBody};
+use zerocopy::{Immutable, IntoBytes};
 
 const ALIGN: usize = 8;
+
+/// What comes before the name of an entry (`fuse_dirent`).
+#[derive(IntoBytes, Immutable)]
+#[repr(C)]
+struct EntryHead {
+    fileid: u64,
+    offset: u64,
+    name_len: u32,
+    kind: u32,
+}
 
 /// The kernel does not accept longer names.
 const NAME_MAX: usize = 4095;
@@ -32,12 +43,15 @@ impl Buffer {
     }
 
     fn dirent(&mut self, fileid: u64, offset: u64, mode: u32, name: &[u8]) {
-        self.bytes.u64(fileid);
-        self.bytes.u64(offset);
-        self.bytes.u32(name.len() as u32);
-        // The types of dirent(3) are the file type bits of the mode.
-        self.bytes.u32((mode & 0o170_000) >> 12);
-        self.bytes.put(name);
+        let head = EntryHead {
+            fileid,
+            offset,
+            name_len: name.len() as u32,
+            // The types of dirent(3) are the file type bits of the mode.
+            kind: (mode & 0o170_000) >> 12,
+        };
+        self.bytes.extend_from_slice(head.as_bytes());
+        self.bytes.extend_from_slice(name);
         let len = self.bytes.len().next_multiple_of(ALIGN);
         self.bytes.resize(len, 0);
     }
@@ -92,7 +106,8 @@ impl DirectoryPlus {
     pub fn add(&mut self, entry: &Entry, offset: u64, name: &[u8]) -> bool {
         let fits = self.fits(name);
         if fits {
-            put_entry(&mut self.0.bytes, entry);
+            let body = EntryBody::from(entry);
+            self.0.bytes.extend_from_slice(body.as_bytes());
             let attr = &entry.attr;
             self.0.dirent(attr.fileid, offset, attr.mode, name);
         }

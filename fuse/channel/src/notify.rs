@@ -5,9 +5,38 @@
 
 use super::abi::notify;
 use super::device::Device;
-use super::out::{Append, Body};
 use std::io;
 use std::sync::Arc;
+use zerocopy::{Immutable, IntoBytes};
+
+/// `fuse_notify_store_out`.
+#[derive(IntoBytes, Immutable)]
+#[repr(C)]
+struct Store {
+    nodeid: u64,
+    offset: u64,
+    size: u32,
+    unused: u32,
+}
+
+/// `fuse_notify_inval_entry_out`.
+#[derive(IntoBytes, Immutable)]
+#[repr(C)]
+struct InvalEntry {
+    parent: u64,
+    name_len: u32,
+    flags: u32,
+}
+
+/// `fuse_notify_delete_out`.
+#[derive(IntoBytes, Immutable)]
+#[repr(C)]
+struct Delete {
+    parent: u64,
+    child: u64,
+    name_len: u32,
+    unused: u32,
+}
 
 /// Sends notifications. The error ENOENT means that the kernel does not know the inode or name.
 #[derive(Debug, Clone)]
@@ -29,11 +58,9 @@ impl Notifier {
     /// Makes the kernel drop an inode's attributes, and the pages of its data from `offset` on:
     /// `len` bytes, or all if `len` is not positive. With a negative offset, only the attributes.
     pub fn inval_inode(&self, nodeid: u64, offset: i64, len: i64) -> io::Result<()> {
-        let mut body = Body::new();
-        body.u64(nodeid);
-        body.put(&offset.to_ne_bytes());
-        body.put(&len.to_ne_bytes());
-        self.send(notify::INVAL_INODE, &[&body])
+        // `fuse_notify_inval_inode_out`.
+        let body = [nodeid, offset as u64, len as u64];
+        self.send(notify::INVAL_INODE, &[body.as_bytes()])
     }
 
     /// Somebody else has changed a file: makes the kernel drop its pages and attributes. `end`, the
@@ -47,12 +74,13 @@ impl Notifier {
         let Some((last, byte)) = end.filter(|&(last, _)| last < i64::MAX as u64) else {
             return Ok(());
         };
-        let mut body = Body::new();
-        body.u64(nodeid);
-        body.u64(last);
-        body.u32(1);
-        body.u32(0);
-        self.send(notify::STORE, &[&body, &[byte]])?;
+        let body = Store {
+            nodeid,
+            offset: last,
+            size: 1,
+            unused: 0,
+        };
+        self.send(notify::STORE, &[body.as_bytes(), &[byte]])?;
         self.inval_inode(nodeid, last as i64, 1)
     }
 
@@ -74,22 +102,24 @@ impl Notifier {
     }
 
     fn entry(&self, parent: u64, name: &[u8], flags: u32) -> io::Result<()> {
-        let mut body = Body::new();
-        body.u64(parent);
-        body.u32(name.len() as u32);
-        body.u32(flags);
-        self.send(notify::INVAL_ENTRY, &[&body, name, &[0]])
+        let body = InvalEntry {
+            parent,
+            name_len: name.len() as u32,
+            flags,
+        };
+        self.send(notify::INVAL_ENTRY, &[body.as_bytes(), name, &[0]])
     }
 
     /// Tells the kernel that a name of the node `child` was removed, which it reports by
     /// inotify(7).
     pub fn delete(&self, parent: u64, child: u64, name: &[u8]) -> io::Result<()> {
-        let mut body = Body::new();
-        body.u64(parent);
-        body.u64(child);
-        body.u32(name.len() as u32);
-        body.u32(0);
-        self.send(notify::DELETE, &[&body, name, &[0]])
+        let body = Delete {
+            parent,
+            child,
+            name_len: name.len() as u32,
+            unused: 0,
+        };
+        self.send(notify::DELETE, &[body.as_bytes(), name, &[0]])
     }
 }
 

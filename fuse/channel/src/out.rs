@@ -1,15 +1,11 @@
 //! The bodies of replies, and the values of which they consist.
 //!
-//! Each function lays out one C structure of include/uapi/linux/fuse.h (`fuse_entry_out`,
-//! `fuse_attr_out` and so on) field by field, in the machine's byte order. A body stays on the
-//! stack: the longest, that of CREATE, takes 144 bytes. Data is not a body; `Reply` sends it from
-//! where it is.
+//! Each body is one C structure of include/uapi/linux/fuse.h (`fuse_entry_out`, `fuse_attr_out`
+//! and so on), which is sent as it lies in memory: [`IntoBytes`] can only be derived where it has
+//! no padding. Data is not a body; `Reply` sends it from where it is.
 
-use smallvec::SmallVec;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-/// A body. The longest, that of CREATE, takes 144 bytes.
-pub(crate) type Body = SmallVec<[u8; 160]>;
+use zerocopy::{Immutable, IntoBytes};
 
 /// The attributes that stat(2) shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,34 +94,6 @@ pub struct Lock {
     pub pid: u32,
 }
 
-/// Appends bytes and numbers.
-pub(crate) trait Append {
-    fn put(&mut self, bytes: &[u8]);
-
-    fn u32(&mut self, value: u32) {
-        self.put(&value.to_ne_bytes());
-    }
-
-    fn u64(&mut self, value: u64) {
-        self.put(&value.to_ne_bytes());
-    }
-}
-
-impl<const N: usize> Append for SmallVec<[u8; N]>
-where
-    [u8; N]: smallvec::Array<Item = u8>,
-{
-    fn put(&mut self, bytes: &[u8]) {
-        self.extend_from_slice(bytes);
-    }
-}
-
-impl Append for Vec<u8> {
-    fn put(&mut self, bytes: &[u8]) {
-        self.extend_from_slice(bytes);
-    }
-}
-
 /// Signed seconds, and nanoseconds, which count upwards even before 1970.
 fn split(at: SystemTime) -> (u64, u32) {
     match at.duration_since(UNIX_EPOCH) {
@@ -140,110 +108,160 @@ fn split(at: SystemTime) -> (u64, u32) {
     }
 }
 
-pub(crate) fn put_attr(out: &mut impl Append, attr: &Attr) {
-    let (atime, mtime, ctime) = (split(attr.atime), split(attr.mtime), split(attr.ctime));
-    for number in [
-        attr.fileid,
-        attr.size,
-        attr.blocks,
-        atime.0,
-        mtime.0,
-        ctime.0,
-    ] {
-        out.u64(number);
+#[derive(IntoBytes, Immutable)]
+#[repr(C)]
+struct AttrFields {
+    fileid: u64,
+    size: u64,
+    blocks: u64,
+    atime: u64,
+    mtime: u64,
+    ctime: u64,
+    atime_nanos: u32,
+    mtime_nanos: u32,
+    ctime_nanos: u32,
+    mode: u32,
+    nlink: u32,
+    uid: u32,
+    gid: u32,
+    rdev: u32,
+    blksize: u32,
+    flags: u32,
+}
+
+impl From<&Attr> for AttrFields {
+    fn from(attr: &Attr) -> Self {
+        let (atime, mtime, ctime) = (split(attr.atime), split(attr.mtime), split(attr.ctime));
+        AttrFields {
+            fileid: attr.fileid,
+            size: attr.size,
+            blocks: attr.blocks,
+            atime: atime.0,
+            mtime: mtime.0,
+            ctime: ctime.0,
+            atime_nanos: atime.1,
+            mtime_nanos: mtime.1,
+            ctime_nanos: ctime.1,
+            mode: attr.mode,
+            nlink: attr.nlink,
+            uid: attr.uid,
+            gid: attr.gid,
+            rdev: attr.rdev,
+            blksize: attr.blksize,
+            flags: 0,
+        }
     }
-    for number in [
-        atime.1,
-        mtime.1,
-        ctime.1,
-        attr.mode,
-        attr.nlink,
-        attr.uid,
-        attr.gid,
-        attr.rdev,
-        attr.blksize,
-        0,
-    ] {
-        out.u32(number);
+}
+
+/// The body for LOOKUP, and a part of those for CREATE and READDIRPLUS.
+#[derive(IntoBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct EntryBody {
+    nodeid: u64,
+    generation: u64,
+    entry_valid: u64,
+    attr_valid: u64,
+    entry_valid_nanos: u32,
+    attr_valid_nanos: u32,
+    attr: AttrFields,
+}
+
+impl From<&Entry> for EntryBody {
+    fn from(entry: &Entry) -> Self {
+        EntryBody {
+            nodeid: entry.nodeid,
+            generation: entry.generation,
+            entry_valid: entry.entry_valid.as_secs(),
+            attr_valid: entry.attr_valid.as_secs(),
+            entry_valid_nanos: entry.entry_valid.subsec_nanos(),
+            attr_valid_nanos: entry.attr_valid.subsec_nanos(),
+            attr: (&entry.attr).into(),
+        }
     }
 }
 
-pub(crate) fn put_entry(out: &mut impl Append, entry: &Entry) {
-    out.u64(entry.nodeid);
-    out.u64(entry.generation);
-    out.u64(entry.entry_valid.as_secs());
-    out.u64(entry.attr_valid.as_secs());
-    out.u32(entry.entry_valid.subsec_nanos());
-    out.u32(entry.attr_valid.subsec_nanos());
-    put_attr(out, &entry.attr);
+#[derive(IntoBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct AttrBody {
+    valid: u64,
+    valid_nanos: u32,
+    unused: u32,
+    attr: AttrFields,
 }
 
-pub(crate) fn entry(entry: &Entry) -> Body {
-    let mut out = Body::new();
-    put_entry(&mut out, entry);
-    out
+pub(crate) fn attr(valid: Duration, attr: &Attr) -> AttrBody {
+    AttrBody {
+        valid: valid.as_secs(),
+        valid_nanos: valid.subsec_nanos(),
+        unused: 0,
+        attr: attr.into(),
+    }
 }
 
-pub(crate) fn attr(valid: Duration, attr: &Attr) -> Body {
-    let mut out = Body::new();
-    out.u64(valid.as_secs());
-    out.u32(valid.subsec_nanos());
-    out.u32(0);
-    put_attr(&mut out, attr);
-    out
+#[derive(IntoBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct OpenBody {
+    handle: u64,
+    flags: u32,
+    unused: u32,
 }
 
-fn put_open(out: &mut Body, handle: u64, flags: u32) {
-    out.u64(handle);
-    out.u32(flags);
-    out.u32(0);
+pub(crate) fn open(handle: u64, flags: u32) -> OpenBody {
+    let unused = 0;
+    OpenBody {
+        handle,
+        flags,
+        unused,
+    }
 }
 
-pub(crate) fn open(handle: u64, flags: u32) -> Body {
-    let mut out = Body::new();
-    put_open(&mut out, handle, flags);
-    out
+#[derive(IntoBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct CreateBody {
+    entry: EntryBody,
+    open: OpenBody,
 }
 
-pub(crate) fn create(entry: &Entry, handle: u64, flags: u32) -> Body {
-    let mut out = Body::new();
-    put_entry(&mut out, entry);
-    put_open(&mut out, handle, flags);
-    out
+pub(crate) fn create(entry: &Entry, handle: u64, flags: u32) -> CreateBody {
+    CreateBody {
+        entry: entry.into(),
+        open: open(handle, flags),
+    }
 }
 
 /// The body for WRITE, GETXATTR, LISTXATTR and POLL: one number.
-pub(crate) fn number(value: u32) -> Body {
-    let mut out = Body::new();
-    out.u32(value);
-    out.u32(0);
-    out
+pub(crate) fn number(value: u32) -> [u32; 2] {
+    [value, 0]
 }
 
-pub(crate) fn offset(value: u64) -> Body {
-    let mut out = Body::new();
-    out.u64(value);
-    out
+#[derive(IntoBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct StatfsBody {
+    counts: [u64; 5],
+    sizes: [u32; 10],
 }
 
-pub(crate) fn statfs(of: &Statfs) -> Body {
-    let mut out = Body::new();
-    for number in [of.blocks, of.bfree, of.bavail, of.files, of.ffree] {
-        out.u64(number);
+pub(crate) fn statfs(of: &Statfs) -> StatfsBody {
+    StatfsBody {
+        counts: [of.blocks, of.bfree, of.bavail, of.files, of.ffree],
+        sizes: [of.bsize, of.namelen, of.frsize, 0, 0, 0, 0, 0, 0, 0],
     }
-    for number in [of.bsize, of.namelen, of.frsize, 0, 0, 0, 0, 0, 0, 0] {
-        out.u32(number);
-    }
-    out
 }
 
-pub(crate) fn lock(of: &Lock) -> Body {
-    let mut out = Body::new();
-    out.u64(of.start);
-    out.u64(of.end);
-    out.u32(of.kind);
-    out.u32(of.pid);
-    out
+#[derive(IntoBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct LockBody {
+    range: [u64; 2],
+    kind: u32,
+    pid: u32,
+}
+
+pub(crate) fn lock(of: &Lock) -> LockBody {
+    LockBody {
+        range: [of.start, of.end],
+        kind: of.kind,
+        pid: of.pid,
+    }
 }
 
 #[cfg(test)]

@@ -8,10 +8,11 @@
 use super::abi::opcode;
 use super::device::Device;
 use super::header::Header;
-use super::out::{self, Attr, Body, Entry, Lock, Statfs};
+use super::out::{self, Attr, Entry, EntryBody, Lock, Statfs};
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::Duration;
+use zerocopy::{Immutable, IntoBytes};
 
 const EIO: i32 = Errno::IO.raw_os_error();
 
@@ -68,8 +69,8 @@ impl Reply {
         }
     }
 
-    fn body(self, body: &Body) {
-        self.send(0, &[body]);
+    fn body(self, body: &(impl IntoBytes + Immutable)) {
+        self.send(0, &[body.as_bytes()]);
     }
 
     /// The request failed with this errno.
@@ -90,7 +91,7 @@ impl Reply {
 
     /// LOOKUP, MKNOD, MKDIR, SYMLINK, LINK.
     pub fn entry(self, entry: &Entry) {
-        self.body(&out::entry(entry));
+        self.body(&EntryBody::from(entry));
     }
 
     /// GETATTR, SETATTR.
@@ -140,7 +141,7 @@ impl Reply {
 
     /// LSEEK.
     pub fn offset(self, offset: u64) {
-        self.body(&out::offset(offset));
+        self.body(&offset);
     }
 
     /// POLL.
