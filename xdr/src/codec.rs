@@ -116,6 +116,7 @@ impl Encoder {
     }
 
     /// Appends an unsigned (or, by a cast, signed) integer or an enumeration.
+    #[inline]
     pub fn u32(&mut self, value: u32) {
         self.out.extend_from_slice(&value.to_be_bytes());
     }
@@ -133,7 +134,8 @@ impl Encoder {
     /// Appends fixed-length opaque data (RFC 4506 section 4.9).
     pub fn opaque_fixed(&mut self, bytes: &[u8]) {
         self.out.extend_from_slice(bytes);
-        self.out.resize(self.out.len() + padding(bytes.len()), 0);
+        let zeros = [0; 3];
+        self.out.extend_from_slice(&zeros[..padding(bytes.len())]);
     }
 
     /// Appends variable-length opaque data or a string (RFC 4506 sections 4.10 and 4.11).
@@ -221,27 +223,42 @@ impl<'a> Decoder<'a> {
     }
 
     /// Takes `len` bytes, without padding.
+    #[inline]
     pub fn take(&mut self, len: usize) -> Result<&'a [u8]> {
-        if self.remaining() < len {
-            return Err(DecodeError::Truncated {
-                at: self.at,
-                wanted: len - self.remaining(),
-            });
-        }
-        let taken = &self.bytes[self.at..self.at + len];
+        let taken = self.rest().get(..len).ok_or_else(|| self.truncated(len))?;
         self.at += len;
         Ok(taken)
     }
 
+    /// Takes `N` units of four bytes.
+    #[inline]
+    pub(crate) fn words<const N: usize>(&mut self) -> Result<&'a [[u8; 4]; N]> {
+        let words = self.rest().as_chunks().0.first_chunk();
+        let words = words.ok_or_else(|| self.truncated(4 * N))?;
+        self.at += 4 * N;
+        Ok(words)
+    }
+
+    #[cold]
+    fn truncated(&self, wanted: usize) -> DecodeError {
+        DecodeError::Truncated {
+            at: self.at,
+            wanted: wanted - self.remaining(),
+        }
+    }
+
     /// An unsigned integer or an enumeration.
+    #[inline]
     pub fn u32(&mut self) -> Result<u32> {
-        let bytes = self.take(4)?;
-        Ok(u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+        let &[word] = self.words()?;
+        Ok(u32::from_be_bytes(word))
     }
 
     /// An unsigned hyper.
+    #[inline]
     pub fn u64(&mut self) -> Result<u64> {
-        Ok(u64::from(self.u32()?) << 32 | u64::from(self.u32()?))
+        let &[high, low] = self.words()?;
+        Ok(u64::from(u32::from_be_bytes(high)) << 32 | u64::from(u32::from_be_bytes(low)))
     }
 
     /// A boolean. Any value but 0 is true: XDR defines only 1 (RFC 4506 section 4.4), but a server
@@ -251,6 +268,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// Fixed-length opaque data. Its roundup bytes are skipped, whatever their values.
+    #[inline]
     pub fn opaque_fixed(&mut self, len: usize) -> Result<&'a [u8]> {
         let bytes = self.take(len)?;
         self.take(padding(len))?;

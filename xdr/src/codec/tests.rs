@@ -41,7 +41,7 @@ fn numbers_are_big_endian() {
 fn errors_say_what_is_wrong() {
     assert_eq!(
         u64::from_xdr(&[0; 6]),
-        Err(DecodeError::Truncated { at: 4, wanted: 2 })
+        Err(DecodeError::Truncated { at: 0, wanted: 2 })
     );
     assert_eq!(u32::from_xdr(&[0; 6]), Err(DecodeError::Trailing(2)));
     assert!(matches!(

@@ -4,26 +4,91 @@
 use super::{FileHandle, FileType, Reply, SpecData, Time, Void};
 use crate::codec::{Decode, DecodeError, Decoder, Encode, Encoder, Result, xdr_struct};
 
-xdr_struct! {
-    /// fattr3: the attributes of an object.
-    #[derive(Copy)]
-    Attributes {
-        kind: FileType,
-        /// Permission bits, set-id bits and sticky bit, without type bits.
-        mode: u32,
-        nlink: u32,
-        uid: u32,
-        gid: u32,
-        /// Length of the file in bytes.
-        size: u64,
-        /// Bytes of disk space that the file uses.
-        used: u64,
-        rdev: SpecData,
-        fsid: u64,
-        fileid: u64,
-        atime: Time,
-        mtime: Time,
-        ctime: Time,
+/// fattr3: the attributes of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attributes {
+    pub kind: FileType,
+    /// Permission bits, set-id bits and sticky bit, without type bits.
+    pub mode: u32,
+    pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    /// Length of the file in bytes.
+    pub size: u64,
+    /// Bytes of disk space that the file uses.
+    pub used: u64,
+    pub rdev: SpecData,
+    pub fsid: u64,
+    pub fileid: u64,
+    pub atime: Time,
+    pub mtime: Time,
+    pub ctime: Time,
+}
+
+/// The length of fattr3.
+const ATTRIBUTES: usize = 84;
+
+/// Attributes are in nearly every reply, so they are coded by fixed places and one check of the length.
+impl Encode for Attributes {
+    fn encode(&self, to: &mut Encoder) {
+        let mut bytes = [0; ATTRIBUTES];
+        let words: [u32; ATTRIBUTES / 4] = [
+            self.kind as u32,
+            self.mode,
+            self.nlink,
+            self.uid,
+            self.gid,
+            (self.size >> 32) as u32,
+            self.size as u32,
+            (self.used >> 32) as u32,
+            self.used as u32,
+            self.rdev.major,
+            self.rdev.minor,
+            (self.fsid >> 32) as u32,
+            self.fsid as u32,
+            (self.fileid >> 32) as u32,
+            self.fileid as u32,
+            self.atime.seconds,
+            self.atime.nanoseconds,
+            self.mtime.seconds,
+            self.mtime.nanoseconds,
+            self.ctime.seconds,
+            self.ctime.nanoseconds,
+        ];
+        for (place, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
+            *place = word.to_be_bytes();
+        }
+        to.opaque_fixed(&bytes);
+    }
+}
+
+impl Decode<'_> for Attributes {
+    fn decode(from: &mut Decoder<'_>) -> Result<Self> {
+        let words: &[[u8; 4]; ATTRIBUTES / 4] = from.words()?;
+        let word = |at: usize| u32::from_be_bytes(words[at]);
+        let hyper = |at: usize| u64::from(word(at)) << 32 | u64::from(word(at + 1));
+        let time = |at: usize| Time {
+            seconds: word(at),
+            nanoseconds: word(at + 1),
+        };
+        Ok(Attributes {
+            kind: FileType::try_from(word(0))?,
+            mode: word(1),
+            nlink: word(2),
+            uid: word(3),
+            gid: word(4),
+            size: hyper(5),
+            used: hyper(7),
+            rdev: SpecData {
+                major: word(9),
+                minor: word(10),
+            },
+            fsid: hyper(11),
+            fileid: hyper(13),
+            atime: time(15),
+            mtime: time(17),
+            ctime: time(19),
+        })
     }
 }
 
