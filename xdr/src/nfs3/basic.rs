@@ -5,6 +5,7 @@
 
 use crate::codec::{Decode, Decoder, Encode, Encoder, Result, xdr_enum, xdr_struct};
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
 /// Longest file handle in bytes (NFS3_FHSIZE).
 pub const FHSIZE: usize = 64;
@@ -67,7 +68,7 @@ xdr_enum! {
 }
 
 /// nfs_fh3: the server's name for an object, at most 64 bytes that the client does not interpret.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct FileHandle {
     len: u8,
     bytes: [u8; FHSIZE],
@@ -92,6 +93,13 @@ impl FileHandle {
     /// Its bytes, at most [`FHSIZE`].
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl Hash for FileHandle {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // Not the bytes that it does not use, which are most.
+        self.as_bytes().hash(state);
     }
 }
 

@@ -11,10 +11,12 @@
 
 use super::inode::{Inode, ROOT};
 use crate::sync::Mutex;
+use foldhash::fast::RandomState;
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle};
+use rustc_hash::FxBuildHasher;
 use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -73,15 +75,16 @@ impl PartialEq for ByNode {
 
 impl Eq for ByNode {}
 
-/// The inodes by handle; each handle has one.
+/// The inodes by handle; each handle has one. The server chooses handles, so they are hashed under a
+/// random key.
 #[derive(Debug, Default)]
 struct Handles {
     /// The inodes that the kernel knows, except those whose handle was later given to an object of
     /// another type.
-    known: HashSet<ByHandle>,
+    known: HashSet<ByHandle, RandomState>,
     /// Inodes that the kernel does not know, while they live: it was not given them yet, or has
     /// forgotten them, while names or open files refer to them.
-    others: HashMap<FileHandle, Weak<Inode>>,
+    others: HashMap<FileHandle, Weak<Inode>, RandomState>,
     /// How many `others` were alive when dead ones were last removed.
     alive: usize,
 }
@@ -109,13 +112,17 @@ impl Handles {
     }
 }
 
+type Nodes = HashSet<ByNode, FxBuildHasher>;
+
 /// All inodes to which the kernel or anything else refers.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// The inodes that the kernel knows, by node id.
-    nodes: [Mutex<HashSet<ByNode>>; SHARDS],
+    /// The inodes that the kernel knows, by node id, which comes from a counter of our own.
+    nodes: [Mutex<Nodes>; SHARDS],
     /// Locked before `nodes` where both are.
     handles: [Mutex<Handles>; SHARDS],
+    /// Chooses the shard of a handle.
+    shards: RandomState,
     /// The next node id.
     next: AtomicU64,
     /// The file system of the export's root.
@@ -131,6 +138,7 @@ impl Table {
         Table {
             nodes: Default::default(),
             handles: Default::default(),
+            shards: RandomState::default(),
             next: AtomicU64::new(ROOT + 1),
             fsid: AtomicU64::new(u64::MAX),
         }
@@ -153,16 +161,12 @@ impl Table {
         OF_OTHER_FSID | mixed(both) >> 1
     }
 
-    fn node_shard(&self, nodeid: u64) -> &Mutex<HashSet<ByNode>> {
+    fn node_shard(&self, nodeid: u64) -> &Mutex<Nodes> {
         &self.nodes[(mixed(nodeid) >> 60) as usize]
     }
 
     fn handle_shard(&self, handle: &FileHandle) -> &Mutex<Handles> {
-        let hash = handle
-            .as_bytes()
-            .iter()
-            .fold(0, |hash: u64, &byte| mixed(hash ^ u64::from(byte)));
-        &self.handles[(hash >> 60) as usize]
+        &self.handles[self.shards.hash_one(handle) as usize % SHARDS]
     }
 
     pub(super) fn get(&self, nodeid: u64) -> Option<Arc<Inode>> {

@@ -8,9 +8,10 @@ use super::open_file::{OpenFile, Opened};
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::sync::{Mutex, RwLock};
 use nfsrdma_nfs3::{Cred, Nfs3};
+use rustc_hash::FxHashMap;
 use slab::Slab;
+use std::collections::BTreeSet;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ pub struct Objects<N> {
     below: Arc<Files<N>>,
     pub(super) files: RwLock<Slab<Arc<OpenFile>>>,
     /// The numbers of the files that are open for writing, by node.
-    pub(super) writable: Mutex<HashMap<u64, BTreeSet<u64>>>,
+    pub(super) writable: Mutex<FxHashMap<u64, BTreeSet<u64>>>,
     /// Attributes of open files are being asked for ([`Objects::check_open_files`]), and the handle at
     /// which the next round begins.
     pub(super) checking: AtomicBool,

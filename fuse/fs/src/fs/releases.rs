@@ -7,14 +7,14 @@
 
 use super::inode::Inode;
 use crate::sync::Mutex;
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// The files by their nodes, each with the number of its RELEASEs. The kernel has a limited number of
 /// RELEASEs under way (`max_background`), so they are few.
 #[derive(Debug, Default)]
-pub(super) struct Releases(Mutex<HashMap<u64, (Arc<Inode>, u32)>>);
+pub(super) struct Releases(Mutex<FxHashMap<u64, (Arc<Inode>, u32)>>);
 
 /// While this lives, the RELEASE is under way.
 pub(super) struct UnderWay<'a> {
