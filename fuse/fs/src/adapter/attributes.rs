@@ -1,7 +1,6 @@
 //! GETATTR, SETATTR, ACCESS and STATFS.
 
 use super::convert::{set_time, space};
-use super::credentials::{self};
 use super::invalidate::tell_behind;
 use super::replies::{reply_attributes, reply_held, reply_ok, reply_or_undo, reply_with};
 use super::state::Adapter;
@@ -30,7 +29,7 @@ impl<N: Nfs3> Adapter<N> {
             reply_attributes(reply, known);
             return;
         }
-        let (fs, cred) = (self.fs.clone(), credentials::user_of(request));
+        let (fs, cred) = (self.fs.clone(), self.credentials.user_of(request));
         let reply = self.waiting.hold(request, reply);
         let notifiers = self.notifiers.clone();
         self.start(async move {
@@ -96,7 +95,7 @@ impl<N: Nfs3> Adapter<N> {
     }
 
     pub(super) fn statfs(&self, request: &Header, node: u64, reply: Reply) {
-        let (fs, cred) = (self.fs.clone(), credentials::user_of(request));
+        let (fs, cred) = (self.fs.clone(), self.credentials.user_of(request));
         let name_max = fs.name_max();
         let reply = self.waiting.hold(request, reply);
         self.start(async move {

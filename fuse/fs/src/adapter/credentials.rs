@@ -35,10 +35,12 @@ use nfsrdma_channel::abi::opcode;
 use nfsrdma_nfs3::{Cred, Credential};
 use nfsrdma_xdr::rpc::MAX_GROUPS;
 use parking_lot::Mutex;
+use rustix::io::pread;
+use smallvec::SmallVec;
 use std::fs::File;
 use std::io;
+use std::mem::MaybeUninit;
 use std::num::NonZeroUsize;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 /// The most status files that are kept open.
@@ -83,30 +85,32 @@ fn asks_only(code: u32) -> bool {
 #[derive(Debug)]
 pub(super) struct Credentials {
     known: Mutex<LruCache<u32, Known>>,
-    /// The last credential of uid 0 without supplementary groups.
-    superuser: Mutex<Option<Cred>>,
+    /// The last credential without supplementary groups.
+    alone: Mutex<Option<Cred>>,
 }
 
 impl Default for Credentials {
     fn default() -> Self {
         Credentials {
             known: Mutex::new(LruCache::new(KEPT)),
-            superuser: Mutex::default(),
+            alone: Mutex::default(),
         }
     }
 }
 
 impl Credentials {
-    /// The credential of uid 0 with group `gid`, where supplementary groups do not matter.
-    pub(super) fn superuser(&self, gid: u32) -> Cred {
-        let mut known = self.superuser.lock();
-        if let Some(cred) = known.as_ref().filter(|cred| cred.gid == gid) {
-            return cred.clone();
+    /// The caller without supplementary groups: for GETATTR and FSSTAT, which need no permission (RFC
+    /// 1813 sections 3.3.1 and 3.3.18), for LOOKUP in a directory that everybody may search, and for the
+    /// superuser.
+    pub(super) fn user_of(&self, request: &Header) -> Cred {
+        let (uid, gid, groups) = (request.uid(), request.gid(), Vec::new());
+        let mut known = self.alone.lock();
+        match known.as_ref() {
+            Some(cred) if (cred.uid, cred.gid) == (uid, gid) => cred.clone(),
+            _ => known
+                .insert(Arc::new(Credential { uid, gid, groups }))
+                .clone(),
         }
-        let (uid, groups) = (0, Vec::new());
-        let cred = Arc::new(Credential { uid, gid, groups });
-        *known = Some(cred.clone());
-        cred
     }
 
     /// The credential of a request, read at this moment.
@@ -158,10 +162,11 @@ impl Credentials {
         if let Some(known) = known
             && Arc::ptr_eq(&known.status, &status)
             && (known.cred.uid, known.cred.gid) == (uid, gid)
-            && known.cred.groups == groups
+            && known.cred.groups == *groups
         {
             return known.cred;
         }
+        let groups = groups.into_vec();
         let cred = Arc::new(Credential { uid, gid, groups });
         let new = Known {
             status,
@@ -196,61 +201,71 @@ impl Credentials {
     }
 }
 
-/// The caller without supplementary groups: for GETATTR and FSSTAT, which need no permission (RFC
-/// 1813 sections 3.3.1 and 3.3.18), and for LOOKUP in a directory that everybody may search.
-pub(super) fn user_of(request: &Header) -> Cred {
-    Arc::new(Credential {
-        uid: request.uid(),
-        gid: request.gid(),
-        groups: Vec::new(),
-    })
-}
+/// The supplementary groups that calls carry.
+type Groups = SmallVec<[u32; MAX_GROUPS]>;
 
 /// What a status file shows.
 struct Shown {
-    /// The supplementary groups that calls carry; none if uid and gid are not those of the asker.
-    groups: Vec<u32>,
+    /// None if uid and gid are not those of the asker.
+    groups: Groups,
     /// The file is longer than [`USUAL`].
     is_long: bool,
 }
 
 fn groups_for(status: &File, asker: Asker) -> io::Result<Shown> {
     // One read: parts of the file might be from different moments.
-    let mut text = [0; USUAL];
-    let len = status.read_at(&mut text, 0)?;
+    let mut text = [MaybeUninit::uninit(); USUAL];
+    let (text, _) = pread(status, &mut text, 0)?;
     Ok(Shown {
-        groups: parse(&text[..len], asker).unwrap_or_default(),
-        is_long: len == USUAL,
+        groups: parse(text, asker).unwrap_or_default(),
+        is_long: text.len() == USUAL,
     })
 }
 
 /// The supplementary groups in the text of a status file, as many as calls carry; `None` if its file
 /// system uid and gid (or its real ones, where these may ask) are not those of `asker`.
-fn parse(status: &[u8], asker: Asker) -> Option<Vec<u32>> {
+fn parse(status: &[u8], asker: Asker) -> Option<Groups> {
     // "Uid:" and "Gid:": real, effective, saved, file system.
     const REAL: usize = 0;
     const FILE_SYSTEM: usize = 3;
-    let (uids, gids) = (line(status, b"Uid:")?, line(status, b"Gid:")?);
+    let mut lines = Lines(status);
+    let (uids, gids) = (lines.find(b"Uid:")?, lines.find(b"Gid:")?);
     let is = |column| {
         numbers(uids).nth(column) == Some(asker.uid) && numbers(gids).nth(column) == Some(asker.gid)
     };
     (is(FILE_SYSTEM) || asker.by_real_ids && is(REAL))
-        .then(|| line(status, b"Groups:").map(|line| numbers(line).take(MAX_GROUPS).collect()))
+        .then(|| Some(numbers(lines.find(b"Groups:")?).take(MAX_GROUPS).collect()))
         .flatten()
 }
 
-/// The rest of the line that begins with `name`. (The first line has the name of the program, which
-/// cannot forge another line, because the kernel escapes newlines in it.)
-fn line<'a>(status: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
-    status
-        .split(|&byte| byte == b'\n')
-        .find_map(|line| line.strip_prefix(name))
+/// The lines of a status file that were not read yet. Those that are wanted have always come in this
+/// order, so it is read once.
+struct Lines<'a>(&'a [u8]);
+
+impl<'a> Lines<'a> {
+    /// The rest of the next line that begins with `name`. (The first line has the name of the program,
+    /// which cannot forge another line, because the kernel escapes newlines in it.)
+    fn find(&mut self, name: &[u8]) -> Option<&'a [u8]> {
+        while !self.0.is_empty() {
+            let end = self.0.iter().position(|&byte| byte == b'\n');
+            let (line, rest) = self.0.split_at(end.unwrap_or(self.0.len()));
+            self.0 = rest.get(1..).unwrap_or_default();
+            if let Some(found) = line.strip_prefix(name) {
+                return Some(found);
+            }
+        }
+        None
+    }
 }
 
 fn numbers(line: &[u8]) -> impl Iterator<Item = u32> {
-    line.split(|byte| byte.is_ascii_whitespace())
-        .filter(|word| !word.is_empty())
-        .filter_map(|word| std::str::from_utf8(word).ok()?.parse().ok())
+    line.split(|byte| !byte.is_ascii_digit())
+        .filter(|digits| !digits.is_empty())
+        .filter_map(|digits| {
+            digits.iter().try_fold(0_u32, |number, digit| {
+                number.checked_mul(10)?.checked_add(u32::from(digit - b'0'))
+            })
+        })
 }
 
 #[cfg(test)]
@@ -269,12 +284,16 @@ mod tests {
         }
     }
 
+    fn parsed(status: &[u8], asker: Asker) -> Option<Vec<u32>> {
+        parse(status, asker).map(Groups::into_vec)
+    }
+
     #[test]
     fn groups_of_a_status_file() {
-        assert_eq!(parse(STATUS, asker(4, 8)), Some(vec![4, 24, 1000]));
+        assert_eq!(parsed(STATUS, asker(4, 8)), Some(vec![4, 24, 1000]));
         let none = b"Uid:\t1\t1\t1\t1\nGid:\t1\t1\t1\t1\nGroups:\t \n";
-        assert_eq!(parse(none, asker(1, 1)), Some(Vec::new()));
-        assert_eq!(parse(b"", asker(0, 0)), None);
+        assert_eq!(parsed(none, asker(1, 1)), Some(Vec::new()));
+        assert_eq!(parsed(b"", asker(0, 0)), None);
     }
 
     #[test]
@@ -285,7 +304,7 @@ mod tests {
             "Uid:\t1\t1\t1\t1\nGid:\t1\t1\t1\t1\nGroups:\t{} \n",
             words.join(" ")
         );
-        let read = parse(status.as_bytes(), asker(1, 1));
+        let read = parsed(status.as_bytes(), asker(1, 1));
         assert_eq!(read.as_deref(), Some(&many[..MAX_GROUPS]));
     }
 
@@ -318,8 +337,8 @@ mod tests {
 
     #[test]
     fn groups_of_another_identity_are_not_taken() {
-        assert_eq!(parse(STATUS, asker(1, 8)), None);
-        assert_eq!(parse(STATUS, asker(4, 5)), None);
+        assert_eq!(parsed(STATUS, asker(1, 8)), None);
+        assert_eq!(parsed(STATUS, asker(4, 5)), None);
     }
 
     #[test]
@@ -329,10 +348,10 @@ mod tests {
             ..asker(uid, gid)
         };
         let groups = Some(vec![4, 24, 1000]);
-        assert_eq!(parse(STATUS, by_real_ids(1, 5)), groups);
-        assert_eq!(parse(STATUS, by_real_ids(4, 8)), groups);
+        assert_eq!(parsed(STATUS, by_real_ids(1, 5)), groups);
+        assert_eq!(parsed(STATUS, by_real_ids(4, 8)), groups);
         for (uid, gid) in [(1, 8), (4, 5), (2, 6), (3, 7)] {
-            assert_eq!(parse(STATUS, by_real_ids(uid, gid)), None);
+            assert_eq!(parsed(STATUS, by_real_ids(uid, gid)), None);
         }
         assert!(asks_only(opcode::ACCESS) && !asks_only(opcode::CREATE));
     }

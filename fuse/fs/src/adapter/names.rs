@@ -7,7 +7,6 @@
 //! taken back, and a file that CREATE opened is closed. If the operation has made or removed a name
 //! nevertheless, the kernel is notified of the name.
 
-use super::credentials::user_of;
 use super::invalidate::{tell, tell_behind};
 use super::queued::Queued;
 use super::replies::{
@@ -57,7 +56,7 @@ impl<N: Nfs3> Adapter<N> {
         let (asker, name) = (*request, name.to_owned());
         let without_groups = fs.looks_up_without_groups(parent);
         let cred = match without_groups {
-            true => user_of(request),
+            true => self.credentials.user_of(request),
             false => self.cred(request, parent),
         };
         let reply = self.waiting.hold(request, reply);

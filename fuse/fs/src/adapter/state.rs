@@ -43,7 +43,7 @@ impl<N: Nfs3> Adapter<N> {
     /// The credential of a request about `node`.
     pub(super) fn cred(&self, request: &Header, node: u64) -> Cred {
         match request.uid() == 0 && self.fs.is_superuser(node) {
-            true => self.credentials.superuser(request.gid()),
+            true => self.credentials.user_of(request),
             false => self.credentials.of(request),
         }
     }
