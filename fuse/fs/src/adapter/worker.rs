@@ -165,9 +165,9 @@ impl<N: Nfs3> Worker<N> {
             self.listen(&mut reader)?;
             let waited = Instant::now();
             self.all.listeners.waits(self.number);
-            let found = self.wait(&mut events)?;
+            let (found, now) = self.wait(&mut events, waited)?;
             self.all.listeners.works(self.number);
-            self.consider(waited);
+            self.consider(waited, now);
             if found.rung {
                 self.accept()?;
             }
@@ -205,8 +205,8 @@ impl<N: Nfs3> Worker<N> {
     }
 
     /// Invites another worker, or stops listening, as the load of the last rounds demands.
-    fn consider(&mut self, waited: Instant) {
-        if let Some(awake) = self.load.round(waited, Instant::now()) {
+    fn consider(&mut self, waited: Instant, now: Instant) {
+        if let Some(awake) = self.load.round(waited, now) {
             let invited = self.all.listeners.was_awake(self.number, awake);
             self.all.wake(invited);
         }
@@ -224,16 +224,21 @@ impl<N: Nfs3> Worker<N> {
         (connections, until)
     }
 
-    /// Waits until there is something to do.
-    fn wait(&mut self, events: &mut Vec<epoll::Event>) -> io::Result<Found> {
+    /// Waits until there is something to do. The time is `now`; returns that of the end, too.
+    fn wait(
+        &mut self,
+        events: &mut Vec<epoll::Event>,
+        mut now: Instant,
+    ) -> io::Result<(Found, Instant)> {
         let mut found = Found::default();
         let until;
         (found.connections, until) = self.arm();
         if found.connections != 0 {
             wait_for_events(&self.epoll, events, Some(Duration::ZERO))?;
-        } else if !self.spin(events, until)? {
-            let left = until.map(|at| at.saturating_duration_since(Instant::now()));
+        } else if !self.spin(events, until, &mut now)? {
+            let left = until.map(|at| at.saturating_duration_since(now));
             wait_for_events(&self.epoll, events, left)?;
+            now = Instant::now();
         }
         for event in events.drain(..) {
             let (data, flags) = (event.data, event.flags);
@@ -252,32 +257,36 @@ impl<N: Nfs3> Worker<N> {
                 }
             }
         }
-        if events.is_empty() && until.is_some_and(|at| at <= Instant::now()) {
+        if events.is_empty() && until.is_some_and(|at| at <= now) {
             // Time has come for one of them.
             found.connections = u64::MAX;
         }
         self.drivers.iter_mut().for_each(Driver::disarm);
-        Ok(found)
+        Ok((found, now))
     }
 
     /// Looks for events again and again before sleeping, where that pays. Returns whether there
-    /// are some.
-    fn spin(&mut self, events: &mut Vec<epoll::Event>, until: Option<Instant>) -> io::Result<bool> {
+    /// are some. The time is `now`, which goes on.
+    fn spin(
+        &mut self,
+        events: &mut Vec<epoll::Event>,
+        until: Option<Instant>,
+        now: &mut Instant,
+    ) -> io::Result<bool> {
         // If several workers listen, a request wakes another one while this one spins.
         if !self.all.listeners.alone(self.number) {
             return Ok(false);
         }
-        let mut now = Instant::now();
         let spin = match self.drivers.iter().any(Driver::awaits_reply) {
             true => &mut self.spin_for_reply,
             false => &mut self.spin_for_request,
         };
-        spin.begin(now);
-        while until.is_none_or(|at| now < at) && spin.again(now) {
+        spin.begin(*now);
+        while until.is_none_or(|at| *now < at) && spin.again(*now) {
             wait_for_events(&self.epoll, events, Some(Duration::ZERO))?;
-            now = Instant::now();
+            *now = Instant::now();
             if !events.is_empty() {
-                spin.found(|| now);
+                spin.found(|| *now);
                 return Ok(true);
             }
             std::hint::spin_loop();
