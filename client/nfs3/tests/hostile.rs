@@ -533,8 +533,10 @@ async fn results_that_lie_are_errors() {
     // with the word before them: count, eof, and the opaque length.
     const COUNT: usize = 24 + 4 + 4 + 84;
     type Change = fn(&mut Vec<u8>);
-    let lies: [Change; 3] = [
+    let lies: [Change; 4] = [
         |p| p[COUNT + 3] ^= 1,
+        // Less than the data, 8192 bytes.
+        |p| p[COUNT + 2] ^= 0x30,
         |p| p[COUNT + 11] ^= 1,
         |p| p.truncate(30),
     ];
@@ -546,9 +548,48 @@ async fn results_that_lie_are_errors() {
         );
         assert_eq!(stats.connections[0].connects, 1);
     }
+    // More data than were asked for, inline, of which the count tells the truth.
+    let more = |p: &mut Vec<u8>| {
+        for last in [COUNT + 3, COUNT + 11] {
+            assert_eq!(p[last], 100);
+            p[last] = 104;
+        }
+        p.extend([b'x'; 4]);
+    };
+    let (result, _) = misbehaving(100, move |_| tamper(move |_, p| more(p))).await;
+    assert!(
+        matches!(result, Err(NfsError::PeerMisbehaved(_))),
+        "{result:?}"
+    );
     // The reply says SYSTEM_ERR.
     let (result, _) = misbehaving(8192, |_| tamper(|_, p| p[23] = 5)).await;
     assert!(matches!(result, Err(NfsError::Refused(_))), "{result:?}");
+}
+
+/// RFC 1813 section 3.3.4: ACCESS is asked for some bits, and the others say nothing. A path with a NUL
+/// ends there for programs.
+#[tokio::test]
+async fn rights_nobody_asked_for_are_not_taken_and_a_link_with_a_nul_is_an_error() {
+    let script = |seen: &Seen| match (seen.program, seen.procedure) {
+        (PROGRAM, Access::NUMBER) => tamper(|_, p| *p.last_mut().unwrap() |= 0x3f),
+        (PROGRAM, Readlink::NUMBER) => tamper(|_, p| *p.last_mut().unwrap() = 0),
+        _ => Act::Answer,
+    };
+    let server = Server::start(Options::default(), Manners::default(), Arc::new(script));
+    // Its replies are inline.
+    let mut options = options();
+    options.transport.inline = 65_536;
+    let (mounted, pool) = server.mount(&options).await;
+    let (client, plain) = (&mounted.client, SetAttributes::default());
+    let granted = client.access(&cred(), &mounted.root, access::READ).await;
+    assert_eq!(granted.unwrap().0, access::READ);
+    let made = client
+        .symlink(&root(), &mounted.root, b"l", b"path", &plain)
+        .await
+        .unwrap();
+    let read = client.readlink(&root(), &made.object.unwrap()).await;
+    assert!(matches!(read, Err(NfsError::PeerMisbehaved(_))), "{read:?}");
+    leaves_nothing(mounted, pool).await;
 }
 
 #[tokio::test]

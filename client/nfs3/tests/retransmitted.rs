@@ -203,6 +203,20 @@ async fn mknod() {
 }
 
 #[tokio::test]
+async fn remove() {
+    let server = forgetful::<Remove>();
+    server.plant(b"f", b"");
+    let (mounted, _pool) = server.mount(&options()).await;
+    let (client, top) = (&mounted.client, &mounted.root);
+    client.remove(&root(), top, b"f").await.unwrap();
+    assert_eq!(server.memory.handle("f"), None);
+    // This one is sent once, so somebody else has removed it.
+    let again = client.remove(&root(), top, b"f").await;
+    assert!(is(again, Status::NoEnt));
+    mounted.unmount().await;
+}
+
+#[tokio::test]
 async fn rmdir() {
     let server = forgetful::<Rmdir>();
     mkdir_at(&server, b"d").await;
