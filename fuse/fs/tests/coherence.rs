@@ -3,7 +3,7 @@
 //! runs short of memory. docs/COHERENCE.md says what is promised.
 
 use crate::common::{Mounted, mount_of};
-use nfsrdma_fs::fs::{Found, FsConfig, ROOT};
+use nfsrdma_fs::fs::{AttributeTimes, Found, FsConfig, ROOT};
 use nfsrdma_memory_server::{Fate, MemoryServer, Op, PreOp};
 use nfsrdma_nfs3::{Credential, Transport};
 use nfsrdma_rpcrdma::exec::block_on;
@@ -26,10 +26,7 @@ const ALL: [PreOp; 3] = [PreOp::Atomic, PreOp::Never, PreOp::NotAtomic];
 /// A configuration in which attributes are valid for an hour.
 fn hour() -> FsConfig {
     FsConfig {
-        acregmin: HOUR,
-        acregmax: HOUR,
-        acdirmin: HOUR,
-        acdirmax: HOUR,
+        times: AttributeTimes::all(HOUR),
         ..FsConfig::default()
     }
 }

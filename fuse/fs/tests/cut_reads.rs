@@ -3,7 +3,7 @@
 
 use crate::common::{Mounted, mount_of, mount_with};
 use nfsrdma_fs::adapter::FuseOptions;
-use nfsrdma_fs::fs::{Found, FsConfig, ROOT};
+use nfsrdma_fs::fs::{AttributeTimes, Found, FsConfig, ROOT};
 use nfsrdma_memory_server::{Fate, MemoryServer, Op};
 use nfsrdma_nfs3::{Cred, Credential};
 use nfsrdma_rpcrdma::exec::block_on;
@@ -61,8 +61,11 @@ fn cut(name: &str, (before, after): (u64, u64), without_data: Option<u64>) -> Op
     let server = MemoryServer::new();
     server.plant("f", &vec![7; before as usize]);
     let config = FsConfig {
-        acregmin: Duration::from_secs(3600),
-        acregmax: Duration::from_secs(3600),
+        times: AttributeTimes {
+            acregmin: Duration::from_secs(3600),
+            acregmax: Duration::from_secs(3600),
+            ..AttributeTimes::default()
+        },
         readahead_bytes: 0,
         ..FsConfig::default()
     };

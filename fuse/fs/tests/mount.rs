@@ -1,7 +1,7 @@
 //! The file system through the kernel: a real mount over /dev/fuse, on a server in memory.
 
 use crate::common::{Mounted, mount, mount_of};
-use nfsrdma_fs::fs::{FsConfig, LookupCache};
+use nfsrdma_fs::fs::{AttributeTimes, FsConfig, LookupCache};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -268,10 +268,12 @@ fn mappings_follow_what_another_wrote_on_open() {
 #[test]
 fn names_of_what_is_gone_are_looked_up_again() {
     let config = FsConfig {
-        acregmin: Duration::ZERO,
-        acregmax: Duration::ZERO,
-        acdirmin: Duration::from_secs(3600),
-        acdirmax: Duration::from_secs(3600),
+        times: AttributeTimes {
+            acregmin: Duration::ZERO,
+            acregmax: Duration::ZERO,
+            acdirmin: Duration::from_secs(3600),
+            acdirmax: Duration::from_secs(3600),
+        },
         ..FsConfig::default()
     };
     let Some(a) = mount("gone-a", config.clone(), |_| ()) else {

@@ -1,7 +1,7 @@
 //! How many calls each operation costs, through the kernel: no more than NFSv3 needs.
 
 use crate::common::{Mounted, mount};
-use nfsrdma_fs::fs::{FsConfig, Permissions};
+use nfsrdma_fs::fs::{AttributeTimes, FsConfig, Permissions};
 use nfsrdma_memory_server::Op;
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -269,8 +269,11 @@ fn the_server_checks_permissions() {
 #[test]
 fn names_outlive_attributes() {
     let config = FsConfig {
-        acregmin: Duration::ZERO,
-        acregmax: Duration::ZERO,
+        times: AttributeTimes {
+            acregmin: Duration::ZERO,
+            acregmax: Duration::ZERO,
+            ..AttributeTimes::default()
+        },
         ..FsConfig::default()
     };
     let Some(m) = mount("trips-names", config, |_| ()) else {
@@ -332,11 +335,14 @@ fn listing() {
 fn listing_again_after_the_attributes_expired() {
     const FILES: u64 = 1000;
     let config = FsConfig {
-        acregmin: Duration::from_millis(500),
-        acregmax: Duration::from_millis(500),
+        times: AttributeTimes {
+            acregmin: Duration::from_millis(500),
+            acregmax: Duration::from_millis(500),
+            ..AttributeTimes::default()
+        },
         ..FsConfig::default()
     };
-    let acregmax = config.acregmax;
+    let acregmax = config.times.acregmax;
     let m = mount("trips-listing-again", config, |data| {
         fs::create_dir(data.join("d")).unwrap();
         for n in 0..FILES {

@@ -127,7 +127,7 @@ mod tests {
     fn noac_trusts_nothing() {
         let config = file_system(&options("noac"));
         assert!(config.sync);
-        assert_eq!(config.acregmax, Duration::ZERO);
-        assert_eq!(config.acdirmax, Duration::ZERO);
+        assert_eq!(config.times.acregmax, Duration::ZERO);
+        assert_eq!(config.times.acdirmax, Duration::ZERO);
     }
 }

@@ -5,7 +5,7 @@
 
 use super::{IO_UNIT, LocalLock, MAX_IO, OptionError, Options, Permissions, Transport};
 use crate::options::size::parse_size;
-use nfsrdma_fs::fs::FsConfig;
+use nfsrdma_fs::fs::AttributeTimes;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -123,12 +123,12 @@ impl Draft {
         for setting in TIMES {
             if name == "actimeo" || name == setting {
                 self.claim(setting, seconds)?;
-                let fs = &mut self.options.fs;
+                let times = &mut self.options.fs.times;
                 *match setting {
-                    "acregmin" => &mut fs.acregmin,
-                    "acregmax" => &mut fs.acregmax,
-                    "acdirmin" => &mut fs.acdirmin,
-                    _ => &mut fs.acdirmax,
+                    "acregmin" => &mut times.acregmin,
+                    "acregmax" => &mut times.acregmax,
+                    "acdirmin" => &mut times.acdirmin,
+                    _ => &mut times.acdirmax,
                 } = Duration::from_secs(seconds);
             }
         }
@@ -168,16 +168,10 @@ impl Draft {
 
     /// Makes each minimum at most its maximum, by changing the one that was not given.
     fn order_times(&mut self) -> Outcome {
-        let FsConfig {
-            mut acregmin,
-            mut acregmax,
-            mut acdirmin,
-            mut acdirmax,
-            ..
-        } = self.options.fs;
+        let mut times = self.options.fs.times;
         for (least, most, min, max) in [
-            (&mut acregmin, &mut acregmax, TIMES[0], TIMES[1]),
-            (&mut acdirmin, &mut acdirmax, TIMES[2], TIMES[3]),
+            (&mut times.acregmin, &mut times.acregmax, TIMES[0], TIMES[1]),
+            (&mut times.acdirmin, &mut times.acdirmax, TIMES[2], TIMES[3]),
         ] {
             if *least <= *most {
                 continue;
@@ -193,13 +187,8 @@ impl Draft {
                 _ => *least = *most,
             }
         }
-        self.set_times([acregmin, acregmax, acdirmin, acdirmax]);
+        self.options.fs.times = times;
         Ok(())
-    }
-
-    fn set_times(&mut self, times: [Duration; 4]) {
-        let fs = &mut self.options.fs;
-        [fs.acregmin, fs.acregmax, fs.acdirmin, fs.acdirmax] = times;
     }
 
     /// The cache contains the dirty data, so a cache of the default size grows with `dirty`.
@@ -250,7 +239,7 @@ impl Draft {
                 });
             }
             // nfs(5) defines noac as actimeo=0 and sync.
-            self.set_times([Duration::ZERO; 4]);
+            self.options.fs.times = AttributeTimes::all(Duration::ZERO);
         }
         // `async` is the default and takes back `sync` alone, whichever of them comes last.
         self.options.vfs.sync |= self.options.noac || self.wait;

@@ -1,6 +1,7 @@
 use super::draft::MAX_SECONDS;
 use super::show::Negotiated;
 use super::*;
+use nfsrdma_fs::fs::AttributeTimes;
 use proptest::prelude::*;
 
 fn ok(text: &str) -> Options {
@@ -18,12 +19,17 @@ fn with(change: impl FnOnce(&mut Options)) -> Options {
 }
 
 fn set_times(options: &mut Options, times: [u64; 4]) {
-    let fs = &mut options.fs;
-    [fs.acregmin, fs.acregmax, fs.acdirmin, fs.acdirmax] = times.map(Duration::from_secs);
+    let [acregmin, acregmax, acdirmin, acdirmax] = times.map(Duration::from_secs);
+    options.fs.times = AttributeTimes {
+        acregmin,
+        acregmax,
+        acdirmin,
+        acdirmax,
+    };
 }
 
 fn times(text: &str) -> [u64; 4] {
-    let fs = ok(text).fs;
+    let fs = ok(text).fs.times;
     [fs.acregmin, fs.acregmax, fs.acdirmin, fs.acdirmax].map(|time| time.as_secs())
 }
 

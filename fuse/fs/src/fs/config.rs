@@ -26,16 +26,43 @@ pub enum Permissions {
     ServerForOne(u32),
 }
 
-/// Settings of one mount.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FsConfig {
-    /// The least and the greatest time for which attributes of a file are valid. Both are zero with
-    /// `noac`.
+/// For how long attributes are valid at least and at most (nfs(5)). All are zero with `noac`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AttributeTimes {
     pub acregmin: Duration,
     pub acregmax: Duration,
     /// The same for directories, and for the names in them.
     pub acdirmin: Duration,
     pub acdirmax: Duration,
+}
+
+impl AttributeTimes {
+    /// As `actimeo`.
+    pub fn all(time: Duration) -> Self {
+        AttributeTimes {
+            acregmin: time,
+            acregmax: time,
+            acdirmin: time,
+            acdirmax: time,
+        }
+    }
+}
+
+impl Default for AttributeTimes {
+    fn default() -> Self {
+        AttributeTimes {
+            acregmin: Duration::from_secs(3),
+            acregmax: Duration::from_secs(60),
+            acdirmin: Duration::from_secs(30),
+            acdirmax: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Settings of one mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FsConfig {
+    pub times: AttributeTimes,
     pub lookup_cache: LookupCache,
     pub permissions: Permissions,
     /// Do not ask the server at each open whether a file has changed.
@@ -68,10 +95,7 @@ pub struct FsConfig {
 impl Default for FsConfig {
     fn default() -> Self {
         FsConfig {
-            acregmin: Duration::from_secs(3),
-            acregmax: Duration::from_secs(60),
-            acdirmin: Duration::from_secs(30),
-            acdirmax: Duration::from_secs(60),
+            times: AttributeTimes::default(),
             lookup_cache: LookupCache::All,
             permissions: Permissions::Kernel,
             nocto: false,

@@ -78,7 +78,7 @@ impl<N: Nfs3> Fs<N> {
     fn children_need_attributes(&self, state: &State, now: Nanos) -> bool {
         state.listed().is_some_and(|listed| {
             let age = now.saturating_sub(listed.with_attributes);
-            listed.lists_attributes && age >= nanos(self.config.acregmin)
+            listed.lists_attributes && age >= nanos(self.config.times.acregmin)
         })
     }
 

@@ -85,7 +85,7 @@ mod write_failure;
 pub use acl::NewMode;
 pub use change_context::KernelCache;
 pub use clock::Clock;
-pub use config::{FsConfig, LookupCache, Permissions};
+pub use config::{AttributeTimes, FsConfig, LookupCache, Permissions};
 pub use dir_handle::{DirHandle, Listed, Listing};
 pub use entry::Entry;
 pub use error::{FsError, FsResult};

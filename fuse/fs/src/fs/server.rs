@@ -117,7 +117,7 @@ impl<N: Nfs3> Server<N> {
 
     /// Whether attributes of files are valid for any time.
     pub fn keeps_attributes(&self) -> bool {
-        !self.config.acregmax.is_zero()
+        !self.config.times.acregmax.is_zero()
     }
 
     /// The longest name at the server, in bytes.
@@ -130,10 +130,10 @@ impl<N: Nfs3> Server<N> {
     }
 
     pub(super) fn times(&self, kind: FileType) -> Times {
-        let c = &self.config;
+        let times = self.config.times;
         let (min, max) = match kind {
-            FileType::Directory => (c.acdirmin, c.acdirmax),
-            _ => (c.acregmin, c.acregmax),
+            FileType::Directory => (times.acdirmin, times.acdirmax),
+            _ => (times.acregmin, times.acregmax),
         };
         Times {
             min: nanos(min),

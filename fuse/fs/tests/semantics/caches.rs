@@ -1,7 +1,7 @@
 //! The caches of attributes and names, and what one mount sees of changes by another.
 
 use super::support::*;
-use nfsrdma_fs::fs::{Behind, FsConfig, KernelCache, LookupCache, ROOT};
+use nfsrdma_fs::fs::{AttributeTimes, Behind, FsConfig, KernelCache, LookupCache, ROOT};
 use nfsrdma_memory_server::{Fate, MemoryServer, Op};
 use nfsrdma_rpcrdma::exec::block_on;
 use nfsrdma_xdr::nfs3::{SetAttributes, Status};
@@ -152,10 +152,7 @@ fn attributes_are_asked_for_again_after_their_time() {
 #[test]
 fn noac_asks_each_time() {
     let config = FsConfig {
-        acregmin: Duration::ZERO,
-        acregmax: Duration::ZERO,
-        acdirmin: Duration::ZERO,
-        acdirmax: Duration::ZERO,
+        times: AttributeTimes::all(Duration::ZERO),
         ..small()
     };
     let m = Mount::of(&MemoryServer::new(), config);

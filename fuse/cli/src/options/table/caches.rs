@@ -17,8 +17,8 @@ pub(super) static SECTION: Section = Section {
             action: Action::Set(Draft::actime),
             show: |o, _, w| {
                 if !o.noac {
-                    w.value("acregmin", o.fs.acregmin.as_secs());
-                    w.value("acregmax", o.fs.acregmax.as_secs());
+                    w.value("acregmin", o.fs.times.acregmin.as_secs());
+                    w.value("acregmax", o.fs.times.acregmax.as_secs());
                 }
             },
         },
@@ -30,8 +30,8 @@ pub(super) static SECTION: Section = Section {
             action: Action::Set(Draft::actime),
             show: |o, _, w| {
                 if !o.noac {
-                    w.value("acdirmin", o.fs.acdirmin.as_secs());
-                    w.value("acdirmax", o.fs.acdirmax.as_secs());
+                    w.value("acdirmin", o.fs.times.acdirmin.as_secs());
+                    w.value("acdirmax", o.fs.times.acdirmax.as_secs());
                 }
             },
         },
