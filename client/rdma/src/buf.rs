@@ -62,6 +62,9 @@ const PIECE: usize = MIN_BLOCK << PIECE_ORDER;
 /// Free blocks by order, as offsets in units of [`MIN_BLOCK`].
 struct Buddies {
     free: [BTreeSet<u32>; MAX_ORDER + 1],
+    /// Free blocks of the smallest size, at most [`AT_HAND`], that are not joined with their
+    /// neighbours: the next allocations take them without a search.
+    at_hand: Vec<u32>,
     free_bytes: usize,
     /// Pieces allocated since they were last returned to the system: a word for each largest block.
     touched: Vec<u64>,
@@ -73,6 +76,9 @@ struct Buddies {
     resident: bool,
 }
 
+/// How many of the smallest blocks are kept at hand.
+const AT_HAND: usize = 64;
+
 /// The index of the word in `touched`, and the bits in it, for a block.
 fn pieces(at: u32, order: usize) -> (usize, u64) {
     let first = (at as usize >> PIECE_ORDER) % 64;
@@ -83,7 +89,19 @@ fn pieces(at: u32, order: usize) -> (usize, u64) {
 
 impl Buddies {
     fn take(&mut self, order: usize) -> Option<u32> {
-        let from = (order..=MAX_ORDER).find(|&o| !self.free[o].is_empty())?;
+        if order == 0
+            && let Some(at) = self.at_hand.pop()
+        {
+            self.free_bytes -= MIN_BLOCK;
+            self.least_free = self.least_free.min(self.free_bytes);
+            // Its piece was not returned to the system meanwhile, and is still touched.
+            return Some(at);
+        }
+        let found = |free: &[BTreeSet<u32>]| (order..=MAX_ORDER).find(|&o| !free[o].is_empty());
+        let from = found(&self.free).or_else(|| {
+            self.join_all();
+            found(&self.free)
+        })?;
         let at = self.free[from].pop_first()?;
         for half in (order..from).rev() {
             self.free[half].insert(at + (1 << half));
@@ -110,8 +128,23 @@ impl Buddies {
         })
     }
 
-    fn give(&mut self, mut at: u32, mut order: usize) {
+    fn give(&mut self, at: u32, order: usize) {
         self.free_bytes += MIN_BLOCK << order;
+        match order == 0 && self.at_hand.len() < AT_HAND {
+            true => self.at_hand.push(at),
+            false => self.join(at, order),
+        }
+    }
+
+    /// Joins the blocks at hand with their free neighbours.
+    fn join_all(&mut self) {
+        while let Some(at) = self.at_hand.pop() {
+            self.join(at, 0);
+        }
+    }
+
+    /// Enters a free block, joined with its free neighbours.
+    fn join(&mut self, mut at: u32, mut order: usize) {
         while order < MAX_ORDER && self.free[order].remove(&(at ^ (1 << order))) {
             at &= !(1 << order);
             order += 1;
@@ -165,6 +198,7 @@ impl Pool {
                 },
                 free: Mutex::new(Buddies {
                     free,
+                    at_hand: Vec::with_capacity(AT_HAND),
                     free_bytes: len,
                     touched: vec![0; len / MAX_BLOCK],
                     touched_pieces: 0,
@@ -228,6 +262,7 @@ impl Pool {
         let mut given = 0;
         let keep = {
             let mut free = self.inner.free.lock();
+            free.join_all();
             let keep = self.inner.arena.len - free.least_free;
             free.least_free = free.free_bytes;
             keep
