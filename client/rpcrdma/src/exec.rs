@@ -42,11 +42,26 @@ struct Queue {
     /// Whether the thread is inside `drain` or `batch`, which runs what is queued.
     draining: bool,
     tasks: VecDeque<Arc<Task>>,
+    /// Tasks that are done, kept for other futures.
+    done: Vec<Arc<Task>>,
 }
+
+impl Queue {
+    const fn new() -> Self {
+        Queue {
+            draining: false,
+            tasks: VecDeque::new(),
+            done: Vec::new(),
+        }
+    }
+}
+
+/// How many tasks that are done a thread keeps.
+const KEPT: usize = 64;
 
 thread_cell! {
     /// The tasks that this thread is to run next.
-    static QUEUE: RefCell<Queue> = const { RefCell::new(Queue { draining: false, tasks: VecDeque::new() }) };
+    static QUEUE: RefCell<Queue> = const { RefCell::new(Queue::new()) };
 }
 thread_cell! {
     /// Whether this thread is inside [`deferring`].
@@ -119,6 +134,15 @@ fn schedule(task: Arc<Task>) {
     }
 }
 
+/// Keeps a task that is done for another future.
+fn keep(task: Arc<Task>) {
+    QUEUE.with_borrow_mut(|queue| {
+        if queue.done.len() < KEPT {
+            queue.done.push(task);
+        }
+    });
+}
+
 /// Runs `first`, what is queued, and everything that becomes ready on this thread meanwhile.
 fn drain(first: Option<Arc<Task>>) {
     /// Leaves the thread usable if a future panics.
@@ -138,8 +162,13 @@ fn drain(first: Option<Arc<Task>>) {
     let _leave = Leave;
     let queued = || QUEUE.with_borrow_mut(|queue| queue.tasks.pop_front());
     let mut next = first.or_else(queued);
-    while let Some(task) = next {
+    while let Some(mut task) = next {
         task.run();
+        // No waker is left that could wake the next future in its place.
+        let is_done = Arc::get_mut(&mut task).is_some_and(|task| task.future.get_mut().is_none());
+        if is_done {
+            keep(task);
+        }
         next = queued();
     }
 }
@@ -152,11 +181,20 @@ pub fn spawn(future: impl Future<Output = ()> + Send + 'static) {
 
 /// Like [`spawn`], for a future that is boxed already.
 pub fn spawn_boxed(future: Work) {
-    schedule(Arc::new(Task {
-        pid: caller::current(),
-        state: AtomicU8::new(QUEUED),
-        future: Mutex::new(Some(future)),
-    }));
+    let pid = caller::current();
+    let mut done = QUEUE.with_borrow_mut(|queue| queue.done.pop());
+    if let Some(task) = done.as_mut().and_then(Arc::get_mut) {
+        task.pid = pid;
+        *task.state.get_mut() = QUEUED;
+        *task.future.get_mut() = Some(future);
+    } else {
+        done = Some(Arc::new(Task {
+            pid,
+            state: AtomicU8::new(QUEUED),
+            future: Mutex::new(Some(future)),
+        }));
+    }
+    done.into_iter().for_each(schedule);
 }
 
 /// Runs `body` and defers wake-ups until it returns: for threads that complete many calls at once.

@@ -20,7 +20,8 @@
 
 use nfsrdma_xdr::codec::DecodeError;
 use nfsrdma_xdr::rpcrdma::{
-    Body, ChunkLists, ErrorBody, Header, HeaderError, MIN_HEADER_LEN, VERSION, WriteChunk,
+    Body, ChunkLists, ErrorBody, Header, HeaderError, MIN_HEADER_LEN, SEGMENT_LEN, Segment,
+    VERSION, WriteChunk,
 };
 use rustc_hash::FxHashMap;
 
@@ -213,15 +214,8 @@ impl<C: Record> Requester<C> {
     /// Handles one received message.
     pub fn received(&mut self, message: &[u8]) -> Event<C> {
         self.receives = self.receives.saturating_sub(1);
-        if let Some((xid, credits)) = without_chunks(message) {
-            return self.answered(
-                xid,
-                credits,
-                &ChunkLists::default(),
-                true,
-                message,
-                MIN_HEADER_LEN,
-            );
+        if let Some((xid, credits, chunks, start)) = usual(message) {
+            return self.answered(xid, credits, &chunks, true, message, start);
         }
         //= RFC 8166, Section 4.5
         //# If errors are detected in the RPC-over-RDMA header of an RPC Reply message, a Requester
@@ -363,13 +357,33 @@ impl<C: Record> Requester<C> {
     }
 }
 
-/// XID and credits of the most frequent header: RDMA_MSG of version 1, without chunks.
-fn without_chunks(message: &[u8]) -> Option<(u32, u32)> {
-    const LISTS: [u8; 16] = [0; 16];
-    let header = message.first_chunk::<MIN_HEADER_LEN>()?;
-    let word = |at: usize| u32::from_be_bytes([0, 1, 2, 3].map(|byte| header[at + byte]));
-    // rdma_proc and the three lists are zero.
-    (word(4) == VERSION && header[12..] == LISTS).then(|| (word(0), word(8)))
+/// Decodes the most frequent headers: RDMA_MSG of version 1, without chunks or with a Write chunk of
+/// one segment. Returns XID, credits, chunks, and the header's length; `None` for any other header.
+pub(super) fn usual(message: &[u8]) -> Option<(u32, u32, ChunkLists, usize)> {
+    const MSG_AND_NO_READS: [u8; 8] = [0; 8];
+    const NO_CHUNKS: [u8; 8] = [0; 8];
+    // A Write list begins with a chunk of one segment.
+    const ONE: [u8; 8] = [0, 0, 0, 1, 0, 0, 0, 1];
+    let word = |at: usize| message[at..at + 4].try_into().map_or(0, u32::from_be_bytes);
+    if message.len() < MIN_HEADER_LEN || word(4) != VERSION || message[12..20] != MSG_AND_NO_READS {
+        return None;
+    }
+    let mut chunks = ChunkLists::default();
+    let mut start = MIN_HEADER_LEN;
+    if message[20..28] != NO_CHUNKS {
+        start += SEGMENT_LEN + 8;
+        if message[20..28] != ONE || message.get(start - 8..start)? != NO_CHUNKS {
+            return None;
+        }
+        let mut chunk = WriteChunk::default();
+        chunk.segments.push(Segment {
+            handle: word(28),
+            length: word(32),
+            offset: u64::from(word(36)) << 32 | u64::from(word(40)),
+        });
+        chunks.writes.push(chunk);
+    }
+    Some((word(0), word(8), chunks, start))
 }
 
 //= RFC 8166, Section 4.2.1

@@ -565,3 +565,31 @@ fn thresholds_are_what_both_sides_can() {
     );
     assert!(silent.receive >= 4096);
 }
+
+proptest! {
+    /// What is decoded in a shorter way is what the whole decoder decodes.
+    #[test]
+    fn usual_headers_are_decoded_alike(
+        xid: u32, credits: u32, segments in proptest::collection::vec(any::<(u32, u32, u64)>(), 0..3),
+        listed: bool, reply: bool, cut in 0usize..80, flip in proptest::option::of((0usize..52, 0u8..8)),
+    ) {
+        let chunk: WriteChunk = segments
+            .iter()
+            .map(|&(handle, length, offset)| Segment { handle, length, offset })
+            .collect();
+        let chunks = ChunkLists {
+            writes: listed.then(|| chunk.clone()).into_iter().collect(),
+            reply: reply.then_some(chunk),
+            ..ChunkLists::default()
+        };
+        let mut bytes = message(xid, credits, false, chunks);
+        if let Some((at, bit)) = flip && at < bytes.len() {
+            bytes[at] ^= 1 << bit;
+        }
+        bytes.truncate(bytes.len() - cut.min(bytes.len()));
+        if let Some((xid, credits, chunks, start)) = super::requester::usual(&bytes) {
+            let parsed = Header::parse(&bytes);
+            prop_assert_eq!(parsed, Ok((Header::new(xid, credits, Body::Msg(chunks)), start)));
+        }
+    }
+}

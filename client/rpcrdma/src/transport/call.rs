@@ -16,10 +16,10 @@ use crate::rpc::{Retry, accepted};
 use crate::sync::Mutex;
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut, Exposure};
-use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder};
+use nfsrdma_xdr::codec::{Decode, Decoder, Encoder};
 use nfsrdma_xdr::procedure::Procedure;
 use nfsrdma_xdr::rpc;
-use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, Header, MIN_HEADER_LEN};
+use nfsrdma_xdr::rpcrdma::{ChunkLists, MIN_HEADER_LEN, VERSION};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -206,7 +206,14 @@ impl protocol::Record for Box<Call> {
 
 /// Encodes the header of a call without chunks, whose whole message follows it.
 pub(super) fn plain_header(xid: u32, credits: u32, to: &mut Encoder) {
-    Header::new(xid, credits, Body::Msg(ChunkLists::default())).encode(to);
+    //= RFC 8166, Section 4.2.1
+    //# This XID MUST be the same as the XID in the RPC message.
+    // XVCP: then RDMA_MSG and three empty lists, all of which are zero.
+    let mut header = [0; MIN_HEADER_LEN];
+    for (word, value) in header.chunks_exact_mut(4).zip([xid, VERSION, credits]) {
+        word.copy_from_slice(&value.to_be_bytes());
+    }
+    to.opaque_fixed(&header);
 }
 
 impl Call {
