@@ -47,26 +47,6 @@ xdr_enum! {
     }
 }
 
-xdr_enum! {
-    /// fsh4_mode: what SHARE denies to others.
-    Deny {
-        None = 0,
-        Read = 1,
-        Write = 2,
-        ReadWrite = 3,
-    }
-}
-
-xdr_enum! {
-    /// fsh4_access: the access that SHARE asks for.
-    ShareAccess {
-        None = 0,
-        Read = 1,
-        Write = 2,
-        ReadWrite = 3,
-    }
-}
-
 xdr_struct! {
     /// nlm4_lock: a range of a file, and the owner that asks for it.
     #[derive(Copy)]
@@ -169,30 +149,6 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// nlm4_share.
-    #[derive(Copy)]
-    Share<'a> {
-        caller_name: Text<'a, NAME_MAX>,
-        file: FileHandle,
-        owner: NetObj<'a>,
-        deny: Deny,
-        access: ShareAccess,
-    }
-}
-
-xdr_struct! {
-    /// nlm4_shareargs.
-    #[derive(Copy)]
-    ShareArgs<'a> { cookie: NetObj<'a>, share: Share<'a>, reclaim: bool, }
-}
-
-xdr_struct! {
-    /// nlm4_shareres.
-    #[derive(Copy)]
-    ShareRes<'a> { cookie: NetObj<'a>, status: Status, sequence: u32, }
-}
-
-xdr_struct! {
     /// nlm4_notify, the arguments of FREE_ALL: the client has restarted and holds no locks.
     #[derive(Copy)]
     Notify<'a> { name: Text<'a, NAME_MAX>, state: u32, }
@@ -223,11 +179,9 @@ idempotent_procedures! {
     CancelResult = 13, "CANCEL_RES", Res<'a> => Void, 0;
     UnlockResult = 14, "UNLOCK_RES", Res<'a> => Void, 0;
     GrantedResult = 15, "GRANTED_RES", Res<'a> => Void, 0;
-    SetShare = 20, "SHARE", ShareArgs<'a> => ShareRes<'a>, MAX_RES + 4;
-    Unshare = 21, "UNSHARE", ShareArgs<'a> => ShareRes<'a>, MAX_RES + 4;
     /// LOCK by a client that is not monitored by NSM.
     LockUnmonitored = 22, "NM_LOCK", LockArgs<'a> => Res<'a>, MAX_RES;
-    /// Frees all locks and shares of a client.
+    /// Frees all locks of a client.
     FreeAll = 23, "FREE_ALL", Notify<'a> => Void, 0;
 }
 
@@ -317,31 +271,6 @@ mod tests {
             reply: TestReply::Other(Status::Granted),
         };
         assert_eq!(granted.to_xdr(), [0; 8]);
-        let share = ShareRes {
-            cookie: Text(b""),
-            status: Status::Granted,
-            sequence: 2,
-        };
-        assert_eq!(share.to_xdr(), [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
-    }
-
-    #[test]
-    fn shares_literal() {
-        let args = ShareArgs {
-            cookie: Text(b""),
-            share: Share {
-                caller_name: Text(b"h"),
-                file: FileHandle::new(b"f").unwrap(),
-                owner: Text(b"o"),
-                deny: Deny::Write,
-                access: ShareAccess::ReadWrite,
-            },
-            reclaim: false,
-        };
-        let bytes = b"\0\0\0\0\0\0\0\x01h\0\0\0\0\0\0\x01f\0\0\0\0\0\0\x01o\0\0\0\
-            \0\0\0\x02\0\0\0\x03\0\0\0\0";
-        assert_eq!(args.to_xdr(), bytes);
-        assert_eq!(ShareArgs::from_xdr(bytes), Ok(args));
     }
 
     #[test]

@@ -100,7 +100,6 @@ fn encoded() -> impl Strategy<Value = Vec<u8>> {
         strategies::header(),
         locking::nlm_lock_args(),
         locking::nlm_test_res(),
-        locking::nlm_share_args(),
         locking::nsm_monitor(),
         locking::getacl_res(),
         locking::setacl_args(),

@@ -47,8 +47,6 @@ round_trips! { locking:
     nlm_unlock_args: nlm4::UnlockArgs<'_>,
     nlm_res: nlm4::Res<'_>,
     nlm_test_res: nlm4::TestRes<'_>,
-    nlm_share_args: nlm4::ShareArgs<'_>,
-    nlm_share_res: nlm4::ShareRes<'_>,
     nlm_notify: nlm4::Notify<'_>,
 
     nsm_monitor: nsm::Monitor<'_>,

@@ -71,8 +71,6 @@ pub const TYPES: &[Check] = decoders![
     nlm4::UnlockArgs<'_>,
     nlm4::Res<'_>,
     nlm4::TestRes<'_>,
-    nlm4::ShareArgs<'_>,
-    nlm4::ShareRes<'_>,
     nlm4::Notify<'_>,
     nsm::Monitor<'_>,
     nsm::StatRes,

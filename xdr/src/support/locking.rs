@@ -88,32 +88,6 @@ pub fn nlm_test_res() -> impl Strategy<Value = nlm4::TestRes<'static>> {
     (text(), prop_oneof![holder, other]).prop_map(|(cookie, reply)| nlm4::TestRes { cookie, reply })
 }
 
-pub fn nlm_share_args() -> impl Strategy<Value = nlm4::ShareArgs<'static>> {
-    let modes = (select(nlm4::Deny::ALL), select(nlm4::ShareAccess::ALL));
-    let share = (text(), file_handle(), text(), modes).prop_map(
-        |(caller_name, file, owner, (deny, access))| nlm4::Share {
-            caller_name,
-            file,
-            owner,
-            deny,
-            access,
-        },
-    );
-    (text(), share, any::<bool>()).prop_map(|(cookie, share, reclaim)| nlm4::ShareArgs {
-        cookie,
-        share,
-        reclaim,
-    })
-}
-
-pub fn nlm_share_res() -> impl Strategy<Value = nlm4::ShareRes<'static>> {
-    (text(), nlm_status(), any::<u32>()).prop_map(|(cookie, status, sequence)| nlm4::ShareRes {
-        cookie,
-        status,
-        sequence,
-    })
-}
-
 pub fn nlm_notify() -> impl Strategy<Value = nlm4::Notify<'static>> {
     (text(), any::<u32>()).prop_map(|(name, state)| nlm4::Notify { name, state })
 }

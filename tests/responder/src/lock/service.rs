@@ -345,7 +345,7 @@ impl LockService {
 
     /// The number of calls of each procedure.
     pub fn calls(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        const NAMES: [(u32, &str); 20] = [
+        const NAMES: [(u32, &str); 18] = [
             (nlm4::Null::NUMBER, nlm4::Null::NAME),
             (nlm4::Test::NUMBER, nlm4::Test::NAME),
             (nlm4::LockRange::NUMBER, nlm4::LockRange::NAME),
@@ -362,8 +362,6 @@ impl LockService {
             (nlm4::CancelResult::NUMBER, nlm4::CancelResult::NAME),
             (nlm4::UnlockResult::NUMBER, nlm4::UnlockResult::NAME),
             (nlm4::GrantedResult::NUMBER, nlm4::GrantedResult::NAME),
-            (nlm4::SetShare::NUMBER, nlm4::SetShare::NAME),
-            (nlm4::Unshare::NUMBER, nlm4::Unshare::NAME),
             (nlm4::LockUnmonitored::NUMBER, nlm4::LockUnmonitored::NAME),
             (nlm4::FreeAll::NUMBER, nlm4::FreeAll::NAME),
         ];

@@ -1,4 +1,4 @@
-//! The state of the lock manager, without I/O: locks, waiters, shares, the grace period, and hosts
+//! The state of the lock manager, without I/O: locks, waiters, the grace period, and hosts
 //! to notify of a restart. Time is an argument; [`LockTable::poll`] returns what to send.
 //!
 //! It behaves as Linux's lockd. An owner is a client's address and an svid, whatever its `oh` and
@@ -9,7 +9,7 @@
 use super::ranges::{FileLocks, Range};
 use clap::ValueEnum;
 use nfsrdma_xdr::nfs3::FileHandle;
-use nfsrdma_xdr::nlm4::{Deny, ShareAccess, Status};
+use nfsrdma_xdr::nlm4::Status;
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -128,30 +128,11 @@ struct Waiter {
 }
 
 #[derive(Debug)]
-struct Share {
-    host: Host,
-    oh: Vec<u8>,
-    access: u32,
-    deny: u32,
-}
-
-#[derive(Debug)]
 struct Notification {
     host: IpAddr,
     next: Instant,
     pause: Duration,
     count: u32,
-}
-
-/// A SHARE or UNSHARE.
-#[derive(Debug, Clone, Copy)]
-pub struct ShareRequest<'a> {
-    pub file: FileHandle,
-    pub host: Host,
-    pub oh: &'a [u8],
-    pub access: ShareAccess,
-    pub deny: Deny,
-    pub reclaim: bool,
 }
 
 /// A call that is to be sent.
@@ -169,14 +150,13 @@ pub enum Action {
     Notify { host: IpAddr, state: u32 },
 }
 
-/// All locks, waiters and shares of a server.
+/// All locks and waiters of a server.
 #[derive(Debug)]
 pub struct LockTable {
     pub policy: Policy,
     files: HashMap<FileHandle, FileLocks<Owner>>,
     /// In the order of arrival.
     waiters: Vec<Waiter>,
-    shares: HashMap<FileHandle, Vec<Share>>,
     next_id: u64,
     /// The NSM state number, which is odd and changes with each restart.
     state: u32,
@@ -194,7 +174,6 @@ impl LockTable {
             policy,
             files: HashMap::new(),
             waiters: Vec::new(),
-            shares: HashMap::new(),
             // Cookies of different runs differ.
             next_id: u64::from(state) << 32,
             state,
@@ -211,7 +190,6 @@ impl LockTable {
     pub fn restart(&mut self, now: Instant) {
         self.files.clear();
         self.waiters.clear();
-        self.shares.clear();
         // It is odd while the host is up. An even one is left by a restart that was interrupted.
         self.state = (self.state | 1).wrapping_add(2);
         self.next_id = u64::from(self.state) << 32;
@@ -251,10 +229,9 @@ impl LockTable {
         self.grace_until.is_some_and(|until| now < until)
     }
 
-    /// Whether the file has a lock, a waiter or a share. Then it need not be looked up.
+    /// Whether the file has a lock or a waiter. Then it need not be looked up.
     pub fn has_file(&self, file: &FileHandle) -> bool {
         self.files.contains_key(file)
-            || self.shares.contains_key(file)
             || self
                 .waiters
                 .iter()
@@ -336,7 +313,7 @@ impl LockTable {
 
     fn used(&self) -> usize {
         let held: usize = self.files.values().map(|locks| locks.held().len()).sum();
-        held + self.waiters.len() + self.shares.values().map(Vec::len).sum::<usize>()
+        held + self.waiters.len()
     }
 
     fn take(&mut self, request: &LockRequest) {
@@ -468,53 +445,9 @@ impl LockTable {
         }
     }
 
-    pub fn share(&mut self, now: Instant, asked: &ShareRequest<'_>) -> Status {
-        if asked.reclaim != self.in_grace(now) {
-            return Status::DeniedGracePeriod;
-        }
-        if self.used() >= self.policy.max_locks {
-            return Status::DeniedNoLocks;
-        }
-        let (access, deny) = (asked.access as u32, asked.deny as u32);
-        let shares = self.shares.entry(asked.file).or_default();
-        let own = |share: &Share| share.host == asked.host && share.oh == asked.oh;
-        let conflict = shares
-            .iter()
-            .any(|other| !own(other) && (access & other.deny != 0 || deny & other.access != 0));
-        if conflict {
-            return Status::Denied;
-        }
-        shares.retain(|share| !own(share));
-        shares.push(Share {
-            host: asked.host,
-            oh: asked.oh.to_vec(),
-            access,
-            deny,
-        });
-        Status::Granted
-    }
-
-    /// UNSHARE, also if there is no such share.
-    pub fn unshare(&mut self, now: Instant, asked: &ShareRequest<'_>) -> Status {
-        if self.in_grace(now) {
-            return Status::DeniedGracePeriod;
-        }
-        if let Some(shares) = self.shares.get_mut(&asked.file) {
-            shares.retain(|share| share.host != asked.host || share.oh != asked.oh);
-            if shares.is_empty() {
-                self.shares.remove(&asked.file);
-            }
-        }
-        Status::Granted
-    }
-
     /// FREE_ALL: drops all locks of a client.
     pub fn free_all(&mut self, now: Instant, host: Host) {
         self.forget_waiters(|waiter| waiter.request.owner.host == host);
-        self.shares.retain(|_, shares| {
-            shares.retain(|share| share.host != host);
-            !shares.is_empty()
-        });
         let files: Vec<FileHandle> = self.files.keys().copied().collect();
         for file in files {
             let locks = self.files.get_mut(&file);

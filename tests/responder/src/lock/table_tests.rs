@@ -1,10 +1,10 @@
 use super::ranges::Range;
 use super::table::{
     Action, CallbackStyle, CallerAddress, Host, LockMode, LockRequest, LockTable, Owner, Policy,
-    ShareRequest, TestFailure,
+    TestFailure,
 };
 use nfsrdma_xdr::nfs3::FileHandle;
-use nfsrdma_xdr::nlm4::{Deny, ShareAccess, Status};
+use nfsrdma_xdr::nlm4::Status;
 use proptest::prelude::*;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -311,39 +311,6 @@ fn locks_and_waiters_are_bounded() {
         server.lock(exclusive(C, 5, 5), false),
         Status::DeniedNoLocks
     );
-}
-
-#[test]
-fn a_share_denies_what_it_says() {
-    let mut server = Server::new(CallbackStyle::Callback);
-    let share = |client, oh: &'static [u8], access, deny| ShareRequest {
-        file: file(),
-        host: Host::Client(host(client)),
-        oh,
-        access,
-        deny,
-        reclaim: false,
-    };
-    let now = server.now;
-    let table = &mut server.table;
-    let reader = share(A, b"a", ShareAccess::Read, Deny::Write);
-    let writer = share(A, b"b", ShareAccess::Write, Deny::None);
-    assert_eq!(table.share(now, &reader), Status::Granted);
-    assert_eq!(table.share(now, &writer), Status::Denied);
-    assert_eq!(
-        table.share(now, &share(B, b"a", ShareAccess::Read, Deny::Read)),
-        Status::Denied
-    );
-    assert_eq!(
-        table.share(now, &share(B, b"a", ShareAccess::Read, Deny::Write)),
-        Status::Granted
-    );
-    assert_eq!(table.unshare(now, &reader), Status::Granted);
-    assert_eq!(table.share(now, &writer), Status::Denied);
-    table.free_all(now, Host::Client(host(B)));
-    assert_eq!(table.share(now, &writer), Status::Granted);
-    assert_eq!(table.unshare(now, &writer), Status::Granted);
-    assert!(!table.has_file(&file()));
 }
 
 #[derive(Debug, Clone)]

@@ -2,16 +2,14 @@
 
 use super::{Context, Done, Service, Stop};
 use crate::lock::ranges::Range;
-use crate::lock::table::{
-    CallerAddress, Host, LockMode, LockRequest, Owner, ShareRequest, TestFailure,
-};
+use crate::lock::table::{CallerAddress, Host, LockMode, LockRequest, Owner, TestFailure};
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder, Text};
 use nfsrdma_xdr::nfs3::FileHandle;
 use nfsrdma_xdr::nlm4::{
     Cancel, CancelArgs, CancelMsg, CancelResult, FreeAll, Granted, GrantedMsg, GrantedResult,
     Holder, Lock, LockArgs, LockMsg, LockRange, LockResult, LockUnmonitored, NetObj, Notify, Null,
-    Res, SetShare, ShareArgs, ShareRes, Status, Test, TestArgs, TestMsg, TestReply, TestRes,
-    TestResult, Unlock, UnlockArgs, UnlockMsg, UnlockResult, Unshare,
+    Res, Status, Test, TestArgs, TestMsg, TestReply, TestRes, TestResult, Unlock, UnlockArgs,
+    UnlockMsg, UnlockResult,
 };
 use nfsrdma_xdr::procedure::Procedure;
 use nfsrdma_xdr::rpc::Accepted;
@@ -115,12 +113,6 @@ impl Service {
             | LockResult::NUMBER
             | CancelResult::NUMBER
             | UnlockResult::NUMBER => {}
-            SetShare::NUMBER => self
-                .nlm_share(context, &ShareArgs::decode(&mut from)?, true)
-                .encode(out),
-            Unshare::NUMBER => self
-                .nlm_share(context, &ShareArgs::decode(&mut from)?, false)
-                .encode(out),
             FreeAll::NUMBER => {
                 Notify::decode(&mut from)?;
                 let host = host(context);
@@ -230,35 +222,6 @@ impl Service {
         Res {
             cookie: args.cookie,
             status: status.unwrap_or_else(|status| status),
-        }
-    }
-
-    fn nlm_share<'a>(
-        &self,
-        context: &Context<'_>,
-        args: &ShareArgs<'a>,
-        share: bool,
-    ) -> ShareRes<'a> {
-        let need = if share { Need::Right } else { Need::File };
-        let asked = ShareRequest {
-            file: args.share.file,
-            host: host(context),
-            oh: args.share.owner.0,
-            access: args.share.access,
-            deny: args.share.deny,
-            reclaim: args.reclaim,
-        };
-        let found = self.nlm_file(context, &args.share.file, need);
-        let status = found.map(|()| {
-            self.locks.with(|table, now| match share {
-                true => table.share(now, &asked),
-                false => table.unshare(now, &asked),
-            })
-        });
-        ShareRes {
-            cookie: args.cookie,
-            status: status.unwrap_or_else(|status| status),
-            sequence: 0,
         }
     }
 }
