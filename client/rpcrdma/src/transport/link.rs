@@ -70,6 +70,10 @@ pub(super) struct State {
     pub(super) trial: Option<Trial>,
     /// Calls whose Reply chunk turned out, after its invalidation, not to hold their reply. They
     /// wait for their time-out, which ends the connection, as if no reply had arrived.
+    #[expect(
+        clippy::vec_box,
+        reason = "a call moves by its box, which is kept for another one"
+    )]
     pub(super) unanswered: Vec<Box<Call>>,
     /// Until when calls that found no memory wait; `None` while memory is not short.
     pub(super) no_memory: Option<Instant>,

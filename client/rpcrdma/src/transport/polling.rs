@@ -20,8 +20,16 @@ use std::time::Duration;
 pub(super) struct Local {
     pub(super) ending: Slab<Ending>,
     /// Calls to be sent on the next connection.
+    #[expect(
+        clippy::vec_box,
+        reason = "a call moves by its box, which is kept for another one"
+    )]
     pub(super) again: Vec<Box<Call>>,
     /// Suspected calls, to be sent alone on the next connection.
+    #[expect(
+        clippy::vec_box,
+        reason = "a call moves by its box, which is kept for another one"
+    )]
     pub(super) suspects: Vec<Box<Call>>,
     /// The XID of the last call that found no memory, and how long it waits.
     pub(super) wait: (u32, Duration),
