@@ -4,7 +4,7 @@ use crate::common::{Mounted, mount, mount_of};
 use nfsrdma_fs::fs::{AttributeTimes, FsConfig, LookupCache};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 fn empty(name: &str, config: FsConfig) -> Option<Mounted> {
@@ -97,110 +97,6 @@ fn shared_mappings_are_written_back_also_after_the_descriptor_is_closed() {
     m.finish();
     server.restart();
     assert_eq!(&server.contents("f").unwrap()[99_000..99_006], b"second");
-}
-
-/// Node ids are this file system's own; stat(2) and readdir(3) show the server's fileids.
-#[test]
-fn inode_numbers_are_the_servers_fileids() {
-    let Some(m) = mount("fileids", FsConfig::default(), |data| {
-        fs::create_dir(data.join("d")).unwrap();
-        fs::write(data.join("d/f"), b"x").unwrap();
-    }) else {
-        return;
-    };
-    let shown = |path: &str| fs::metadata(m.dir.join(path)).unwrap().ino();
-    let listed = |path: &str| -> Vec<(std::ffi::OsString, u64)> {
-        use std::os::unix::fs::DirEntryExt;
-        let all = fs::read_dir(m.dir.join(path)).unwrap();
-        all.map(|entry| entry.unwrap())
-            .map(|entry| (entry.file_name(), entry.ino()))
-            .collect()
-    };
-    for path in ["", "d", "d/f"] {
-        assert_eq!(shown(path), m.server.fileid(path).unwrap(), "{path:?}");
-    }
-    assert_eq!(listed("d"), [("f".into(), m.server.fileid("d/f").unwrap())]);
-    fs::write(m.dir.join("new"), b"x").unwrap();
-    assert_eq!(shown("new"), m.server.fileid("new").unwrap());
-    let open = File::open(m.dir.join("new")).unwrap();
-    assert_eq!(open.metadata().unwrap().ino(), shown("new"));
-    drop(open);
-    m.finish();
-}
-
-/// Files in a snapshot have the fileids of the original files.
-#[test]
-fn files_with_equal_fileids_and_other_handles_are_two() {
-    let Some(m) = mount("snapshots", FsConfig::default(), |data| {
-        fs::create_dir(data.join("live")).unwrap();
-        fs::create_dir(data.join("snapshot")).unwrap();
-        fs::write(data.join("live/db"), b"live").unwrap();
-        fs::write(data.join("snapshot/db"), b"then").unwrap();
-    }) else {
-        return;
-    };
-    for path in ["live/db", "live"] {
-        m.server
-            .share_fileid(path, &path.replace("live", "snapshot"));
-    }
-    let (live, snapshot) = (m.dir.join("live/db"), m.dir.join("snapshot/db"));
-    assert_eq!(fs::read(&live).unwrap(), b"live");
-    assert_eq!(fs::read(&snapshot).unwrap(), b"then");
-    assert_eq!(
-        fs::metadata(&live).unwrap().ino(),
-        fs::metadata(&snapshot).unwrap().ino()
-    );
-    OpenOptions::new()
-        .write(true)
-        .open(&snapshot)
-        .unwrap()
-        .write_all(b"THEN")
-        .unwrap();
-    assert_eq!(fs::read(&live).unwrap(), b"live");
-    assert_eq!(m.server.contents("live/db").unwrap(), b"live");
-    assert_eq!(m.server.contents("snapshot/db").unwrap(), b"THEN");
-    m.finish();
-}
-
-/// A directory is created with the fileid of one that is still in use.
-#[test]
-fn a_directory_made_again_with_the_same_fileid_is_another() {
-    let Some(m) = mount("again", FsConfig::default(), |data| {
-        fs::create_dir(data.join("d")).unwrap();
-    }) else {
-        return;
-    };
-    m.server.reuse_fileids();
-    let d = m.dir.join("d");
-    let before = m.server.fileid("d").unwrap();
-    for turn in 0..20 {
-        let old = File::open(&d).unwrap();
-        fs::remove_dir(&d).unwrap();
-        // Every other time, the fileid is given to an object of another type.
-        if turn % 2 == 0 {
-            fs::create_dir(&d).unwrap();
-        } else {
-            fs::write(&d, b"").unwrap();
-        }
-        assert_eq!(m.server.fileid("d").unwrap(), before);
-        let within = format!("/proc/self/fd/{}/x", std::os::fd::AsRawFd::as_raw_fd(&old));
-        let gone = |error: std::io::Error| {
-            let errno = error.raw_os_error().unwrap();
-            assert!([2, 116].contains(&errno), "ENOENT or ESTALE, not {error}");
-        };
-        gone(fs::write(&within, b"").unwrap_err());
-        gone(fs::metadata(&within).unwrap_err());
-        if let Err(error) = old.metadata() {
-            gone(error);
-        }
-        assert_eq!(fs::metadata(&d).unwrap().ino(), before);
-        drop(old);
-        if turn % 2 == 1 {
-            fs::remove_file(&d).unwrap();
-            fs::create_dir(&d).unwrap();
-        }
-    }
-    m.finish();
 }
 
 /// The server determines the time of a write, so stat(2) writes dirty data first, even where each
