@@ -156,6 +156,7 @@ def test_all_dead_mounts_of_fstab_are_mounted_again():
             expect(nfsrdma("umount", point), 0)
 
 
+@pytest.mark.alone
 def test_mount_8_replaces_a_dead_mount():
     root()
     if "NFSRDMA_INSIDE" not in os.environ:

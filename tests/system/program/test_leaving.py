@@ -109,6 +109,7 @@ def no_helper():
         pytest.skip(f"{HELPER} is installed")
 
 
+@pytest.mark.alone
 def test_plain_umount_fails_while_data_are_unwritten():
     """Also where no helper is installed: umount(2) itself answers EBUSY."""
     no_helper()
@@ -118,6 +119,7 @@ def test_plain_umount_fails_while_data_are_unwritten():
         plain_umount_in_a_while(server)
 
 
+@pytest.mark.alone
 def test_plain_umount_after_a_mapping_leaves_nothing_unwritten():
     """The descriptor was closed before the pages became dirty, so no FLUSH followed."""
     no_helper()
@@ -188,14 +190,17 @@ def helper_waits(unmount):
             server.child.send_signal(signal.SIGCONT)
 
 
+@pytest.mark.alone
 def test_umount_8_by_directory_waits_for_the_data():
     helper_waits(lambda server: ["umount", server.mnt])
 
 
+@pytest.mark.alone
 def test_umount_8_by_source_waits_for_the_data():
     helper_waits(lambda server: ["umount", server.spec])
 
 
+@pytest.mark.alone
 def test_umount_8_of_all_of_the_type_waits_for_the_data():
     # In a namespace without other mounts of the type. Our mount is removed with the namespace.
     root()

@@ -260,6 +260,7 @@ def test_by_umount_8(server):
     assert (server.export / "a").read_bytes() == b"x" * 3_000_000
 
 
+@pytest.mark.alone
 def test_by_mount_8(server):
     root()
     helper = Path("/sbin/mount.nfsrdma")
