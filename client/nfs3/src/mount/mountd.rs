@@ -82,7 +82,7 @@ fn root(host: &str, export: &[u8], result: MountRes) -> Result<FileHandle, Mount
         MountRes::Ok(mounted) => {
             if mounted.root.as_bytes().is_empty() {
                 return Err(refused(format!(
-                    "{host} answers MOUNT of {path} with a file handle that is empty or too long: see the server's log"
+                    "{host} answers MOUNT of {path} with an unusable file handle: see the server's log"
                 )));
             }
             // Old servers return an empty list if any flavor is allowed.
