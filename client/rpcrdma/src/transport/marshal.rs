@@ -301,8 +301,9 @@ impl Marshaller {
             call.registrations.source = Some(exposure);
         }
         if plan.write_chunk {
-            let sink = if bounce_sink && sinks > 1 {
-                call.bounced = true;
+            // It belongs to one transmission: another connection may have room for all segments.
+            call.bounced = bounce_sink && sinks > 1;
+            let sink = if call.bounced {
                 let all = self.pool.alloc(call.payload.len());
                 Segs::from_iter([all.ok_or_else(Self::no_buffers)?])
             } else {
