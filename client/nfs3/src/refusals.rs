@@ -35,8 +35,9 @@ fn fault(why: &Rejection) -> &'static str {
              server's configuration"
         }
         Rejection::GarbageArgs => {
-            "the server or this program is at fault: record the call with nfsrdma capture, and \
-             report it"
+            "unless it was a WRITE, which is made again in smaller parts if the server takes less \
+             by now, the server or this program is at fault: record the call with nfsrdma capture, \
+             and report it"
         }
         Rejection::SystemErr => "a fault of the server: see its log",
         Rejection::RpcMismatch { .. } => "a fault of the server, which took other calls before",
