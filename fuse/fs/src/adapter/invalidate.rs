@@ -98,7 +98,7 @@ pub(super) async fn tell(notifiers: &Notifiers, behind: Option<Behind>) {
     let Some(behind) = behind else { return };
     if behind.has_pages() || behind.end.is_some() {
         let waiting = notifiers.waiting.clone();
-        apart(move || tell_now(&waiting, behind)).await;
+        let _ = apart(move || tell_now(&waiting, behind)).await;
     } else {
         let _ = notifiers.now.inval_inode(behind.nodeid(), -1, 0);
         behind.told();
@@ -115,29 +115,29 @@ fn tell_now(waiting: &WaitingNotifier, behind: Behind) {
 /// Makes the kernel drop the pages of `range`.
 pub(super) async fn drop_pages(waiting: WaitingNotifier, node: u64, range: Range<u64>) {
     let (from, len) = (range.start as i64, (range.end - range.start) as i64);
-    apart(move || {
+    let _ = apart(move || {
         // An error means that the kernel has forgotten the inode and its pages.
         let _ = waiting.drop_pages(node, from, len);
     })
     .await;
 }
 
-/// Runs what waits for page locks on a thread of its own, and waits for it.
-async fn apart(work: impl FnOnce() + Send + 'static) {
+/// Runs what waits for page locks on a thread of its own, and waits for it. False if there is no thread
+/// to be had.
+async fn apart(work: impl FnOnce() + Send + 'static) -> bool {
     let (over, ended) = oneshot::channel();
     let work = move || {
         work();
         // Whoever waited may have been killed.
         let _ = over.send(());
     };
-    if std::thread::Builder::new()
-        .name("inval-now".into())
-        .spawn(work)
-        .is_ok()
-    {
+    let thread = std::thread::Builder::new().name("inval-now".into());
+    let started = thread.spawn(work).is_ok();
+    if started {
         // An error means that the thread has ended.
         let _ = ended.await;
     }
+    started
 }
 
 /// Starts the tasks that send notifications, and makes `fs` use them.
@@ -168,13 +168,16 @@ pub(super) fn start<N: Nfs3>(
         loop {
             for node in queue.take(PAUSE).await {
                 let (fs, waiting, turn) = (of_data.clone(), waiting.clone(), one_at_a_time.clone());
+                let again = queue.clone();
                 waits.spawn(async move {
                     // The notification would wait for a READ that the server does not answer, and
                     // umount(2) for the notification.
                     fs.kernel_reads_answered(node).await;
                     let _turn = turn.acquire().await;
-                    if let Some(behind) = fs.old_pages(node) {
-                        apart(move || tell_now(&waiting, behind)).await;
+                    if let Some(behind) = fs.old_pages(node)
+                        && !apart(move || tell_now(&waiting, behind)).await
+                    {
+                        again.put(node);
                     }
                 });
             }
@@ -193,8 +196,14 @@ pub(super) fn start<N: Nfs3>(
                 }
                 // A kernel without this notification would unmount what is mounted below.
                 if waiting.can_expire() && !outdated.is_empty() {
-                    let waiting = waiting.clone();
-                    apart(move || waiting.expire_entries(node, outdated)).await;
+                    let outdated = Arc::new(outdated);
+                    let expire = || {
+                        let (waiting, names) = (waiting.clone(), outdated.clone());
+                        apart(move || waiting.expire_entries(node, names.to_vec()))
+                    };
+                    while !expire().await {
+                        sleep(PAUSE).await;
+                    }
                 }
             }
         }
