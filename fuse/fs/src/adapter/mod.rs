@@ -266,8 +266,12 @@ fn start<N: Nfs3>(
         .into_iter()
         .map(|worker| |reader| worker.run(reader));
     let serving = channel.serve_loops(loops.collect())?;
-    let own = fs.clone();
-    tasks.spawn_on(waiting.watch(move || own.hold_unsafe()), runtime);
+    let (own, held) = (fs.clone(), mount.clone());
+    let before = move || {
+        own.hold_unsafe();
+        !held.is_looking()
+    };
+    tasks.spawn_on(waiting.watch(before), runtime);
     tasks.spawn_on(tick(fs, requests, credentials, workers), runtime);
     Ok(Session {
         serving: Mutex::new(Some(serving)),

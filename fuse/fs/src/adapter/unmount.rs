@@ -177,6 +177,11 @@ impl OwnMount {
         }
     }
 
+    /// Whether a thread is looking for the mount, to take the reference.
+    pub(super) fn is_looking(&self) -> bool {
+        self.hold.lock().looking
+    }
+
     /// Takes the reference, if it is still wanted when the mount is found.
     fn look_for_hold(&self) {
         let root = self.root();
