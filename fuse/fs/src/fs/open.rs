@@ -25,8 +25,12 @@ impl<N: Nfs3> Fs<N> {
     /// Opens a file: asks the server whether `cred` may, and whether the file has changed, so that
     /// it shows what others wrote before they closed it (close-to-open consistency).
     pub async fn open(self: &Arc<Self>, cred: &Cred, nodeid: u64, flags: i32) -> FsResult<Opened> {
+        // The kernel has the name looked up again once, not twice.
+        let last = self.holds_lookups();
         let opened = self.open_node(cred, nodeid, flags).await;
-        if let Err(error) = &opened {
+        if let Err(error) = &opened
+            && !last
+        {
             self.note_open_error(error);
         }
         opened

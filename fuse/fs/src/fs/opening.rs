@@ -89,8 +89,16 @@ impl<N: Nfs3> Fs<N> {
     /// Releases the files that threads have looked up which have ended since. To be called about once
     /// a second.
     pub fn release_held(self: &Arc<Self>, has_ended: impl Fn(u32) -> bool) {
-        for inode in self.opening.over_if(|thread, _| has_ended(thread)) {
-            self.count_closed(&inode);
+        // Asked without the lock, which look-ups take.
+        for thread in self
+            .opening
+            .threads()
+            .into_iter()
+            .filter(|&of| has_ended(of))
+        {
+            if let Some(inode) = self.opening.over(thread) {
+                self.count_closed(&inode);
+            }
         }
     }
 
@@ -98,7 +106,7 @@ impl<N: Nfs3> Fs<N> {
     /// their hidden names are removed.
     pub(super) fn release_hidden_in(self: &Arc<Self>, dir: &Inode) {
         let here = |held: &Arc<Inode>| held.hidden_in() == Some(dir.nodeid);
-        for inode in self.opening.over_if(|_, held| held.is_some_and(here)) {
+        for inode in self.opening.over_if(here) {
             self.count_closed(&inode);
         }
     }

@@ -77,13 +77,15 @@ impl PendingOpens {
         }
     }
 
-    /// As [`PendingOpens::over`], for the threads that `which` selects.
-    pub(super) fn over_if(
-        &self,
-        which: impl Fn(u32, Option<&Arc<Inode>>) -> bool,
-    ) -> Vec<Arc<Inode>> {
+    /// The threads of which this knows.
+    pub(super) fn threads(&self) -> Vec<u32> {
+        self.again.lock().keys().copied().collect()
+    }
+
+    /// As [`PendingOpens::over`], for the threads whose file `which` selects.
+    pub(super) fn over_if(&self, which: impl Fn(&Arc<Inode>) -> bool) -> Vec<Arc<Inode>> {
         self.with(|again| {
-            let over = again.extract_if(|thread, held| which(*thread, held.as_ref()));
+            let over = again.extract_if(|_, held| held.as_ref().is_some_and(&which));
             over.filter_map(|(_, held)| held).collect()
         })
     }
