@@ -206,8 +206,8 @@ def test_names_that_were_only_listed_take_memory_while_their_directory_is_open(s
     before = resident(pid)
     for folder in range(folders):
         assert len(os.listdir(server.mnt / f"d{folder}")) == each
-    # A listed name is an object with its attributes, some 600 bytes: those of one directory at a time, and of the ones
-    # before, which are freed once a second. (They took 139 MiB, and kept them, when all names stayed.)
+    # A listed name is an object with its attributes, some 600 bytes: those of one directory at a time. (They took 139 MiB,
+    # and kept them, when all names stayed.)
     peak = resident(pid, "VmHWM") - before
     assert peak <= 80 * MIB, f"{peak >> 20} MiB for the names of {folders} directories, one after the other"
     until(

@@ -69,6 +69,7 @@ impl<N: Nfs3> Fs<N> {
         inode.opens.fetch_add(1, Ordering::Relaxed);
         let dir = Arc::new(DirHandle::new(inode, cred.clone()));
         let handle = self.dirs.write().insert(dir) as u64;
+        self.tries_no_more();
         Ok(Opened { handle, keep_cache })
     }
 
@@ -116,6 +117,7 @@ impl<N: Nfs3> Fs<N> {
         dir.inode.opens.fetch_sub(1, Ordering::Relaxed);
         let names = dir.names.load(Ordering::Relaxed);
         self.closed_names.fetch_add(names, Ordering::Relaxed);
+        self.forget_closed_names();
         Ok(())
     }
 

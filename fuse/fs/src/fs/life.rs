@@ -18,7 +18,6 @@ impl<N: Nfs3> Fs<N> {
         self.tick_retries();
         self.check_open_files();
         self.check_export();
-        self.forget_closed_names();
         let now = self.now();
         let calls = self.nfs.calls_at_a_time();
         self.shared.calls.store(calls, Ordering::Relaxed);

@@ -150,7 +150,7 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// Frees the names that the kernel got by listings only, of directories that nobody has open any
-    /// more, if they may be many. To be called about once a second.
+    /// more, if they may be many.
     pub(super) fn forget_closed_names(&self) {
         if self.closed_names.load(Ordering::Relaxed) > KEPT {
             self.closed_names.store(0, Ordering::Relaxed);

@@ -148,8 +148,14 @@ impl Names {
             };
             for part in stale.chunks(1024) {
                 let mut shard = shard.lock();
-                // This may drop a name that was cached again meanwhile, which costs a LOOKUP.
-                let old: Vec<_> = part.iter().map(|key| shard.pop(key)).collect();
+                let mut old = Vec::with_capacity(part.len());
+                for key in part {
+                    // It may have been cached again meanwhile.
+                    let found = shard.peek(key);
+                    if found.is_some_and(|(epoch, child)| !holds(directory(key), *epoch, child)) {
+                        old.push(shard.pop(key));
+                    }
+                }
                 drop(shard);
                 drop(old);
             }
