@@ -58,6 +58,8 @@ struct Put {
     accepted: Accepted,
     /// How much of it fits into the server's largest file.
     len: usize,
+    /// Whether there was anything to store: nothing of a mapped page behind the end of the file.
+    stored: bool,
 }
 
 impl<N: Nfs3> Objects<N> {
@@ -256,7 +258,12 @@ impl<N: Nfs3> Objects<N> {
         let dirty = self.shared.dirty.load(Ordering::Relaxed);
         if dirty > 0 && dirty + given.len() > self.config.dirty_bytes {
             let (accepted, len) = (Accepted::Full, given.len());
-            return Ok(Some(Put { accepted, len }));
+            let stored = false;
+            return Ok(Some(Put {
+                accepted,
+                len,
+                stored,
+            }));
         }
         let put = data.with(|inner| -> FsResult<Option<Put>> {
             self.not_ended()?;
@@ -271,7 +278,14 @@ impl<N: Nfs3> Objects<N> {
             };
             let given = self.below_the_limit(offset, given)?;
             let len = given.len();
-            let result = |accepted| Ok(Some(Put { accepted, len }));
+            let put = |accepted, stored| {
+                Ok(Some(Put {
+                    accepted,
+                    len,
+                    stored,
+                }))
+            };
+            let result = |accepted| put(accepted, true);
             let mapped = matches!(place, Place::Mapped(_));
             let given = match mapped {
                 false => given,
@@ -288,7 +302,7 @@ impl<N: Nfs3> Objects<N> {
                 }
             };
             if given.is_empty() {
-                return result(Accepted::All);
+                return put(Accepted::All, false);
             }
             let end = offset + given.len() as u64;
             // This data comes later than that of an O_DIRECT write under way, as of a program that was
@@ -322,7 +336,7 @@ impl<N: Nfs3> Objects<N> {
             }
             result(accepted)
         })?;
-        if let Some(put) = &put {
+        if let Some(put) = put.as_ref().filter(|put| put.stored) {
             self.was_put(file, put);
         }
         Ok(put)
