@@ -28,7 +28,6 @@ SETTINGS = {
     "small-crc-one": ("--inline 1024 --credits 1 --crc", "inline=1024,rsize=4096,wsize=4096,crc"),
     "no-remote-invalidate": ("--send-invalidate off", ""),
     "nconnect": ("", "nconnect=4"),
-    "no-workers": ("", "workers=0"),
     "one-worker": ("", "workers=1,nconnect=2"),
     "noac": ("", "noac,lookupcache=none"),
     "small-cache": ("", "cache=16M"),
@@ -40,7 +39,7 @@ SETTINGS = {
 
 def checks(*words):
     sizes = {"CHECK_ENTRIES": "300", "CHECK_BIG_MIB": "4", "CHECK_DROP": "0"}
-    result = run(sys.executable, "-B", CHECKS, *words, env={**os.environ, **sizes})
+    result = run(sys.executable, "-B", CHECKS, *words, env={**os.environ, **sizes}, limit=5 * LIMIT)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 
