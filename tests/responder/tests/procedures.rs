@@ -194,6 +194,11 @@ async fn files_grow_to_the_largest_size_told() {
 #[tokio::test]
 async fn an_exclusive_create_has_its_verifier_when_its_name_appears() {
     let dirs = Dirs::new();
+    let flags = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::WRONLY;
+    if rustix::fs::open(dirs.export(), flags, rustix::fs::Mode::RUSR).is_err() {
+        println!("skipped: this file system has no files without a name");
+        return;
+    }
     let responder = start(&dirs, &[]);
     let mut client = connect(&responder).await;
     let root = client.root_nfs_fh3();
