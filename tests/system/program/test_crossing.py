@@ -228,13 +228,13 @@ def test_a_directory_is_removed_while_a_hidden_file_of_another_one_is():
         assert os.listdir(server.export) == ["of-b"] and not os.listdir(server.export / "of-b")
 
 
-def fails_to_open(server):
+def fails_to_open(server, name="victim"):
     """An open(2) that always fails with ESTALE, because the file was removed at the server."""
-    victim = server.mnt / "victim"
-    (server.export / "victim").write_bytes(b"x")
+    victim = server.mnt / name
+    (server.export / name).write_bytes(b"x")
     path = os.open(victim, os.O_PATH)
     try:
-        (server.export / "victim").unlink()
+        (server.export / name).unlink()
         with pytest.raises(OSError):
             os.open(f"/proc/self/fd/{path}", os.O_RDONLY)
     finally:
@@ -244,12 +244,14 @@ def fails_to_open(server):
 def test_a_failed_open_keeps_no_directory_from_being_removed():
     with scripted() as (server, _):
         server.mount_well()
+        # Other names each time: those of before are valid until a notification for the kernel arrives.
         for turn in range(10):
-            (server.export / "d").mkdir()
-            (server.export / "d/f").write_bytes(b"x")
-            fails_to_open(server)
-            os.unlink(server.mnt / "d/f")
-            os.rmdir(server.mnt / "d")
+            d = f"d{turn}"
+            (server.export / d).mkdir()
+            (server.export / d / "f").write_bytes(b"x")
+            fails_to_open(server, f"victim{turn}")
+            os.unlink(server.mnt / d / "f")
+            os.rmdir(server.mnt / d)
             assert os.listdir(server.export) == [], turn
 
 
