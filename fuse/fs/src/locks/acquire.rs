@@ -242,14 +242,7 @@ impl Locks {
         // The server may carry it out even if it is given up.
         let before = std::mem::replace(&mut attempt.uncertain, true);
         let unlock = self.insist(holding, ByteRange::ALL, LockCall::Unlock);
-        let status = match caller.until(unlock).await {
-            Ok(status) => status,
-            Err(stop) => {
-                // The server may have carried it out: the lock is gone, as flock(2) allows.
-                self.state.lock().apply(holding, ByteRange::ALL, None);
-                return Err(stop);
-            }
-        };
+        let status = caller.until(unlock).await?;
         attempt.uncertain = before;
         attempt.gate = None;
         let freed = status.is_some_and(|status| status != Status::DeniedGracePeriod);
