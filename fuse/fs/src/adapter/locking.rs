@@ -1,10 +1,10 @@
 //! GETLK, SETLK and SETLKW, if locks are taken at the server.
 //!
 //! Before a lock is released and after one is taken, a notification makes the kernel write back and
-//! drop the file's pages. It waits in the kernel for pages that are being read. Meanwhile umount(2)
-//! waits as well (`fc->killsb`), and no signal ends the thread that sends it. If the server does
-//! not answer, that is for ever, since READs of read-ahead outlive their process. So the READs
-//! under way are awaited first, which a signal can interrupt, and then the notification is sent.
+//! drop the file's pages. The notification blocks in the kernel until all READs of those pages are
+//! answered. No signal ends this, and umount(2) blocks with it (`fc->killsb`). If the server is silent,
+//! both last for ever, because READs of read-ahead do not end with their process. So the READs under way
+//! are awaited first, which a signal can interrupt, and then the notification is sent.
 
 use super::queued::Queued;
 use super::replies::{reply_held, reply_ok};

@@ -1,4 +1,7 @@
 //! Answers FUSE requests with the results of the file system.
+//!
+//! A reply that a killed caller no longer gets is *unheard*: `undo` takes back references and open files,
+//! and the functions named `*_unheard` mark what the kernel has as out of date and notify it.
 
 use super::convert::{attributes, entry_attributes, errno};
 use super::signals::{Caller, caller};

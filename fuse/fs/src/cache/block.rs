@@ -9,9 +9,9 @@
 //! - *unstable*: written UNSTABLE, waits for a COMMIT.
 //! - *committing*: covered by the COMMIT that is under way.
 //!
-//! Written bytes are no longer valid when they are on the server's stable storage: the kernel has them. Only
-//! of a page that was not written to its end, as the last one of most files, it takes nothing for valid, and
-//! reads it. So such a page stays like one that was read ahead.
+//! When written bytes are on the server's stable storage they are dropped here, because the kernel has them in
+//! its own pages. The exception is a page that was not written to its end, such as the last one of most files:
+//! the kernel will READ it, so it stays here as if it had been read ahead.
 //!
 //! While a reply or a WRITE uses a buffer, it is shared and constant: a change then goes to a copy.
 

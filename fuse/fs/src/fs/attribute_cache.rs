@@ -16,11 +16,11 @@
 //! order the replies arrive ([`Contents`]). If they lead elsewhere, somebody else changed the object
 //! in between. A reply that overlaps own changes decides nothing.
 //!
-//! For WRITE, Linux's server gives no `before`, and that of others is not always taken in one step with
-//! the change. So the state after the last of the WRITEs under way is taken for this mount's own, as in
-//! Linux's client, if the known state was there when the first one began: one of them has it as its
-//! `before`, or a GETATTR has shown it that was sent just ahead of the first one. What somebody else
-//! changes while these WRITEs are under way is not noticed (docs/COHERENCE.md).
+//! WRITE is an exception: Linux's server gives no `before`, and other servers may take it at another
+//! moment than the change. So, as in Linux's client, only the first and the last state count. If the
+//! known state still held when the first WRITE began, the state after the last one is this mount's own.
+//! A WRITE's `before` shows that it held, or a GETATTR sent just ahead of the first one. What somebody
+//! else changes while these WRITEs are under way is not noticed (docs/COHERENCE.md).
 
 use super::clock::Nanos;
 use nfsrdma_xdr::nfs3::{Attributes, Time, WccAttributes, WccData};

@@ -7,7 +7,7 @@
 //! bytes unstable or clean. If the WRITE fails, its data is dropped, and the error is recorded.
 //! `write_back` starts WRITEs, waits for their replies, and sends a COMMIT, until nothing is dirty or
 //! unstable. If the COMMIT returns another write verifier than the WRITEs, the server has restarted, and
-//! `WriteBack` makes the data dirty again.
+//! `WriteBack` makes the data dirty again. Programs' writes wait meanwhile, so a flush ends.
 
 use super::file::FileData;
 use super::files::Files;

@@ -4,13 +4,12 @@
 //! a program has written stays cached after the flush. So it is told of a change by somebody else in two
 //! steps: **first** a notification makes it drop its pages ([`Behind`]), **then** it is given attributes
 //! or an open file that show the change. [`State::kernel_epoch`](super::inode::State::kernel_epoch) is
-//! the epoch of what it has. While a notification is under way that is still the old one, so every reply
-//! waits for a notification of its own.
+//! the epoch of what it has. It becomes the new one only when the notification has ended. A reply that is
+//! made meanwhile therefore sends a second notification and waits for that.
 //!
-//! The kernel ignores attributes that it has asked for before a notification, and asks again. A program
-//! that goes by the size that the kernel has and never asks for it (sendfile(2), a mapping) needs the new
-//! size nevertheless, and nothing but attributes or stored data makes it larger: [`Behind::end`] is the
-//! file's last byte, to be stored.
+//! A notification makes the kernel ignore the replies to GETATTRs that it sent earlier. sendfile(2) and
+//! mappings use the size that the kernel has and never send a GETATTR. So that they see a file that has
+//! grown, its last byte ([`Behind::end`]) is stored in the kernel's pages, which raises the size.
 
 use super::inode::Inode;
 use super::inode_flags::Flag;

@@ -2,12 +2,14 @@
 //!
 //! The kernel keeps the names that it was given, and sends a LOOKUP of one if their time has run out,
 //! or because it wants the name checked: before it refuses to make a name that exists, before a
-//! rename, and where a walk has ended with ESTALE. The request does not say which. So a name that
-//! exists is asked of the server (RFC 1813 section 3.3.3), but for two kinds (`lookup_cached`). That a
-//! name does not exist is answered from the cache of names (`lookup_cached`): the call that then
-//! makes the name finds out. Both only if the directory's attributes are valid, its contents have the
-//! same epoch as when the name was cached, and the caller may search the directory (`search.rs`). Each
-//! answer with an object gives the kernel one reference to its node, which FORGET takes back.
+//! rename, and where a walk has ended with ESTALE. The request does not say why it is sent. So for a
+//! cached name that leads to an object the server is asked (RFC 1813 section 3.3.3), with two exceptions:
+//! a name that was just listed, whose object the kernel does not know yet, and a directory in a directory
+//! whose names the kernel may not keep. For a cached name that does not exist the answer comes from memory,
+//! since a CREATE that follows finds out. Memory answers only if the directory's attributes are valid, its
+//! contents have the same epoch as when the name was cached, and the caller may search the directory
+//! (`search.rs`). Each answer with an object gives the kernel one reference to its node, which FORGET takes
+//! back.
 
 use super::Fs;
 use super::changing::not_abandoned;

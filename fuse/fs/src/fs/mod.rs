@@ -6,15 +6,16 @@
 //!
 //! # Which locks may nest
 //!
-//! Nothing waits with a lock held, and hardly any lock is taken while another one is. These are all
-//! cases; who holds the left one may take those to its right, in this order:
+//! No mutex is held over an await, and hardly any is taken while another one is. (A file's `flush_turn` and
+//! the mount's `writers` are turns, held over awaits.) Who holds the left one may take those to its right, in
+//! this order. `State` is that of [`inode`].
 //!
 //! | Held | Then |
 //! | --- | --- |
-//! | [`UnsafeFiles`](unsafe_files::UnsafeFiles) | `FileState` |
-//! | `FileState`, the data of one file ([`file`]) | `State`; the list of files of [`Budget`] |
+//! | [`UnsafeFiles`](unsafe_files::UnsafeFiles) | `FileState`; the reference to the mount (`OwnMount` of the adapter) |
+//! | `FileState`, the data of one file ([`file`]) | `State`; the list of files of [`Budget`]; the pool's free buffers |
 //! | the threads of [`PendingOpens`], the files of [`Releases`] | `State` |
-//! | a part of the [`names`] | `State`, the attributes of one object ([`inode`]); the nodes of the table |
+//! | a part of the [`names`] | `State`, the attributes of one object ([`inode`]); the nodes of the table; the renewed names |
 //! | the handles of the [table](inode_table) | its nodes |
 //! | what is [lost](unwritten) | the error of the file ([`err_seq`]) |
 //! | a throttle of log lines | [`names`] |

@@ -3,9 +3,9 @@
 //! directory has the same, so that a change by somebody else invalidates all names of a directory
 //! without a search. The cache is bounded and drops the least recently used names first.
 //!
-//! An outdated entry also stands for what the kernel may still have cached, until it is notified
-//! ([`Names::take_outdated`]). So it stays until then, and where a newer one takes its place
-//! ([`Names::renew`]), the name is remembered.
+//! An outdated entry stays until the kernel has been notified of its name, because it is the only
+//! record that the kernel may have the name ([`Names::take_outdated`]). If a newer entry replaces it
+//! before, the name is kept in `renewed` ([`Names::renew`]).
 
 use super::inode::{Inode, ROOT};
 use crate::sync::Mutex;

@@ -8,9 +8,9 @@
 //!
 //! * A file counts as open while an OPEN of it asks the server, so that RENAME and REMOVE hide it. An
 //!   OPEN waits for those that have begun before (`losing.rs`).
-//! * All requests of one open(2) come from one thread. After an OPEN of a thread failed, the file that
-//!   its next LOOKUP returns counts as open until the next OPEN of the thread has been answered, or the
-//!   kernel has no reason to send one: because a LOOKUP of the thread fails, or the thread has ended.
+//! * All requests of one open(2) come from one thread. After a thread's OPEN failed with ESTALE, the
+//!   file that its next LOOKUP returns counts as open. That ends when the thread's next OPEN is answered,
+//!   when one of its LOOKUPs fails, or when it has ended.
 //!   Like an OPEN, such a LOOKUP waits for a RENAME or REMOVE that has begun before, and then looks
 //!   once more.
 //!

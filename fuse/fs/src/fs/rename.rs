@@ -8,6 +8,10 @@
 //! no file is open, none of this is needed, and RENAME is the only call. Finally the cached names
 //! are changed accordingly. The flags of renameat2(2) are refused with EINVAL, because NFSv3 has
 //! nothing like them.
+//!
+//! If the caller is killed, a RENAME that was sent ends as usual, and the kernel is told of both names. One
+//! that was not sent is not. `put_back` cannot tell it from one without a reply, so a link that was made for
+//! the target stays until its last close.
 
 use super::Fs;
 use super::entry::check_name;

@@ -4,6 +4,8 @@
 //! `flush.rs` writes it back. An error is recorded in the file ([`super::err_seq`]): the next FSYNC of each
 //! open file returns it, and until then each FLUSH of those that wrote. Data that is lost without any
 //! program getting the error is reported at the unmount ([`super::unwritten`]).
+//!
+//! The kernel's pages stay. It is told nothing, unless data was lost: then it drops them.
 
 use super::err_seq::By;
 use super::error::FsResult;

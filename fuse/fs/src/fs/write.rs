@@ -225,7 +225,7 @@ impl<N: Nfs3> Objects<N> {
                         (Accepted::Full, Some(_)) => self.shared.room.notified().await,
                         (Accepted::Full, None) => turn = Some(self.shared.writers.lock().await),
                         (Accepted::Wait, _) => changed.await,
-                        // The pause: as in `Fs::alloc`.
+                        // The pause: as in `Files::alloc`.
                         _ => tokio::select! {
                             () = changed => {}
                             () = freed => {}

@@ -3,11 +3,11 @@
 //!
 //! A request waits here while another owner of this mount holds a lock that conflicts. It also waits
 //! for its turn behind an earlier request for an exclusive lock of the very same range, so that of
-//! many that wait for one lock only the first polls the server. That is no more than a courtesy:
-//! whatever lock keeps the first one from it keeps the others, too, unless it is their own; so an
-//! owner that holds a lock in the range does not wait for its turn. No other order is kept. It could
-//! make requests wait for each other whose locks do not, and the server knows of locks and requests
-//! that are not known here.
+//! many that wait for one lock only the first polls the server. This only saves calls: a lock that blocks
+//! the first waiter blocks the others as well. A waiter that itself holds a lock in the range may be the
+//! one in the way, so it does not wait for its turn. Requests are ordered in no other way: that could make
+//! requests wait for each other although their locks do not conflict, and the server knows of locks and
+//! requests that are not known here.
 //!
 //! A POSIX request whose wait would close a cycle of owners fails with EDEADLK, as fcntl(2) requires.
 //! [`LockTable::apply`] enters what the server has granted or unlocked; each change returns the
