@@ -175,9 +175,9 @@ def test_a_server_takes_smaller_writes():
             child.stdin.flush()
             assert child.stdout.readline() == "done\n", f"{turn}: {child.stderr.read()}{setup.log()}"
 
-        # First smaller, then smaller than a page, and then as large as at first. The accepted size is less than wtmax,
+        # First smaller, then smaller than a page (a power of two), and then as large as at first. The size is less than wtmax,
         # because head and data of a WRITE must fit into that.
-        for turn, (wtmax, size) in enumerate((("16384", 12288), ("1000", 1000), ("1048576", 1044480))):
+        for turn, (wtmax, size) in enumerate((("16384", 12288), ("1000", 512), ("1048576", 1044480))):
             step("write", turn)
             setup.restart("--wtmax", wtmax)
             step("fsync", turn)
