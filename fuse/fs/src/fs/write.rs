@@ -257,12 +257,10 @@ impl<N: Nfs3> Objects<N> {
         self.shared.budget.make_room(given.len() + 2 * 4096);
         let dirty = self.shared.dirty.load(Ordering::Relaxed);
         if dirty > 0 && dirty + given.len() > self.config.dirty_bytes {
-            let (accepted, len) = (Accepted::Full, given.len());
-            let stored = false;
             return Ok(Some(Put {
-                accepted,
-                len,
-                stored,
+                accepted: Accepted::Full,
+                len: given.len(),
+                stored: false,
             }));
         }
         let put = data.with(|inner| -> FsResult<Option<Put>> {
