@@ -76,7 +76,7 @@ impl<N: Nfs3> Adapter<N> {
                 Err(error) => Err(error),
             };
             reply_or_undo(reply, result, reply_attributes, |_| {
-                fs.setattr_unheard(node);
+                fs.attributes_unheard(node);
             });
         });
     }

@@ -35,7 +35,7 @@ impl<N: Nfs3> Adapter<N> {
                 },
                 |opened| match opened {
                     Some(opened) => close(&fs, opened),
-                    None if flags & libc::O_TRUNC != 0 => fs.setattr_unheard(node),
+                    None if flags & libc::O_TRUNC != 0 => fs.attributes_unheard(node),
                     None => {}
                 },
             );

@@ -276,13 +276,6 @@ impl<N: Nfs3> Files<N> {
         }
     }
 
-    /// As [`Objects::open_unheard`](super::objects::Objects::open_unheard), for a SETATTR, which may have truncated the file.
-    pub fn setattr_unheard(&self, nodeid: u64) {
-        if let Some(inode) = self.table.get(nodeid) {
-            self.unheard(&inode);
-        }
-    }
-
     /// The result of a change of attributes. If the server did not answer, it may have carried it out,
     /// and the kernel keeps what it has when it gets the error.
     pub(super) fn maybe_unheard<T>(&self, inode: &Inode, result: &FsResult<T>) {

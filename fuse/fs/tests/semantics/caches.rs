@@ -449,7 +449,7 @@ fn the_kernel_drops_the_pages_of_a_file_that_a_killed_program_has_truncated() {
     m.read(f, 0, 4).unwrap();
     m.truncate(node, 1).unwrap();
     assert_eq!(count.load(Ordering::Relaxed), 0);
-    m.fs.setattr_unheard(node);
+    m.fs.attributes_unheard(node);
     assert_eq!(count.load(Ordering::Relaxed), 1);
     assert!(
         m.fs.old_pages(node).is_some(),
