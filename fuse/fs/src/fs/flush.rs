@@ -15,8 +15,7 @@ use super::inode::Inode;
 use super::unsafe_files::Hold;
 use super::unwritten::Unwritten;
 use crate::cache::{Action, Goal, Verdict, WriteCall, WriteJob, WriteLimits};
-use crate::sync::Mutex;
-use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt};
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError, WriteDone};
 use nfsrdma_rpcrdma::exec;
 use nfsrdma_xdr::nfs3::Stable;
@@ -296,28 +295,6 @@ impl<N: Nfs3> Files<N> {
         self.shared.room.notify_one();
     }
 
-    /// Writes back and commits those `files` for which `start` returns true, some at the same time,
-    /// and calls `finish` after each.
-    pub(super) async fn write_back_files(
-        self: &Arc<Self>,
-        files: Vec<Arc<Inode>>,
-        start: impl Fn(&Inode) -> bool,
-        finish: impl Fn(&Inode),
-    ) {
-        let workers = files.len().min(FILES_AT_A_TIME);
-        let files = Mutex::new(files);
-        let next = || files.lock().pop();
-        let worker = || async {
-            while let Some(inode) = next() {
-                if start(&inode) {
-                    self.write_back(&inode, true).await;
-                    finish(&inode);
-                }
-            }
-        };
-        join_all((0..workers).map(|_| worker())).await;
-    }
-
     /// Sets the function that keeps a reference to the mount while data is not safe at the server
     /// and no descriptor keeps one.
     pub fn set_hold(&self, hold: Hold) {
@@ -332,8 +309,9 @@ impl<N: Nfs3> Files<N> {
     /// Writes back and commits all data written so far. Programs can go on: open files stay open,
     /// and hidden files stay.
     pub async fn write_back_all(self: &Arc<Self>) {
-        let files = self.unsafe_inodes();
-        self.write_back_files(files, |_| true, |_| {}).await;
+        let files = stream::iter(self.unsafe_inodes());
+        let write_back = async |inode| self.write_back(&inode, true).await;
+        files.for_each_concurrent(FILES_AT_A_TIME, write_back).await;
     }
 
     /// The lost data of which no program got the error. [`Fs::shutdown`](super::Fs::shutdown) returns it as well.

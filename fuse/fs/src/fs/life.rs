@@ -4,12 +4,14 @@ use super::Fs;
 use super::clock::{Nanos, nanos};
 use super::inode::Inode;
 use super::unwritten::Unwritten;
+use crate::sync::Mutex;
 use nfsrdma_nfs3::Nfs3;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Pool memory that has been free for this long is given back to the system.
 const REST: Nanos = 10_000_000_000;
+
 impl<N: Nfs3> Fs<N> {
     /// Starts the write-back of files that have been dirty for longer than the configuration
     /// allows, and other periodic work. To be called about once a second.
@@ -35,20 +37,30 @@ impl<N: Nfs3> Fs<N> {
             // WRITEs that the server answered with FILE_SYNC, and COMMITs for lack of memory, leave
             // nothing to do that would remove the file. It must not keep the mount busy.
             self.note_safe(inode);
-            data.with(|inner| inner.write_back().is_due(before))
+            data.with(|inner| {
+                let write_back = inner.write_back();
+                write_back.is_due(before) && !write_back.is_flushing()
+            })
         });
-        // Few files at a time: other calls must not wait for those of thousands of files.
-        let due = files.iter().map(|inode| inode.nodeid);
-        if !self.sweeps.lock().begin(due) {
-            return;
+        self.sweep(files);
+    }
+
+    /// Writes back files, a few at a time: other calls must not wait for those of thousands of files. Those
+    /// for which there is no place now are found again by the next tick.
+    fn sweep(self: &Arc<Self>, files: Vec<Arc<Inode>>) {
+        let files = Arc::new(Mutex::new(files));
+        while !files.lock().is_empty()
+            && let Ok(place) = self.sweeps.clone().try_acquire_owned()
+        {
+            let (fs, files) = (self.clone(), files.clone());
+            nfsrdma_rpcrdma::exec::spawn(async move {
+                let next = || files.lock().pop();
+                while let Some(inode) = next() {
+                    fs.write_back(&inode, true).await;
+                }
+                drop(place);
+            });
         }
-        let fs = self.clone();
-        nfsrdma_rpcrdma::exec::spawn(async move {
-            let start = |inode: &Inode| fs.sweeps.lock().start(inode.nodeid);
-            let finish = |inode: &Inode| fs.sweeps.lock().finish(inode.nodeid);
-            fs.write_back_files(files, start, finish).await;
-            fs.sweeps.lock().end();
-        });
     }
 
     /// Call after the connection to the kernel has ended. Writes back and commits everything,
