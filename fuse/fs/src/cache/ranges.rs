@@ -80,50 +80,25 @@ impl RangeSet {
         }
     }
 
-    /// Adds all ranges of another set, by one pass over both: each insertion into a long list would
-    /// move what is behind it.
+    /// Adds all ranges of another set: many in order, because each insertion into the middle of a long
+    /// list would move what is behind it.
     pub fn insert_all(&mut self, other: &RangeSet) {
         if other.ranges.len() <= FEW {
             return other.iter().for_each(|r| self.insert(r));
         }
         let own = std::mem::take(self);
-        let (mut own, mut more) = (own.iter().peekable(), other.iter().peekable());
-        loop {
-            let next = match (own.peek(), more.peek()) {
-                (Some(a), Some(b)) if a.start <= b.start => own.next(),
-                (_, Some(_)) => more.next(),
-                _ => own.next(),
-            };
-            match next {
-                // Always at the end, so that nothing is moved.
-                Some(next) => self.insert(next),
-                None => break,
-            }
-        }
+        let mut all: Vec<_> = own.iter().chain(other.iter()).collect();
+        all.sort_by_key(|r| r.start);
+        all.into_iter().for_each(|r| self.insert(r));
     }
 
-    /// Removes all ranges of another set, by one pass over both.
+    /// Removes all ranges of another set.
     pub fn remove_all(&mut self, other: &RangeSet) {
         if other.ranges.len() <= FEW {
             return other.iter().for_each(|r| self.remove(r));
         }
-        let own = std::mem::take(self);
-        let mut without = other.iter().peekable();
-        for range in own.iter() {
-            let mut at = range.start;
-            while let Some(gone) = without.peek() {
-                if gone.start >= range.end {
-                    break;
-                }
-                self.insert(at..gone.start.max(at));
-                at = at.max(gone.end);
-                // A range that goes on behind this one also takes a part of the next one.
-                if gone.end > range.end {
-                    break;
-                }
-                without.next();
-            }
-            self.insert(at.min(range.end)..range.end);
+        for range in std::mem::take(self).iter() {
+            other.gaps(range).into_iter().for_each(|r| self.insert(r));
         }
     }
 
