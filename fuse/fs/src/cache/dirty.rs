@@ -11,6 +11,7 @@ use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
 use nfsrdma_xdr::nfs3::{Stable, Verifier};
 use smallvec::SmallVec;
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// Data to send in one WRITE.
@@ -262,19 +263,11 @@ impl Pages {
         });
     }
 
-    /// Applies `f`, which removes a block from `set`, to at most `most` blocks of `set`. True if
-    /// none is left.
-    fn each_of(
-        &mut self,
-        set: fn(&mut Self) -> &mut std::collections::BTreeSet<u64>,
-        most: usize,
-        mut f: impl FnMut(&mut Block),
-    ) -> bool {
-        let starts: Vec<u64> = set(self).iter().take(most).copied().collect();
+    /// Applies `f` to the blocks at `starts`.
+    fn each_of(&mut self, starts: BTreeSet<u64>, mut f: impl FnMut(&mut Block)) {
         for start in starts {
             self.touch(start, &mut f);
         }
-        set(self).is_empty()
     }
 
     /// Whether there is dirty data that is not in a WRITE under way.
@@ -286,7 +279,7 @@ impl Pages {
         match self.verifier {
             Some(known) if known != verifier && self.index.uncommitted > 0 => {
                 self.verifier = Some(verifier);
-                self.forgotten = true;
+                self.redo();
                 Verdict::Restarted
             }
             _ => {
@@ -296,72 +289,44 @@ impl Pages {
         }
     }
 
-    /// After a restart of the server, makes the uncommitted data of at most `most` blocks dirty
-    /// again. True if none is left; no COMMIT may be sent before that. (Data that was written since
-    /// the restart is written once more, which does no harm.)
-    pub(super) fn redo(&mut self, most: usize) -> bool {
-        if !self.forgotten {
-            return true;
-        }
-        let mut again = |block: &mut Block| {
+    /// After a restart of the server, makes the uncommitted data dirty again. (Data that was written
+    /// since the restart is written once more, which does no harm.)
+    fn redo(&mut self) {
+        let uncommitted = &self.index.unstable | &self.index.committing;
+        self.each_of(uncommitted, |block| {
             let mut again = std::mem::take(&mut block.unstable);
             again.insert_all(&std::mem::take(&mut block.committing));
             // For data in a WRITE that is under way, its reply decides.
             again.remove_all(&block.writing);
             block.dirty.insert_all(&again);
-        };
-        let done = self.each_of(|pages| &mut pages.index.unstable, most, &mut again)
-            && self.each_of(|pages| &mut pages.index.committing, most, &mut again);
-        self.forgotten = !done;
-        done
+        });
     }
 
-    /// Makes the next COMMIT cover the unstable data of at most `most` further blocks. True if it
-    /// covers all.
-    pub(super) fn begin_commit(&mut self, most: usize) -> bool {
-        self.each_of(
-            |pages| &mut pages.index.unstable,
-            most,
-            |block| {
-                let unstable = std::mem::take(&mut block.unstable);
-                block.committing.insert_all(&unstable);
-            },
-        )
+    /// Makes the next COMMIT cover all unstable data.
+    pub(super) fn begin_commit(&mut self) {
+        self.each_of(self.index.unstable.clone(), |block| {
+            let unstable = std::mem::take(&mut block.unstable);
+            block.committing.insert_all(&unstable);
+        });
     }
 
-    /// Whether the COMMIT covers any data.
-    pub(super) fn is_committing(&self) -> bool {
-        !self.index.committing.is_empty()
-    }
-
-    /// The reply to the COMMIT. [`Pages::end_commit`] has to follow.
-    pub(super) fn commit_answered(&mut self, verifier: Verifier) -> Verdict {
-        self.check(verifier)
-    }
-
-    /// Drops the data of at most `most` blocks that the COMMIT covered; or marks it as dirty, if
-    /// the server has restarted. True if none is left.
-    pub(super) fn end_commit(&mut self, most: usize) -> bool {
-        if self.forgotten {
-            return self.redo(most);
-        }
+    /// The reply to the COMMIT: drops the data that it covered; or marks it as dirty, if the server
+    /// has restarted.
+    pub(super) fn end_commit(&mut self, verifier: Verifier) -> Verdict {
+        let verdict = self.check(verifier);
         let overtaken = self.overtaken;
-        self.each_of(
-            |pages| &mut pages.index.committing,
-            most,
-            |block| {
-                let committed = std::mem::take(&mut block.committing);
-                block.settle(committed, overtaken);
-            },
-        )
+        self.each_of(self.index.committing.clone(), |block| {
+            let committed = std::mem::take(&mut block.committing);
+            block.settle(committed, overtaken);
+        });
+        verdict
     }
 
-    /// The COMMIT failed for good, so the server may have lost the data that it covered: drops that
-    /// of at most `most` blocks, and returns its ranges, and true if none is left.
-    pub(super) fn fail_commit(&mut self, most: usize) -> (Vec<Range<u64>>, bool) {
+    /// The COMMIT failed for good, so the server may have lost the data that it covered: drops that,
+    /// and returns its ranges.
+    pub(super) fn fail_commit(&mut self) -> Vec<Range<u64>> {
         let mut all = Vec::new();
-        let starts: Vec<u64> = self.index.committing.iter().take(most).copied().collect();
-        for start in starts {
+        for start in self.index.committing.clone() {
             self.touch(start, |block| {
                 let lost = std::mem::take(&mut block.committing);
                 for range in lost.iter() {
@@ -374,6 +339,6 @@ impl Pages {
                 }
             });
         }
-        (all, self.index.committing.is_empty())
+        all
     }
 }

@@ -216,9 +216,7 @@ impl World {
             return;
         }
         self.stable = self.volatile.clone();
-        self.pages
-            .commit_answered(Verifier(self.verifier.to_be_bytes()));
-        while !self.pages.end_commit(2) {}
+        self.pages.end_commit(Verifier(self.verifier.to_be_bytes()));
         self.seen = self.verifier;
     }
 
@@ -284,9 +282,8 @@ impl World {
             }
             Step::Commit => {
                 if !self.committing {
-                    while !self.pages.redo(2) {}
-                    while !self.pages.begin_commit(2) {}
-                    self.committing = self.pages.is_committing();
+                    self.committing = self.pages.uncommitted() > 0;
+                    self.pages.begin_commit();
                 }
             }
             Step::AnswerCommit => self.answer_commit(),
@@ -338,11 +335,10 @@ impl World {
             while !self.sent.is_empty() {
                 self.answer(255, false);
             }
-            while !self.pages.redo(2) {}
             if let Some(job) = self.pages.begin_write(0..u64::MAX, 16 << 10, false) {
                 self.sent.push(job);
             } else if self.committing || self.pages.uncommitted() > 0 {
-                self.pages.begin_commit(usize::MAX);
+                self.pages.begin_commit();
                 self.committing = true;
                 self.answer_commit();
             } else {

@@ -31,8 +31,6 @@ pub struct Pages {
     /// Bytes of the blocks' buffers.
     pub(super) resident: usize,
     pub(super) verifier: Option<Verifier>,
-    /// The server has restarted, and not all data that was uncommitted is dirty again yet.
-    pub(super) forgotten: bool,
     /// Somebody else may have overwritten data that was not on stable storage.
     pub(super) overtaken: bool,
     /// Where the last write ended; `run_len`: the length of the run of sequential writes up to

@@ -13,11 +13,8 @@
 //!               └───── another verifier ◀─────────────────────── committing ──▶ clean
 //! ```
 //!
-//! The cost of each call is proportional to the data that it concerns, not to all dirty data. A
-//! COMMIT of very many blocks is prepared and finished in parts ([`Action::Again`],
-//! [`WriteBack::end_commit`], [`WriteBack::commit_failed`]), so that others get the lock in
-//! between; and so is the data that becomes dirty again because the server restarted. If a COMMIT
-//! is given up without a reply, the next one covers the same data.
+//! The cost of each call is proportional to the data that it concerns, not to all dirty data. If a
+//! COMMIT is given up without a reply, the next one covers the same data.
 
 use super::dirty::{Verdict, WriteJob};
 use super::pages::Pages;
@@ -29,8 +26,6 @@ use std::ops::Range;
 /// The WRITEs that a file may always have under way, whatever other files do: with two, the server
 /// has one while the reply to the other is handled.
 const LEAST_WRITES: usize = 2;
-/// The most blocks that one call looks at for a COMMIT.
-const COMMIT_PART: usize = 1024;
 
 /// After the server has restarted so often before all data of a file was safe, the data is sent
 /// FILE_SYNC. UNSTABLE data of a server whose verifier changes each time, as that of several machines
@@ -80,8 +75,6 @@ pub enum Action<C> {
     Write(WriteCall<C>),
     /// Send a COMMIT of the whole file, and finally call [`WriteBack::commit_ended`].
     Commit(C),
-    /// Ask again. The lock may be released before.
-    Again,
     /// Ask again when a call under way has ended.
     Wait,
     /// The goal is reached.
@@ -102,22 +95,13 @@ pub enum Accepted {
     OtherUser,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Commit {
-    #[default]
-    None,
-    /// The data that it will cover is being marked.
-    Prepared,
-    /// It is under way; or it was answered, and the data that it covered is being marked clean.
-    Sent,
-}
-
 /// The written data of one file on its way to the server. `C`: a credential.
 #[derive(Debug)]
 pub struct WriteBack<C> {
     pages: Pages,
     writes: usize,
-    commit: Commit,
+    /// A COMMIT is under way; or it failed, and its error is not reported yet.
+    committing: bool,
     /// How many flushes are under way: programs' writes wait meanwhile.
     flushing: usize,
     /// How many COMMITs have ended, and WRITEs beside which there was none.
@@ -142,7 +126,7 @@ impl<C> Default for WriteBack<C> {
         WriteBack {
             pages: Pages::default(),
             writes: 0,
-            commit: Commit::default(),
+            committing: false,
             flushing: 0,
             ended: 0,
             admitted: None,
@@ -173,7 +157,7 @@ impl<C: Clone + PartialEq> WriteBack<C> {
 
     /// Whether a WRITE or a COMMIT is under way.
     pub fn is_under_way(&self) -> bool {
-        self.writes > 0 || self.commit != Commit::None
+        self.writes > 0 || self.committing
     }
 
     /// The number of WRITEs under way.
@@ -273,9 +257,6 @@ impl<C: Clone + PartialEq> WriteBack<C> {
 
     /// The next thing to do to reach `goal`.
     pub fn next(&mut self, goal: Goal, limits: &WriteLimits) -> Action<C> {
-        if !self.pages.redo(COMMIT_PART) {
-            return Action::Again;
-        }
         match goal {
             Goal::Full | Goal::Started => {
                 let half = self.pages.dirty_held() as usize > limits.dirty_file_bytes / 2;
@@ -314,37 +295,23 @@ impl<C: Clone + PartialEq> WriteBack<C> {
 
     /// A COMMIT, if at least `least` bytes of memory wait for one before they can be dropped.
     pub fn commit_of(&mut self, least: u64) -> Action<C> {
-        if !self.pages.redo(COMMIT_PART) {
-            return Action::Again;
-        }
-        let waiting = self.pages.uncommitted().max(self.pages.uncommitted_held());
-        match self.commit {
-            Commit::None if waiting < least => Action::Done,
+        match self.pages.uncommitted().max(self.pages.uncommitted_held()) {
+            waiting if waiting < least => Action::Done,
             _ => self.next_commit(),
         }
     }
 
     fn next_commit(&mut self) -> Action<C> {
-        match self.commit {
-            // This includes a failed one whose error is not reported yet.
-            Commit::Sent => return Action::Wait,
-            Commit::None if self.pages.uncommitted() == 0 => return Action::Done,
-            Commit::None | Commit::Prepared => {}
-        }
-        self.commit = Commit::Prepared;
-        if !self.pages.begin_commit(COMMIT_PART) {
-            return Action::Again;
+        if self.committing {
+            return Action::Wait;
         }
         match &self.cred {
-            Some(cred) if self.pages.is_committing() => {
-                self.commit = Commit::Sent;
+            Some(cred) if self.pages.uncommitted() > 0 => {
+                self.committing = true;
+                self.pages.begin_commit();
                 Action::Commit(cred.clone())
             }
-            _ => {
-                // All of the data was overwritten meanwhile.
-                self.commit = Commit::None;
-                Action::Again
-            }
+            _ => Action::Done,
         }
     }
 
@@ -427,40 +394,33 @@ impl<C: Clone + PartialEq> WriteBack<C> {
         }
         self.writes -= 1;
         // A flush waits for a COMMIT under way however much is written meanwhile.
-        self.ended += u64::from(self.commit != Commit::Sent);
+        self.ended += u64::from(!self.committing);
         self.forget_known_end();
     }
 
-    /// The reply to the COMMIT. [`WriteBack::end_commit`] has to follow.
+    /// The reply to the COMMIT: drops the data that it covered, or marks it as dirty if the server has
+    /// restarted.
     pub fn commit_answered(&mut self, verifier: Verifier) -> Verdict {
-        let verdict = self.pages.commit_answered(verifier);
+        let verdict = self.pages.end_commit(verifier);
         self.count_restart(verdict)
     }
 
-    /// After [`WriteBack::commit_answered`]: drops a part of the data that the COMMIT covered, or marks
-    /// it as dirty if the server has restarted. True if none is left.
-    pub fn end_commit(&mut self) -> bool {
-        self.pages.end_commit(COMMIT_PART)
-    }
-
-    /// The COMMIT failed for good, so the server may have lost the data that it covered. Drops a
-    /// part of that and returns its ranges, in order, and true if none is left. Record the error
-    /// before [`WriteBack::commit_ended`].
-    pub fn commit_failed(&mut self) -> (Vec<Range<u64>>, bool) {
+    /// The COMMIT failed for good, so the server may have lost the data that it covered. Drops that
+    /// and returns its ranges, in order. Record the error before [`WriteBack::commit_ended`].
+    pub fn commit_failed(&mut self) -> Vec<Range<u64>> {
         let mut lost: Vec<Range<u64>> = Vec::new();
-        let (ranges, all) = self.pages.fail_commit(COMMIT_PART);
-        for range in ranges {
+        for range in self.pages.fail_commit() {
             match lost.last_mut() {
                 Some(last) if last.end == range.start => last.end = range.end,
                 _ => lost.push(range),
             }
         }
-        (lost, all)
+        lost
     }
 
     /// A COMMIT has ended. If it was neither answered nor failed, its data waits for another one.
     pub fn commit_ended(&mut self) {
-        self.commit = Commit::None;
+        self.committing = false;
         self.ended += 1;
         self.forget_known_end();
     }

@@ -161,7 +161,6 @@ impl World {
                 self.committing = true;
                 true
             }
-            Action::Again => true,
             Action::Wait => {
                 let waits = !self.sent.is_empty() || self.committing;
                 let background = matches!(goal, Goal::Full | Goal::Started);
@@ -238,7 +237,6 @@ impl World {
         if std::mem::take(&mut self.committing) {
             self.stable = self.volatile.clone();
             self.file.commit_answered(self.verifier());
-            while !self.file.end_commit() {}
             self.file.commit_ended();
         }
     }
@@ -277,15 +275,7 @@ impl World {
             Step::AnswerCommit => self.answer_commit(),
             Step::RefuseCommit => {
                 if std::mem::take(&mut self.committing) {
-                    let lost = std::iter::repeat_with(|| self.file.commit_failed());
-                    let mut parts = Vec::new();
-                    for (part, all) in lost {
-                        parts.extend(part);
-                        if all {
-                            break;
-                        }
-                    }
-                    for lost in parts {
+                    for lost in self.file.commit_failed() {
                         self.refuse(lost);
                     }
                     self.file.commit_ended();
@@ -406,34 +396,6 @@ fn only_what_was_written_is_sent_whether_the_rest_of_the_page_is_known_or_not() 
     }
 }
 
-#[test]
-fn a_commit_of_many_blocks_is_prepared_in_parts() {
-    let (_pool, mut file) = written((0..5000).map(|n| n * 2 * PAGE), 8);
-    while let Action::Write(call) = file.next(Goal::Started, &limits()) {
-        let sent = call.job.offset..call.job.offset + 8;
-        drop(call);
-        file.write_answered(sent, 8, Stable::Unstable, Verifier::default());
-        file.write_ended(0..0);
-    }
-    let mut parts = 0;
-    let cred = loop {
-        match file.next(Goal::Committed, &limits()) {
-            Action::Again => parts += 1,
-            Action::Commit(cred) => break cred,
-            other => panic!("{other:?}"),
-        }
-    };
-    assert_eq!((cred, parts), (0, 4));
-    file.commit_answered(Verifier::default());
-    let mut parts = 1;
-    while !file.end_commit() {
-        parts += 1;
-    }
-    file.commit_ended();
-    assert_eq!(parts, 5);
-    assert!(file.is_safe());
-}
-
 /// A file of 5,000 blocks with 8 uncommitted bytes in each.
 fn uncommitted() -> (Pool, WriteBack<u8>) {
     let (pool, mut file) = written((0..5000).map(|n| n * 2 * PAGE), 8);
@@ -446,33 +408,18 @@ fn uncommitted() -> (Pool, WriteBack<u8>) {
     (pool, file)
 }
 
-/// Asks until the action is not [`Action::Again`], which it counts in `parts`.
-fn ask(file: &mut WriteBack<u8>, parts: &mut usize) -> Action<u8> {
-    loop {
-        match file.next(Goal::Committed, &limits()) {
-            Action::Again => *parts += 1,
-            action => return action,
-        }
-    }
-}
-
 #[test]
-fn what_a_restarted_server_forgot_is_written_again_in_parts() {
+fn what_a_restarted_server_forgot_is_written_again() {
+    let commit = |file: &mut WriteBack<u8>| file.next(Goal::Committed, &limits());
     let (_pool, mut file) = uncommitted();
-    let mut parts = 0;
-    assert!(matches!(ask(&mut file, &mut parts), Action::Commit(_)));
+    assert!(matches!(commit(&mut file), Action::Commit(_)));
     file.commit_answered(Verifier([1; 8]));
-    parts = 1;
-    while !file.end_commit() {
-        parts += 1;
-    }
     file.commit_ended();
-    assert_eq!(parts, 5, "of 1024 blocks at a time");
     assert_eq!(
         (file.pages().dirty(), file.pages().uncommitted()),
         (40_000, 0)
     );
-    // The same with the reply to a WRITE: no COMMIT is sent before all of the data is dirty again.
+    // The same with the reply to a WRITE.
     let (pool, mut file) = uncommitted();
     file.write(&0, PAGE, &[1; 8], 0, usize::MAX, &mut |len| pool.alloc(len));
     let Action::Write(call) = file.next(Goal::Started, &limits()) else {
@@ -481,39 +428,35 @@ fn what_a_restarted_server_forgot_is_written_again_in_parts() {
     let sent = call.job.offset..call.job.offset + 8;
     file.write_answered(sent, 8, Stable::FileSync, Verifier([1; 8]));
     file.write_ended(0..0);
-    let mut parts = 0;
-    assert!(matches!(ask(&mut file, &mut parts), Action::Write(_)));
-    assert_eq!(parts, 4);
-    assert_eq!(file.pages().uncommitted(), 0);
+    assert_eq!(
+        (file.pages().dirty(), file.pages().uncommitted()),
+        (40_000, 0)
+    );
+    assert!(matches!(commit(&mut file), Action::Write(_)));
 }
 
 #[test]
-fn a_commit_that_fails_tells_what_is_lost_in_parts() {
+fn a_commit_that_fails_tells_what_is_lost() {
     let (_pool, mut file) = uncommitted();
-    assert!(matches!(ask(&mut file, &mut 0), Action::Commit(_)));
-    let (mut lost, mut parts) = (0, 0);
-    loop {
-        let (ranges, all) = file.commit_failed();
-        lost += ranges.len();
-        parts += 1;
-        if all {
-            break;
-        }
-    }
+    assert!(matches!(
+        file.next(Goal::Committed, &limits()),
+        Action::Commit(_)
+    ));
+    assert_eq!(file.commit_failed().len(), 5000);
     file.commit_ended();
-    assert_eq!((lost, parts), (5000, 5));
     assert!(file.is_safe());
 }
 
 #[test]
 fn what_a_commit_that_was_given_up_covered_is_covered_by_the_next() {
     let (_pool, mut file) = uncommitted();
-    assert!(matches!(ask(&mut file, &mut 0), Action::Commit(_)));
+    let commit = file.next(Goal::Committed, &limits());
+    assert!(matches!(commit, Action::Commit(_)));
     file.commit_ended();
     assert!(!file.is_safe());
-    assert!(matches!(ask(&mut file, &mut 0), Action::Commit(_)));
+    let commit = file.next(Goal::Committed, &limits());
+    assert!(matches!(commit, Action::Commit(_)));
     file.commit_answered(Verifier::default());
-    while !file.end_commit() {}
     file.commit_ended();
     assert!(file.is_safe());
 }

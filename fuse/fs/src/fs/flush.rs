@@ -9,7 +9,7 @@
 //! unstable. If the COMMIT returns another write verifier than the WRITEs, the server has restarted, and
 //! `WriteBack` makes the data dirty again. Programs' writes wait meanwhile, so a flush ends.
 
-use super::file::FileData;
+use super::file::{FileData, FileState};
 use super::files::Files;
 use super::inode::Inode;
 use super::unsafe_files::Hold;
@@ -71,16 +71,12 @@ impl<N: Nfs3> Files<N> {
         data: &Arc<FileData>,
         goal: Goal,
     ) {
-        loop {
-            let action = data.with(|inner| {
-                let limits = self.write_limits();
-                inner.write_back().next(goal, &limits)
-            });
-            match action {
-                Action::Write(call) => self.spawn_write(inode, call),
-                Action::Again => {}
-                _ => break,
-            }
+        let next = |inner: &mut FileState| {
+            let limits = self.write_limits();
+            inner.write_back().next(goal, &limits)
+        };
+        while let Action::Write(call) = data.with(next) {
+            self.spawn_write(inode, call);
         }
     }
 
@@ -124,12 +120,9 @@ impl<N: Nfs3> Files<N> {
 
     /// Sends a COMMIT if at least `least` bytes are unstable, which lets them go.
     fn start_commit(self: &Arc<Self>, inode: &Arc<Inode>, data: &Arc<FileData>, least: usize) {
-        let cred = loop {
-            match data.with(|inner| inner.write_back().commit_of(least as u64)) {
-                Action::Commit(cred) => break cred,
-                Action::Again => {}
-                _ => return,
-            }
+        let commit = data.with(|inner| inner.write_back().commit_of(least as u64));
+        let Action::Commit(cred) = commit else {
+            return;
         };
         let (fs, inode) = (self.clone(), inode.clone());
         exec::spawn(async move {
@@ -233,7 +226,7 @@ impl<N: Nfs3> Files<N> {
                 }
                 Action::Write(call) => self.spawn_write(inode, call),
                 Action::Commit(cred) => self.run_commit(&cred, inode, data).await,
-                Action::Again | Action::Wait => {}
+                Action::Wait => {}
                 Action::Done => break,
             }
         }
@@ -274,20 +267,14 @@ impl<N: Nfs3> Files<N> {
         match self.commit_call(cred, inode).await {
             Ok((_, verifier)) => {
                 let verdict = data.with(|inner| inner.write_back().commit_answered(verifier));
-                while !data.with(|inner| inner.write_back().end_commit()) {}
                 if verdict == Verdict::Restarted {
                     self.suspect_locks();
                 }
             }
             Err(error) => {
                 let error = self.note_error(inode, error);
-                loop {
-                    let (lost, all) = data.with(|inner| inner.write_back().commit_failed());
-                    self.write_failed(inode, data, &lost, &error);
-                    if all {
-                        break;
-                    }
-                }
+                let lost = data.with(|inner| inner.write_back().commit_failed());
+                self.write_failed(inode, data, &lost, &error);
             }
         }
         drop(end);
