@@ -15,8 +15,8 @@
 //!
 //! A user to whom groups are delegated (subgid(5)) may be in 65,536 of them, and in others at each
 //! request. Calls carry 16. So no more are read, as a credential is kept with each grant and each
-//! open file, and with each lock also in the journal; and few descriptors of long status files are
-//! kept open, because the kernel keeps a buffer of its length with each.
+//! open file, and with each lock also in the journal; and no descriptors of long status files are
+//! kept open, because the kernel keeps a buffer of its length, of up to 1 MiB, with each.
 //!
 //! The groups are not read for uid 0 either, where the server is known to treat uid 0 as the
 //! superuser (`fs::squash`), for whom groups make no difference. This saves one of the 5 to 14
@@ -45,8 +45,6 @@ use std::sync::Arc;
 
 /// The most status files that are kept open.
 const KEPT: NonZeroUsize = NonZeroUsize::new(256).expect("is not zero");
-/// The most of them that are longer than [`USUAL`]: up to 1 MiB each.
-const KEPT_LONG: usize = 16;
 /// A status file is 1 to 2 KiB and 11 bytes for each group of more than a few. Ids, and the groups
 /// that calls carry, are in its first KiB.
 const USUAL: usize = 4096;
@@ -57,8 +55,6 @@ struct Known {
     status: Arc<File>,
     /// The credential as last read; it stays the same allocation while it does not change.
     cred: Cred,
-    /// As in [`Shown`].
-    is_long: bool,
     /// It made a request since the last [`Credentials::close_idle`].
     asked: bool,
 }
@@ -171,17 +167,13 @@ impl Credentials {
         let new = Known {
             status,
             cred: cred.clone(),
-            is_long,
             asked: true,
         };
         let mut known = self.known.lock();
-        known.put(tid, new);
-        if is_long {
-            let long = known.iter().filter(|(_, of)| of.is_long);
-            if let Some(least) = long.map(|(tid, _)| *tid).nth(KEPT_LONG) {
-                known.pop(&least);
-            }
-        }
+        match is_long {
+            true => known.pop(&tid),
+            false => known.put(tid, new),
+        };
         cred
     }
 
@@ -309,29 +301,27 @@ mod tests {
     }
 
     #[test]
-    fn of_threads_in_very_many_groups_little_is_kept() {
+    fn of_a_thread_in_very_many_groups_nothing_is_kept() {
         let many: Vec<_> = (100_000..165_536)
             .map(rustix::process::Gid::from_raw)
             .collect();
         let all = Credentials::default();
-        let done = std::sync::Barrier::new(2 * KEPT_LONG);
         std::thread::scope(|scope| {
-            for _ in 0..2 * KEPT_LONG {
-                scope.spawn(|| {
-                    // Groups belong to a thread here (only the C library sets those of all).
-                    let set = rustix::thread::set_thread_groups(&many);
-                    let (tid, uid, gid) = own();
-                    let cred = all.of_thread(tid, asker(uid, gid));
-                    match set {
-                        Ok(()) => {
-                            assert_eq!(cred.groups, (100_000..100_016).collect::<Vec<_>>());
-                            assert!(all.known.lock().len() <= KEPT_LONG);
-                        }
-                        Err(error) => eprintln!("not tested: setgroups: {error}"),
+            scope.spawn(|| {
+                let (tid, uid, gid) = own();
+                all.of_thread(tid, asker(uid, gid));
+                assert_eq!(all.known.lock().len(), 1);
+                // Groups belong to a thread here (only the C library sets those of all).
+                let set = rustix::thread::set_thread_groups(&many);
+                let cred = all.of_thread(tid, asker(uid, gid));
+                match set {
+                    Ok(()) => {
+                        assert_eq!(cred.groups, (100_000..100_016).collect::<Vec<_>>());
+                        assert_eq!(all.known.lock().len(), 0);
                     }
-                    done.wait();
-                });
-            }
+                    Err(error) => eprintln!("not tested: setgroups: {error}"),
+                }
+            });
         });
     }
 
