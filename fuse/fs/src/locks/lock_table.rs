@@ -13,8 +13,8 @@
 //! [`LockTable::apply`] enters what the server has granted or unlocked; each change returns the
 //! waiters whose turn has come.
 //!
-//! Thousands may wait for one lock, so a change does not look at all of them. Each waiter whose turn
-//! has not come is listed under one obstacle: an owner whose lock conflicts, or the waiter before it.
+//! Thousands may wait for one lock, so a change does not search for all of them what is in their way. Each
+//! waiter whose turn has not come has one obstacle: an owner whose lock conflicts, or the waiter before it.
 //! Only when this obstacle goes, or becomes smaller, is the waiter looked at again.
 //!
 //! Who waits for whom is a graph that programs make, so a search of it is bounded ([`SEARCH_MAX`]).
@@ -22,8 +22,7 @@
 
 use super::range::{ByteRange, Mode, RangeSet};
 use std::cell::Cell;
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// How many owners and waiters one change of the table, or one question to it, may look at before its
 /// searches end. It takes less than a millisecond. (Linux looks for a deadlock among 10 owners.)
@@ -81,30 +80,8 @@ struct Waiter {
     owner: Owner,
     range: ByteRange,
     mode: Mode,
-    /// The obstacle under which it is listed; `None` if its turn had come when it was last looked at.
+    /// What was in its way when it was last looked at; `None` if its turn had come.
     behind: Option<Obstacle>,
-}
-
-#[derive(Debug, Default)]
-struct File {
-    held: BTreeMap<Owner, RangeSet>,
-    /// The owners that hold exclusive locks.
-    writers: BTreeSet<Owner>,
-    /// The number of waiters.
-    waiting: usize,
-    /// The waiters for an exclusive lock of each range, in the order of arrival.
-    lines: HashMap<ByteRange, BTreeSet<WaiterId>>,
-}
-
-impl File {
-    /// The owners that may hold locks which conflict with a lock of this mode.
-    fn holders(&self, mode: Mode) -> impl Iterator<Item = (Owner, &RangeSet)> {
-        let any = (mode == Mode::Write).then(|| self.held.keys());
-        let writers = (mode == Mode::Read).then_some(&self.writers);
-        let owners = any.into_iter().flatten();
-        let owners = owners.chain(writers.into_iter().flatten());
-        owners.map(move |owner| (*owner, &self.held[owner]))
-    }
 }
 
 /// What is left of [`SEARCH_MAX`].
@@ -144,14 +121,8 @@ impl Effort {
 /// The locks of all files of a mount, as the server has granted them.
 #[derive(Debug, Default)]
 pub struct LockTable {
-    files: HashMap<FileId, File>,
+    files: HashMap<FileId, BTreeMap<Owner, RangeSet>>,
     waiters: BTreeMap<WaiterId, Waiter>,
-    /// The waiters of each owner.
-    of_owner: HashMap<Owner, BTreeSet<WaiterId>>,
-    /// The waiters behind each obstacle.
-    behind: HashMap<(FileId, Obstacle), BTreeSet<WaiterId>>,
-    /// The number of owners with locks, of all files.
-    holders: usize,
     next: WaiterId,
     effort: Effort,
 }
@@ -159,12 +130,12 @@ pub struct LockTable {
 impl LockTable {
     /// Whether no lock is held.
     pub fn is_empty(&self) -> bool {
-        self.holders == 0
+        self.files.is_empty()
     }
 
     /// The number of ranges that all owners hold on all files.
     pub fn len(&self) -> usize {
-        let sets = self.files.values().flat_map(|file| file.held.values());
+        let sets = self.files.values().flat_map(BTreeMap::values);
         sets.map(|set| set.iter().count()).sum()
     }
 
@@ -174,26 +145,20 @@ impl LockTable {
 
     /// The locks of `owner` on a file.
     pub fn held(&self, file: FileId, owner: Owner) -> Option<&RangeSet> {
-        self.files.get(&file)?.held.get(&owner)
+        self.files.get(&file)?.get(&owner)
     }
 
     /// Whether `owner` holds or waits for a lock on a file.
     pub fn concerns(&self, file: FileId, owner: Owner) -> bool {
-        let Some(of) = self.files.get(&file) else {
-            return false;
-        };
-        let waits = self.of_owner.get(&owner);
-        of.held.contains_key(&owner)
-            || waits.is_some_and(|ids| ids.iter().any(|id| self.waiters[id].file == file))
+        self.held(file, owner).is_some() || self.waits_of(file, owner).next().is_some()
     }
 
     /// The files and owners with locks, in order.
     pub fn all(&self) -> Vec<(FileId, Owner)> {
-        let of_file = |(&file, of): (&FileId, &File)| {
-            let owners: Vec<_> = of.held.keys().map(|&owner| (file, owner)).collect();
-            owners
-        };
-        let mut all: Vec<_> = self.files.iter().flat_map(of_file).collect();
+        let mut all: Vec<_> = Vec::new();
+        for (&file, of) in &self.files {
+            all.extend(of.keys().map(|&owner| (file, owner)));
+        }
         all.sort_unstable();
         all
     }
@@ -219,21 +184,13 @@ impl LockTable {
         range: ByteRange,
         mode: Mode,
     ) -> Option<Conflict> {
-        let others = self.files.get(&file)?.holders(mode);
-        let mut conflicts =
-            others
-                .filter(|(other, _)| *other != owner)
-                .filter_map(|(owner, set)| {
-                    let (range, mode) = set.conflict(range, mode)?;
-                    Some(Conflict { owner, range, mode })
-                });
-        let first = conflicts.next()?;
-        Some(conflicts.fold(first, |first, next| {
-            match next.range.start < first.range.start {
-                true => next,
-                false => first,
-            }
-        }))
+        let of = self.files.get(&file)?;
+        let others = of.iter().filter(|(other, _)| **other != owner);
+        let conflicts = others.filter_map(|(&owner, set)| {
+            let (range, mode) = set.conflict(range, mode)?;
+            Some(Conflict { owner, range, mode })
+        });
+        conflicts.min_by_key(|of| of.range.start)
     }
 
     /// Enters what the server has granted to `owner`, or unlocked (`None`). Returns the waiters
@@ -250,41 +207,29 @@ impl LockTable {
         }
         self.effort.renew();
         let of = self.files.entry(file).or_default();
-        let set = of.held.entry(owner).or_default();
-        let had = !set.is_empty();
+        let set = of.entry(owner).or_default();
         set.set(range, mode);
-        let has = !set.is_empty();
-        match set.has_exclusive() {
-            true => of.writers.insert(owner),
-            false => of.writers.remove(&owner),
-        };
-        if !has {
-            of.held.remove(&owner);
+        if set.is_empty() {
+            of.remove(&owner);
+            if of.is_empty() {
+                self.files.remove(&file);
+            }
         }
-        self.holders = self.holders + usize::from(has) - usize::from(had);
-        self.drop_if_unused(file);
         // An exclusive lock takes nothing out of anybody's way, but that of its owner.
         let mut due = match mode {
             Some(Mode::Write) => Vec::new(),
-            _ => self.look_behind(file, Obstacle::Holder(owner)),
+            _ => {
+                self.look_again(|of| of.file == file && of.behind == Some(Obstacle::Holder(owner)))
+            }
         };
         if mode.is_some() {
-            due.extend(self.look_at_own(file, owner));
+            // The lock that the owner now has may be what keeps those before its own waiters.
+            due.extend(self.look_again(|of| {
+                let in_line = matches!(of.behind, Some(Obstacle::Waiter(_)));
+                in_line && of.file == file && of.owner == owner
+            }));
         }
         due
-    }
-
-    /// Looks again at the waiters of an owner that wait for their turn: the lock which it now has may
-    /// be what keeps those before them.
-    fn look_at_own(&mut self, file: FileId, owner: Owner) -> Vec<WaiterId> {
-        let in_line = |id: &WaiterId| {
-            let waiter = &self.waiters[id];
-            waiter.file == file && matches!(waiter.behind, Some(Obstacle::Waiter(_)))
-        };
-        let own = self.of_owner.get(&owner).into_iter().flatten();
-        let mut ids: Vec<WaiterId> = own.copied().filter(in_line).collect();
-        ids.retain(|&id| self.look(id));
-        ids
     }
 
     /// Adds a blocking request, or fails if that would be a deadlock. Its turn has come when
@@ -310,12 +255,6 @@ impl LockTable {
         let id = self.next;
         self.next += 1;
         self.waiters.insert(id, waiter);
-        self.of_owner.entry(owner).or_default().insert(id);
-        let of = self.files.entry(file).or_default();
-        of.waiting += 1;
-        if mode == Mode::Write {
-            of.lines.entry(range).or_default().insert(id);
-        }
         self.look(id);
         Ok(id)
     }
@@ -335,111 +274,62 @@ impl LockTable {
         if let Some(holder) = self.holders_against(waiter).next() {
             return Some(Obstacle::Holder(holder));
         }
-        let of = self.files.get(&waiter.file)?;
-        let own = of.held.get(&waiter.owner);
+        let own = self.held(waiter.file, waiter.owner);
         if own.is_some_and(|set| set.conflict(waiter.range, Mode::Write).is_some()) {
             return None;
         }
-        // Those for a shared lock have no line.
-        let line = of.lines.get(&waiter.range)?;
-        let before = line.range(..id).next_back().copied();
+        let turn = |of: &Waiter| (of.file, of.range, of.mode);
+        let mut before = self.waiters.range(..id).rev();
+        let before = before.find(|(_, of)| turn(of) == turn(waiter));
         before
             .filter(|_| waiter.mode == Mode::Write)
-            .map(Obstacle::Waiter)
+            .map(|(id, _)| Obstacle::Waiter(*id))
     }
 
-    /// Looks for an obstacle of a waiter, and lists the waiter under it. True if there is none.
+    /// Looks for an obstacle of a waiter. True if there is none.
     fn look(&mut self, id: WaiterId) -> bool {
-        let Some(mut waiter) = self.waiters.get(&id).copied() else {
-            return false;
-        };
-        let found = self.obstacle(id, &waiter);
-        if found != waiter.behind {
-            self.unlist(id, &waiter);
-            waiter.behind = found;
-            self.waiters.insert(id, waiter);
-            if let Some(found) = found {
-                let behind = self.behind.entry((waiter.file, found)).or_default();
-                behind.insert(id);
-            }
+        let waiter = self.waiters.get(&id);
+        let found = waiter.and_then(|waiter| self.obstacle(id, waiter));
+        match self.waiters.get_mut(&id) {
+            Some(waiter) => waiter.behind = found,
+            None => return false,
         }
         found.is_none()
     }
 
-    fn unlist(&mut self, id: WaiterId, waiter: &Waiter) {
-        if let Some(obstacle) = waiter.behind
-            && let Entry::Occupied(mut behind) = self.behind.entry((waiter.file, obstacle))
-        {
-            behind.get_mut().remove(&id);
-            if behind.get().is_empty() {
-                behind.remove();
-            }
-        }
-    }
-
-    /// Looks again at the waiters behind an obstacle, which is gone or smaller. Returns those whose
-    /// turn has come.
-    fn look_behind(&mut self, file: FileId, obstacle: Obstacle) -> Vec<WaiterId> {
-        let listed = self.behind.get(&(file, obstacle));
-        let mut ids: Vec<WaiterId> = listed.into_iter().flatten().copied().collect();
+    /// Looks again at some of the waiters. Returns those whose turn has come.
+    fn look_again(&mut self, which: impl Fn(&Waiter) -> bool) -> Vec<WaiterId> {
+        let some = self.waiters.iter().filter(|(_, waiter)| which(waiter));
+        let mut ids: Vec<WaiterId> = some.map(|(id, _)| *id).collect();
         ids.retain(|&id| self.look(id));
         ids
     }
 
     /// Removes a waiter that was granted or gives up. Returns the waiters whose turn has come.
     pub fn end_wait(&mut self, id: WaiterId) -> Vec<WaiterId> {
-        let Some(waiter) = self.waiters.get(&id).copied() else {
-            return Vec::new();
-        };
         self.effort.renew();
-        self.unlist(id, &waiter);
         self.waiters.remove(&id);
-        if let Entry::Occupied(mut of) = self.of_owner.entry(waiter.owner) {
-            of.get_mut().remove(&id);
-            if of.get().is_empty() {
-                of.remove();
-            }
-        }
-        if let Some(of) = self.files.get_mut(&waiter.file) {
-            of.waiting -= 1;
-            if let Some(line) = of.lines.get_mut(&waiter.range) {
-                line.remove(&id);
-                if line.is_empty() {
-                    of.lines.remove(&waiter.range);
-                }
-            }
-            self.drop_if_unused(waiter.file);
-        }
-        self.look_behind(waiter.file, Obstacle::Waiter(id))
-    }
-
-    fn drop_if_unused(&mut self, file: FileId) {
-        let of = self.files.get(&file);
-        if of.is_some_and(|of| of.held.is_empty() && of.waiting == 0) {
-            self.files.remove(&file);
-        }
+        self.look_again(|of| of.behind == Some(Obstacle::Waiter(id)))
     }
 
     /// The requests of an owner that wait for locks of a file.
     pub fn waits_of(&self, file: FileId, owner: Owner) -> impl Iterator<Item = (ByteRange, Mode)> {
-        let own = self.of_owner.get(&owner).into_iter().flatten();
-        let own = own.map(|id| &self.waiters[id]);
-        own.filter(move |waiter| waiter.file == file)
+        let all = self.waiters.values();
+        all.filter(move |waiter| waiter.file == file && waiter.owner == owner)
             .map(|waiter| (waiter.range, waiter.mode))
     }
 
     /// The owners of this mount that hold locks which conflict with a waiter, as far as the effort
     /// suffices to find them.
     fn holders_against<'a>(&'a self, waiter: &'a Waiter) -> impl Iterator<Item = Owner> + 'a {
-        let of = self.files.get(&waiter.file);
-        let holders = of.into_iter().flat_map(move |of| of.holders(waiter.mode));
+        let holders = self.files.get(&waiter.file).into_iter().flatten();
         holders
             .take_while(|_| !self.effort.is_spent())
             .filter(move |(owner, set)| {
                 self.effort.spend();
-                *owner != waiter.owner && set.conflict(waiter.range, waiter.mode).is_some()
+                **owner != waiter.owner && set.conflict(waiter.range, waiter.mode).is_some()
             })
-            .map(|(owner, _)| owner)
+            .map(|(owner, _)| *owner)
     }
 
     /// Whether the owner of `new` would wait for itself. Only locks that are held count, and only
@@ -448,6 +338,10 @@ impl LockTable {
     fn closes_a_cycle(&self, new: &Waiter) -> bool {
         let mut seen: HashSet<Owner> = HashSet::new();
         let mut open: Vec<Owner> = self.holders_against(new).collect();
+        let mut waits: HashMap<Owner, Vec<&Waiter>> = HashMap::new();
+        for waiter in self.waiters.values() {
+            waits.entry(waiter.owner).or_default().push(waiter);
+        }
         while let Some(owner) = open.pop() {
             if owner == new.owner {
                 return true;
@@ -455,11 +349,11 @@ impl LockTable {
             if !owner.is_posix() || !seen.insert(owner) {
                 continue;
             }
-            for id in self.of_owner.get(&owner).into_iter().flatten() {
+            for waiter in waits.get(&owner).into_iter().flatten() {
                 if self.effort.is_spent() {
                     return false;
                 }
-                open.extend(self.holders_against(&self.waiters[id]));
+                open.extend(self.holders_against(waiter));
             }
         }
         false

@@ -75,22 +75,11 @@ impl Mode {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RangeSet {
     ranges: Vec<(ByteRange, Mode)>,
-    /// How many of them are exclusive.
-    exclusive: usize,
-}
-
-fn count_exclusive(ranges: &[(ByteRange, Mode)]) -> usize {
-    ranges.iter().filter(|(_, of)| *of == Mode::Write).count()
 }
 
 impl RangeSet {
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
-    }
-
-    /// Whether any of the locks is exclusive.
-    pub fn has_exclusive(&self) -> bool {
-        self.exclusive > 0
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (ByteRange, Mode)> + '_ {
@@ -126,8 +115,6 @@ impl RangeSet {
             let start = last.start.max(range.end + 1);
             put(ByteRange { start, ..last }, of);
         }
-        self.exclusive -= count_exclusive(&self.ranges[from..to]);
-        self.exclusive += count_exclusive(&next);
         self.ranges.splice(from..to, next);
     }
 
@@ -199,8 +186,6 @@ mod tests {
                     last = Some((held, mode));
                 }
                 let held: u64 = set.iter().map(|(of, _)| of.end - of.start + 1).sum();
-                let has = bytes.contains(&Some(Mode::Write));
-                prop_assert_eq!(set.has_exclusive(), has);
                 prop_assert_eq!(held, bytes.iter().flatten().count() as u64);
             }
             let probe = range_of(probe.0, probe.1);
