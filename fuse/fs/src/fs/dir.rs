@@ -323,10 +323,7 @@ impl<N: Nfs3> Fs<N> {
                 odd_entry("cannot be used and is left out", &entry.name);
                 continue;
             }
-            match self
-                .listed(dir, &entry, (stamp, epoch), &mut searched)
-                .await
-            {
+            match self.listed(dir, entry, (stamp, epoch), &mut searched).await {
                 Ok(listed) => entries.push(listed),
                 // The name was removed between the listing and the look-up.
                 Err(error) if error.status() == Some(Status::NoEnt) => {}
@@ -347,7 +344,7 @@ impl<N: Nfs3> Fs<N> {
     async fn listed(
         &self,
         dir: &DirHandle,
-        entry: &DirEntry,
+        entry: DirEntry,
         (stamp, epoch): (Stamp, u64),
         searched: &mut bool,
     ) -> FsResult<Listed> {
@@ -384,7 +381,7 @@ impl<N: Nfs3> Fs<N> {
             self.remember_name(&dir.inode, stamp, epoch, &entry.name, child);
         }
         Ok(Listed {
-            name: entry.name.clone(),
+            name: entry.name,
             fileid: match &entry.attributes {
                 Some(attributes) if !dot => self.table.visible_fileid(attributes),
                 _ => entry.fileid,

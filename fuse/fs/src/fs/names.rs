@@ -56,7 +56,7 @@ pub(super) fn path<'a>(mut node: u64, place: impl Fn(u64) -> Option<&'a Place>) 
 }
 
 /// From directory and name to the directory's epoch and what the name leads to.
-type Shard = LruCache<Box<[u8]>, (u64, Child)>;
+type Shard = LruCache<Key, (u64, Child)>;
 
 /// The cache of names for all directories, in shards.
 pub(super) struct Names {
@@ -65,7 +65,8 @@ pub(super) struct Names {
     renewed: Mutex<HashSet<Place>>,
 }
 
-type Key = SmallVec<[u8; 72]>;
+/// A directory and a name in it. Most names are no longer than what fits beside the directory.
+type Key = SmallVec<[u8; 40]>;
 
 fn key(dir: u64, name: &[u8]) -> Key {
     let mut key = Key::from_slice(&dir.to_ne_bytes());
@@ -86,10 +87,8 @@ impl Names {
     }
 
     fn shard(&self, key: &[u8]) -> &Mutex<Shard> {
-        let mixed = key.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, &byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-        &self.shards[(mixed >> 32) as usize % SHARDS]
+        let sum: usize = key.iter().map(|&byte| usize::from(byte)).sum();
+        &self.shards[sum % SHARDS]
     }
 
     /// What `name` leads to, if it was cached in `epoch`, the directory's epoch now.
@@ -104,7 +103,7 @@ impl Names {
         let key = key(dir, name);
         let old = {
             let mut shard = self.shard(&key).lock();
-            shard.push(key.to_vec().into_boxed_slice(), (epoch, child))
+            shard.push(key, (epoch, child))
         };
         drop(old);
     }
@@ -114,19 +113,22 @@ impl Names {
     #[must_use]
     pub(super) fn renew(&self, dir: u64, epoch: u64, name: &[u8], child: Child) -> bool {
         let key = key(dir, name);
-        let (misleads, old) = {
-            let mut shard = self.shard(&key).lock();
-            let before = shard.peek(&key[..]);
-            let misleads = before.is_some_and(|(of, before)| match (before, &child) {
-                (Child::Is(before), Child::Is(now)) if Arc::ptr_eq(before, now) => false,
-                _ => *of != epoch,
-            });
-            if misleads {
-                self.renewed.lock().insert((dir, name.into()));
-            }
-            let old = shard.push(key.to_vec().into_boxed_slice(), (epoch, child));
-            (misleads, old)
+        let mut shard = self.shard(&key).lock();
+        let Some(known) = shard.get_mut(&key[..]) else {
+            let old = shard.push(key, (epoch, child));
+            drop(shard);
+            drop(old);
+            return false;
         };
+        let misleads = match (&known.1, &child) {
+            (Child::Is(before), Child::Is(now)) if Arc::ptr_eq(before, now) => false,
+            _ => known.0 != epoch,
+        };
+        if misleads {
+            self.renewed.lock().insert((dir, name.into()));
+        }
+        let old = std::mem::replace(known, (epoch, child));
+        drop(shard);
         drop(old);
         misleads
     }
@@ -139,7 +141,7 @@ impl Names {
             u64::from_ne_bytes(dir.try_into().expect("a key begins with its directory"))
         };
         for shard in &self.shards {
-            let stale: Vec<Box<[u8]>> = {
+            let stale: Vec<Key> = {
                 let shard = shard.lock();
                 let all = shard.iter();
                 all.filter(|(key, (epoch, child))| !holds(directory(key), *epoch, child))
