@@ -68,7 +68,9 @@ xdr_enum! {
 }
 
 /// nfs_fh3: the server's name for an object, at most 64 bytes that the client does not interpret.
+/// Records have it as it is in memory, for other processes, so its layout is fixed.
 #[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
 pub struct FileHandle {
     len: u8,
     bytes: [u8; FHSIZE],

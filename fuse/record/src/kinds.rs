@@ -1,0 +1,204 @@
+//! The kinds of records.
+
+use nfsrdma_xdr::nfs3::FileHandle;
+use std::mem::offset_of;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+
+/// A kind of record.
+///
+/// # Safety
+///
+/// It is `repr(C)`, begins with its number (a `u64`), and has no pointers. Any bytes are a valid value of it. Its first
+/// [`Plain::FIXED`] bytes have no padding and no interior mutability; [`Plain::SUM`] is the offset of a `u32` after
+/// them.
+pub unsafe trait Plain: Send + Sync + 'static {
+    /// How many bytes stay as they are while the record lives.
+    const FIXED: usize;
+    /// Where their check sum is.
+    const SUM: usize;
+}
+
+/// An object of the server that the kernel may know.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Node {
+    /// The number by which the kernel names the object, which is that of the record.
+    pub nodeid: u64,
+    pub fileid: u64,
+    /// Its type (ftype3).
+    pub kind: u8,
+    pub handle: FileHandle,
+    /// Programs were told of a success although data may be lost with this process.
+    pub unsafe_: AtomicU8,
+    /// The error with which data was lost, until it is told; 0: there was none.
+    pub errno: AtomicU8,
+    sum: u32,
+    /// The kernel's references: how often it was given the node, minus those it gave up by FORGET.
+    pub lookups: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Node>() == 96);
+
+// SAFETY: it consists of integers and bytes. The fixed ones are before `unsafe_`, without padding: their sizes add up.
+unsafe impl Plain for Node {
+    const FIXED: usize = offset_of!(Node, unsafe_);
+    const SUM: usize = offset_of!(Node, sum);
+}
+
+const _: () = assert!(Node::FIXED == 8 + 8 + 1 + size_of::<FileHandle>());
+
+impl Node {
+    pub fn new(handle: FileHandle, kind: u8, fileid: u64) -> Self {
+        Node {
+            nodeid: 0,
+            fileid,
+            kind,
+            handle,
+            unsafe_: AtomicU8::new(0),
+            errno: AtomicU8::new(0),
+            sum: 0,
+            lookups: AtomicU64::new(0),
+        }
+    }
+}
+
+/// The groups of a credential that are kept: those that AUTH_SYS sends (RFC 5531, appendix A).
+const GROUPS: usize = 16;
+
+/// Who a call is made for. Groups beyond 16 are not kept, nor are they sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Credential {
+    pub uid: u32,
+    pub gid: u32,
+    number: u32,
+    groups: [u32; GROUPS],
+}
+
+impl Credential {
+    pub fn new(uid: u32, gid: u32, groups: &[u32]) -> Self {
+        let number = groups.len().min(GROUPS);
+        let mut kept = [0; GROUPS];
+        kept[..number].copy_from_slice(&groups[..number]);
+        Credential {
+            uid,
+            gid,
+            number: number as u32,
+            groups: kept,
+        }
+    }
+
+    pub fn groups(&self) -> &[u32] {
+        &self.groups[..GROUPS.min(self.number as usize)]
+    }
+}
+
+/// An open file or directory.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Open {
+    /// The number by which the kernel names the open file, which is that of the record.
+    pub handle: u64,
+    pub nodeid: u64,
+    /// The number of the request that opened it.
+    pub unique: u64,
+    /// Those of open(2).
+    pub flags: u32,
+    /// 1: a directory, by OPENDIR.
+    pub dir: u32,
+    pub cred: Credential,
+    sum: u32,
+}
+
+const _: () = assert!(size_of::<Open>() == 112);
+
+// SAFETY: it consists of integers. The fixed ones are before `sum`, without padding: their sizes add up.
+unsafe impl Plain for Open {
+    const FIXED: usize = offset_of!(Open, sum);
+    const SUM: usize = offset_of!(Open, sum);
+}
+
+const _: () = assert!(Open::FIXED == 3 * 8 + 2 * 4 + size_of::<Credential>());
+
+impl Open {
+    pub fn new(nodeid: u64, unique: u64, flags: u32, dir: bool, cred: Credential) -> Self {
+        Open {
+            handle: 0,
+            nodeid,
+            unique,
+            flags,
+            dir: u32::from(dir),
+            cred,
+            sum: 0,
+        }
+    }
+}
+
+/// The values of [`Hidden::state`].
+pub mod hidden {
+    /// The call that hides the file may have been made, or not.
+    pub const HIDING: u32 = 0;
+    /// The file has its hidden name.
+    pub const HIDDEN: u32 = 1;
+}
+
+const NAME: usize = 40;
+
+/// A file that was removed while it was open, and has a hidden name until it is closed.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Hidden {
+    number: u64,
+    pub nodeid: u64,
+    pub dir_node: u64,
+    /// The credential that removes it.
+    pub cred: Credential,
+    length: u8,
+    name: [u8; NAME],
+    pub dir: FileHandle,
+    spare: [u8; 2],
+    sum: u32,
+    pub state: AtomicU32,
+}
+
+const _: () = assert!(size_of::<Hidden>() == 216);
+
+// SAFETY: it consists of integers and bytes. The fixed ones are before `sum`, without padding: their sizes add up.
+unsafe impl Plain for Hidden {
+    const FIXED: usize = offset_of!(Hidden, sum);
+    const SUM: usize = offset_of!(Hidden, sum);
+}
+
+const _: () = assert!(
+    Hidden::FIXED == 3 * 8 + size_of::<Credential>() + 1 + NAME + size_of::<FileHandle>() + 2
+);
+
+impl Hidden {
+    /// A record in state [`hidden::HIDING`]; `None` if the name has more than 40 bytes.
+    pub fn new(
+        nodeid: u64,
+        dir_node: u64,
+        dir: FileHandle,
+        name: &[u8],
+        cred: Credential,
+    ) -> Option<Self> {
+        let mut kept = [0; NAME];
+        kept.get_mut(..name.len())?.copy_from_slice(name);
+        Some(Hidden {
+            number: 0,
+            nodeid,
+            dir_node,
+            cred,
+            length: name.len() as u8,
+            name: kept,
+            dir,
+            spare: [0; 2],
+            sum: 0,
+            state: AtomicU32::new(hidden::HIDING),
+        })
+    }
+
+    pub fn name(&self) -> &[u8] {
+        &self.name[..NAME.min(usize::from(self.length))]
+    }
+}

@@ -1,0 +1,198 @@
+//! A table: its making, and its opening by the next process.
+
+use crate::chunk::Mapping;
+use crate::head::{HEAD, Head, KINDS, MAGIC, Shared, VERSION, allocate, offset};
+use crate::kinds::{Hidden, Node, Open};
+use crate::region::{Damaged, Region};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, memfd_create};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The order of the kinds in a table.
+const NODES: usize = 0;
+const OPENS: usize = 1;
+const HIDDEN: usize = 2;
+const SIZES: [u32; KINDS] = [
+    size_of::<Node>() as u32,
+    size_of::<Open>() as u32,
+    size_of::<Hidden>() as u32,
+];
+
+/// Why a table cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    #[error("the saved state of the mount was not made by nfsrdma")]
+    NotATable,
+    #[error(
+        "the saved state of the mount has format {found}, and this program reads format {VERSION} only"
+    )]
+    Version { found: u32 },
+    #[error("the saved state of the mount has records of other sizes than those of this program")]
+    Sizes,
+    #[error("the saved state of the mount is not complete")]
+    Truncated,
+    #[error("the saved state of the mount is damaged")]
+    Damaged,
+    #[error("cannot read the saved state of the mount: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl From<Damaged> for Refused {
+    fn from(_: Damaged) -> Self {
+        Refused::Damaged
+    }
+}
+
+/// The records of a mount.
+#[derive(Debug)]
+pub struct Table {
+    shared: Arc<Shared>,
+    generation: u32,
+    nodes: Arc<Region<Node>>,
+    opens: Arc<Region<Open>>,
+    hidden: Arc<Region<Hidden>>,
+}
+
+impl Table {
+    /// A table in the memory of this process only.
+    pub fn anonymous() -> Self {
+        let mapping = Mapping::anonymous(HEAD).expect("there is memory for a page");
+        Self::made(mapping, None)
+    }
+
+    /// A table in a memfd; see [`Table::fd`].
+    pub fn create() -> io::Result<Self> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = match memfd_create("nfsrdma-table", flags | MemfdFlags::NOEXEC_SEAL) {
+            // Linux before 6.3.
+            Err(Errno::INVAL) => memfd_create("nfsrdma-table", flags),
+            made => made,
+        }?;
+        allocate(&fd, 0, HEAD as u64)?;
+        fcntl_add_seals(&fd, SealFlags::SHRINK)?;
+        let mapping = Mapping::of_file(fd.as_fd(), 0, HEAD)?;
+        Ok(Self::made(mapping, Some(fd)))
+    }
+
+    fn made(mapping: Mapping, fd: Option<OwnedFd>) -> Self {
+        let mut key = [0; 16];
+        let random = getrandom::fill(&mut key);
+        random.expect("the kernel has random numbers");
+        let head = mapping.place::<Head>(0).as_ptr();
+        // SAFETY: the mapping is as large as a head, and nobody else has it.
+        unsafe {
+            (*head).magic = MAGIC;
+            (*head).version = VERSION;
+            (*head).sizes = SIZES;
+            (*head).key = key;
+        }
+        let shared = Arc::new(Shared::new(mapping, fd, 0));
+        shared.head().generation.store(1, Ordering::Relaxed);
+        Table {
+            generation: 1,
+            nodes: Arc::new(Region::new(&shared, NODES)),
+            opens: Arc::new(Region::new(&shared, OPENS)),
+            hidden: Arc::new(Region::new(&shared, HIDDEN)),
+            shared,
+        }
+    }
+
+    /// The table that another process has made, and does not use any more. Its records are handed out by
+    /// [`Region::restore`].
+    pub fn open(fd: OwnedFd) -> Result<Self, Refused> {
+        let size = fstat(&fd).map_err(io::Error::from)?.st_size as u64;
+        if size < HEAD as u64 {
+            return Err(Refused::Truncated);
+        }
+        let mapping = Mapping::of_file(fd.as_fd(), 0, HEAD)?;
+        let mut shared = Shared::new(mapping, Some(fd), 0);
+        let head = shared.head();
+        if head.magic != MAGIC {
+            return Err(Refused::NotATable);
+        }
+        if head.version != VERSION {
+            let found = head.version;
+            return Err(Refused::Version { found });
+        }
+        if head.sizes != SIZES {
+            return Err(Refused::Sizes);
+        }
+        let kinds = head.chunks.iter().map(|kind| kind.load(Ordering::Acquire));
+        let kinds: Vec<u8> = kinds.take_while(|&kind| kind != 0).collect();
+        if size < offset(kinds.len()) {
+            return Err(Refused::Truncated);
+        }
+        let generation = head.generation.load(Ordering::Relaxed).wrapping_add(1);
+        shared.has(kinds.len());
+        let shared = Arc::new(shared);
+        let mut nodes = Region::new(&shared, NODES);
+        let mut opens = Region::new(&shared, OPENS);
+        let mut hidden = Region::new(&shared, HIDDEN);
+        for (chunk, kind) in kinds.into_iter().enumerate() {
+            let mapping = shared.chunk(chunk)?;
+            match usize::from(kind) - 1 {
+                NODES => nodes.found(mapping)?,
+                OPENS => opens.found(mapping)?,
+                HIDDEN => hidden.found(mapping)?,
+                _ => return Err(Refused::Damaged),
+            }
+        }
+        // Only now: a table that was refused is as it was.
+        shared
+            .head()
+            .generation
+            .store(generation, Ordering::Relaxed);
+        Ok(Table {
+            generation,
+            nodes: Arc::new(nodes),
+            opens: Arc::new(opens),
+            hidden: Arc::new(hidden),
+            shared,
+        })
+    }
+
+    /// The memfd, for whoever keeps the table beyond the life of this process; `None` if there is none.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.shared.fd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Which process of the mount this is: 1 for the one that made the table.
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// Random bytes, made with the table.
+    pub fn key(&self) -> [u8; 16] {
+        self.shared.head().key
+    }
+
+    /// Keeps what the kernel and the first process have agreed on.
+    pub fn set_features(&self, features: [u64; 4]) {
+        let words = &self.shared.head().features;
+        for (word, feature) in words.iter().zip(features) {
+            word.store(feature, Ordering::Relaxed);
+        }
+    }
+
+    pub fn features(&self) -> [u64; 4] {
+        let words = self.shared.head().features.each_ref();
+        words.map(|word| word.load(Ordering::Relaxed))
+    }
+
+    /// The objects that the kernel may know. The first one made is the root.
+    pub fn nodes(&self) -> &Arc<Region<Node>> {
+        &self.nodes
+    }
+
+    /// Open files and directories.
+    pub fn opens(&self) -> &Arc<Region<Open>> {
+        &self.opens
+    }
+
+    pub fn hidden(&self) -> &Arc<Region<Hidden>> {
+        &self.hidden
+    }
+}
