@@ -4,6 +4,7 @@ use crate::chunk::{CHUNK, Mapping};
 use crate::head::Shared;
 use crate::kinds::Plain;
 use parking_lot::Mutex;
+use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -11,12 +12,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The records of one kind, in a table.
-#[derive(Debug)]
 pub struct Region<T> {
     shared: Arc<Shared>,
     kind: usize,
     slots: Mutex<Slots>,
     of: PhantomData<T>,
+}
+
+impl<T> fmt::Debug for Region<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region({})", self.kind)
+    }
 }
 
 /// Which slots are free is known only to the process, and found out when it opens the table.
@@ -114,6 +120,11 @@ impl<T: Plain> Region<T> {
         Record { place, region }
     }
 
+    /// Whether the first record is there.
+    pub(crate) fn has_first(&self) -> bool {
+        self.slots.lock().found.first() == Some(&0)
+    }
+
     /// The records that were in the table when it was opened, once.
     pub fn restore(self: &Arc<Self>) -> Vec<Record<T>> {
         let mut slots = self.slots.lock();
@@ -127,7 +138,6 @@ impl<T: Plain> Region<T> {
 }
 
 /// A record, and its only owner. It is freed when this is dropped, unless the process dies before.
-#[derive(Debug)]
 pub struct Record<T: Plain> {
     place: NonNull<T>,
     region: Arc<Region<T>>,
@@ -143,6 +153,12 @@ impl<T: Plain> Record<T> {
     pub fn number(&self) -> u64 {
         // SAFETY: a record begins with its number, which stays while it has an owner.
         unsafe { self.place.cast::<u64>().read() }
+    }
+}
+
+impl<T: Plain + fmt::Debug> fmt::Debug for Record<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
     }
 }
 

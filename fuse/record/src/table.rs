@@ -140,6 +140,10 @@ impl Table {
                 _ => return Err(Refused::Damaged),
             }
         }
+        // The root, which is made before anything is served.
+        if !nodes.has_first() {
+            return Err(Refused::Truncated);
+        }
         // Only now: a table that was refused is as it was.
         shared
             .head()

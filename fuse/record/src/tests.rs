@@ -131,7 +131,7 @@ fn a_process_that_is_killed() {
     for round in u64::from(table.generation()) << 32.. {
         kept.push(table.nodes().alloc(node(round)));
         while kept.len() > 300 {
-            kept.swap_remove((round % 299) as usize);
+            kept.swap_remove(1 + (round % 299) as usize);
         }
     }
 }
@@ -202,6 +202,7 @@ fn what_is_not_a_whole_table_of_this_version_is_refused_in_one_sentence() {
 
     let empty = rustix::fs::memfd_create("empty", rustix::fs::MemfdFlags::empty()).unwrap();
     assert!(refused(empty).contains("not complete"));
+    assert!(refused(killed([])).contains("not complete"), "no root");
     let file = || rustix::fs::memfd_create("cut", rustix::fs::MemfdFlags::empty()).unwrap();
     let mut bytes = vec![0; HEAD + CHUNK];
     assert_eq!(pread(table(), &mut bytes, 0).unwrap(), bytes.len());

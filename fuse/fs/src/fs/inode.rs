@@ -13,7 +13,9 @@ use super::file::FileData;
 use super::inode_flags::{Flag, Flags};
 use crate::sync::Mutex;
 use nfsrdma_nfs3::{Acls, Cred};
+use nfsrdma_record::{Node, Record};
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, Verifier, access};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -41,16 +43,12 @@ pub enum Asked {
     All,
 }
 
-/// An object of the server.
+/// An object of the server. What the kernel knows of it, and another process would have to know, is in its
+/// record, to which it dereferences.
 #[derive(Debug)]
 pub struct Inode {
-    /// The number by which the kernel names the object. It is never used again.
-    pub nodeid: u64,
-    pub fileid: u64,
+    record: Record<Node>,
     pub kind: FileType,
-    pub handle: FileHandle,
-    /// The kernel's references: how often it was given the node, minus those it gave up by FORGET.
-    pub lookups: AtomicU64,
     /// How many open files of this mount lead here.
     pub opens: AtomicU32,
     pub flags: Flags,
@@ -118,6 +116,14 @@ struct KnownAcls {
     carried_until: Nanos,
 }
 
+/// Who may do what with an object.
+#[derive(Debug, Default)]
+struct Rights {
+    granted: Vec<Granted>,
+    /// What GETACL returned, while it is valid for the object.
+    acls: Option<KnownAcls>,
+}
+
 /// The hidden name of a file that was unlinked while open, and the caller who unlinked it.
 #[derive(Debug, Clone)]
 pub struct Silly {
@@ -166,10 +172,8 @@ pub struct State {
     told: bool,
     /// The size that the kernel has, unless it has cut it since.
     pub(super) kernel_size: u64,
-    /// A boxed slice, which is smaller than a `Vec`: there are many inodes, and it changes seldom.
-    granted: Box<[Granted]>,
-    /// What GETACL returned, while it is valid for the object.
-    acls: Option<Box<KnownAcls>>,
+    /// Boxed, because there are many inodes, and of most nobody asks for rights.
+    rights: Option<Box<Rights>>,
     pub silly: Option<Box<Silly>>,
     /// Present once the directory was listed.
     listed: Option<Box<Listed>>,
@@ -268,15 +272,16 @@ impl State {
     /// Updates epoch, rights and ACLs by what a reply showed.
     fn learned(&mut self, before: Option<[u32; 4]>, seen: Seen) -> Outcome {
         if seen.changed {
-            let carried = self.acls.take_if(|_| seen.own_ctime && !seen.foreign);
-            self.forget_rights();
-            self.acls = carried;
-            if let Some(known) = &mut self.acls {
+            let known = self.rights.take().and_then(|rights| rights.acls);
+            if let Some(mut known) = known.filter(|_| seen.own_ctime) {
                 known.carried = true;
+                self.rights().acls = Some(known);
             }
         }
         if seen.foreign {
-            self.acls = None;
+            if let Some(rights) = &mut self.rights {
+                rights.acls = None;
+            }
             self.epoch = next_epoch();
         }
         let misled = self.told && before.is_some() && self.kept_by_kernel() != before;
@@ -345,28 +350,32 @@ impl State {
 
     /// The cached ACLs, if they are valid. The caller checks that the attributes are.
     pub fn acls(&self, now: Nanos) -> Option<Arc<Acls>> {
-        let known = self.acls.as_ref()?;
+        let known = self.rights.as_ref()?.acls.as_ref()?;
         (!known.carried || now < known.carried_until).then(|| known.acls.clone())
     }
 
     /// Caches the answer to a GETACL; it must belong to the attributes that are known now.
     pub(super) fn keep_acls(&mut self, acls: Arc<Acls>, now: Nanos, times: Times) {
-        self.acls = Some(Box::new(KnownAcls {
+        self.rights().acls = Some(KnownAcls {
             acls,
             carried: false,
             carried_until: now + times.min,
-        }));
+        });
     }
 
     /// Forgets the answers to ACCESS and GETACL: permissions may have changed.
     pub fn forget_rights(&mut self) {
-        self.granted = Box::default();
-        self.acls = None;
+        self.rights = None;
+    }
+
+    fn rights(&mut self) -> &mut Rights {
+        self.rights.get_or_insert_default()
     }
 
     /// Which of the rights `wanted` a cached answer to ACCESS grants; `None` if there is none.
     pub fn granted(&self, cred: &Cred, wanted: u32, now: Nanos) -> Option<u32> {
-        let known = self.granted.iter().find(|g| same_cred(&g.cred, cred))?;
+        let mut known = self.rights.as_ref()?.granted.iter();
+        let known = known.find(|g| same_cred(&g.cred, cred))?;
         let wanted_bits = wanted as u8;
         (now < known.until && known.asked & wanted_bits == wanted_bits)
             .then_some(u32::from(known.granted) & wanted)
@@ -376,10 +385,14 @@ impl State {
     pub fn grant(&mut self, cred: &Cred, asked: u32, granted: u32, until: Nanos) {
         /// Callers that are remembered for one object.
         const MOST: usize = 32;
-        let mut all = std::mem::take(&mut self.granted).into_vec();
+        let all = &mut self.rights().granted;
         all.retain(|g| !same_cred(&g.cred, cred));
         if all.len() >= MOST {
             all.remove(0);
+        }
+        // Mostly there is only one.
+        if all.is_empty() {
+            all.reserve_exact(1);
         }
         all.push(Granted {
             cred: cred.clone(),
@@ -387,12 +400,12 @@ impl State {
             granted: granted as u8,
             until,
         });
-        self.granted = all.into_boxed_slice();
     }
 
     /// The server has let `cred` look a name up in this directory.
     pub fn grant_search(&mut self, cred: &Cred, now: Nanos, until: Nanos) {
-        let known = self.granted.iter_mut().find(|g| same_cred(&g.cred, cred));
+        let mut known = self.rights().granted.iter_mut();
+        let known = known.find(|g| same_cred(&g.cred, cred));
         match known.filter(|known| now < known.until) {
             Some(known) => {
                 known.asked |= access::LOOKUP as u8;
@@ -407,7 +420,23 @@ fn same_cred(a: &Cred, b: &Cred) -> bool {
     Arc::ptr_eq(a, b) || a == b
 }
 
+impl Deref for Inode {
+    type Target = Node;
+
+    fn deref(&self) -> &Node {
+        &self.record
+    }
+}
+
 impl Inode {
+    /// That of a record that an earlier process has made. The kernel may have anything of the object.
+    pub(super) fn restored(record: Record<Node>) -> Self {
+        let inode = Self::new(record);
+        inode.flags.set(Flag::KernelPages);
+        inode.state.lock().unheard();
+        inode
+    }
+
     /// The number of links that programs see, without hidden names.
     pub(super) fn visible_links(&self, state: &State, attributes: &Attributes) -> u32 {
         let hidden = self.hidden_links.load(Ordering::Relaxed);
@@ -420,13 +449,10 @@ impl Inode {
         }
     }
 
-    pub fn new(nodeid: u64, handle: FileHandle, kind: FileType, fileid: u64) -> Self {
+    pub(super) fn new(record: Record<Node>) -> Self {
         Inode {
-            nodeid,
-            fileid,
-            kind,
-            handle,
-            lookups: AtomicU64::new(0),
+            kind: FileType::try_from(u32::from(record.kind)).unwrap_or(FileType::Unknown),
+            record,
             opens: AtomicU32::new(0),
             flags: Flags::default(),
             hidden_links: AtomicU16::new(0),
@@ -490,9 +516,17 @@ impl Inode {
 pub(super) mod tests {
     use super::*;
 
-    /// The memory of an inode, without its entry in the table.
+    /// A file with a handle of its own.
+    pub(in crate::fs) fn file(records: &nfsrdma_record::Table, fileid: u64) -> Arc<Inode> {
+        let handle = FileHandle::new(&fileid.to_ne_bytes()).unwrap();
+        let record = Node::new(handle, FileType::Regular as u8, fileid);
+        Arc::new(Inode::new(records.nodes().alloc(record)))
+    }
+
+    /// The memory of an inode and its record, without its entries in the table.
     #[test]
     fn an_inode_takes_little_memory() {
-        assert!(size_of::<Inode>() <= 432, "{} bytes", size_of::<Inode>());
+        let size = size_of::<Inode>() + size_of::<Node>();
+        assert!(size <= 376, "{size} bytes");
     }
 }

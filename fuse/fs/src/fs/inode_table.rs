@@ -2,8 +2,12 @@
 //!
 //! The file handle is the identity of an object (RFC 1813, nfs_fh3): objects with the same fileid
 //! and different handles are different objects, as in snapshots and subvolumes. The node id is the
-//! kernel's name for an object. It comes from a counter and is never used again, unlike the fileids
-//! of servers, so that a request is always about the object that its caller looked up.
+//! kernel's name for an object: the number of its record (`nfsrdma_record`), which leads to it without a
+//! search. It is never used again, unlike the fileids of servers, so that a request is always about the object
+//! that its caller looked up.
+//!
+//! Records may outlive the process. The references of the kernel are counted there before it is given them,
+//! so that the next process has every node that it may name.
 //!
 //! A handle has one [`Inode`] as long as the kernel, a cached name, an open file or a call refers
 //! to it. With two of them, one could be open while the name leads to the other, and UNLINK would
@@ -12,8 +16,8 @@
 use super::inode::{Inode, ROOT};
 use crate::sync::Mutex;
 use foldhash::fast::RandomState;
-use nfsrdma_xdr::nfs3::{Attributes, FileHandle};
-use rustc_hash::FxBuildHasher;
+use nfsrdma_record::{Node, Region};
+use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType};
 use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -50,30 +54,6 @@ impl PartialEq for ByHandle {
 }
 
 impl Eq for ByHandle {}
-
-/// An inode whose hash and equality are those of its node id.
-#[derive(Debug)]
-struct ByNode(Arc<Inode>);
-
-impl Borrow<u64> for ByNode {
-    fn borrow(&self) -> &u64 {
-        &self.0.nodeid
-    }
-}
-
-impl Hash for ByNode {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.nodeid.hash(state);
-    }
-}
-
-impl PartialEq for ByNode {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.nodeid == other.0.nodeid
-    }
-}
-
-impl Eq for ByNode {}
 
 /// The inodes by handle; each handle has one. The server chooses handles, so they are hashed under a
 /// random key.
@@ -112,19 +92,38 @@ impl Handles {
     }
 }
 
-type Nodes = HashSet<ByNode, FxBuildHasher>;
+/// The inodes that the kernel knows, by the slots of their records.
+#[derive(Debug, Default)]
+struct Nodes {
+    slots: Vec<Option<Arc<Inode>>>,
+    known: usize,
+}
+
+impl Nodes {
+    fn insert(&mut self, slot: usize, inode: Arc<Inode>) {
+        if self.slots.len() <= slot {
+            self.slots.resize(slot + 1, None);
+        }
+        self.slots[slot] = Some(inode);
+        self.known += 1;
+    }
+}
+
+/// The shard of a node and its slot there.
+fn place(nodeid: u64) -> (usize, usize) {
+    let slot = (nodeid as u32).wrapping_sub(1) as usize;
+    (slot % SHARDS, slot / SHARDS)
+}
 
 /// All inodes to which the kernel or anything else refers.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// The inodes that the kernel knows, by node id, which comes from a counter of our own.
+    records: Arc<Region<Node>>,
     nodes: [Mutex<Nodes>; SHARDS],
     /// Locked before `nodes` where both are.
     handles: [Mutex<Handles>; SHARDS],
     /// Chooses the shard of a handle.
     shards: RandomState,
-    /// The next node id.
-    next: AtomicU64,
     /// The file system of the export's root.
     fsid: AtomicU64,
 }
@@ -134,14 +133,22 @@ fn mixed(number: u64) -> u64 {
 }
 
 impl Table {
-    pub(super) fn new() -> Self {
-        Table {
+    /// With the inodes whose records were made by an earlier process.
+    pub(super) fn new(records: &Arc<Region<Node>>) -> Self {
+        let table = Table {
+            records: records.clone(),
             nodes: Default::default(),
             handles: Default::default(),
             shards: RandomState::default(),
-            next: AtomicU64::new(ROOT + 1),
             fsid: AtomicU64::new(u64::MAX),
+        };
+        for record in records.restore() {
+            // The kernel does not know the others.
+            if record.lookups.load(Ordering::Relaxed) > 0 {
+                table.insert(Arc::new(Inode::restored(record)));
+            }
         }
+        table
     }
 
     /// Sets the fsid of the export's root.
@@ -161,17 +168,15 @@ impl Table {
         OF_OTHER_FSID | mixed(both) >> 1
     }
 
-    fn node_shard(&self, nodeid: u64) -> &Mutex<Nodes> {
-        &self.nodes[(mixed(nodeid) >> 60) as usize]
-    }
-
     fn handle_shard(&self, handle: &FileHandle) -> &Mutex<Handles> {
         &self.handles[self.shards.hash_one(handle) as usize % SHARDS]
     }
 
     pub(super) fn get(&self, nodeid: u64) -> Option<Arc<Inode>> {
-        let nodes = self.node_shard(nodeid).lock();
-        nodes.get(&nodeid).map(|known| known.0.clone())
+        let (shard, slot) = place(nodeid);
+        let nodes = self.nodes[shard].lock();
+        let inode = nodes.slots.get(slot)?.as_ref()?;
+        (inode.nodeid == nodeid).then(|| inode.clone())
     }
 
     /// The inode of `handle`, if the kernel knows it.
@@ -180,12 +185,31 @@ impl Table {
         handles.known.get(handle).map(|known| known.0.clone())
     }
 
-    /// Inserts the root, which is never forgotten.
-    pub(super) fn insert_root(&self, root: Arc<Inode>) {
-        root.lookups.store(1, Ordering::Relaxed);
-        let mut handles = self.handle_shard(&root.handle).lock();
-        handles.known.insert(ByHandle(root.clone()));
-        self.node_shard(ROOT).lock().insert(ByNode(root));
+    /// Inserts the root, which is never forgotten, unless an earlier process has.
+    pub(super) fn insert_root(&self, handle: FileHandle) {
+        if self.get(ROOT).is_none() {
+            let root = self.made(handle, FileType::Directory, 0);
+            root.lookups.store(1, Ordering::Relaxed);
+            debug_assert_eq!(root.nodeid, ROOT, "it is the first");
+            self.insert(root);
+        }
+    }
+
+    fn made(&self, handle: FileHandle, kind: FileType, fileid: u64) -> Arc<Inode> {
+        let record = Node::new(handle, kind as u8, fileid);
+        Arc::new(Inode::new(self.records.alloc(record)))
+    }
+
+    fn insert(&self, inode: Arc<Inode>) {
+        let mut handles = self.handle_shard(&inode.handle).lock();
+        self.known(&mut handles, inode);
+    }
+
+    /// The kernel knows an inode.
+    fn known(&self, handles: &mut Handles, inode: Arc<Inode>) {
+        handles.known.replace(ByHandle(inode.clone()));
+        let (shard, slot) = place(inode.nodeid);
+        self.nodes[shard].lock().insert(slot, inode);
     }
 
     /// The inode of `handle`, new if there is none. The kernel gets no reference
@@ -202,12 +226,7 @@ impl Table {
         {
             return (old.clone(), None);
         }
-        let inode = Arc::new(Inode::new(
-            self.next.fetch_add(1, Ordering::Relaxed),
-            *handle,
-            attributes.kind,
-            attributes.fileid,
-        ));
+        let inode = self.made(*handle, attributes.kind, attributes.fileid);
         if old.is_none() {
             handles.keep(&inode);
         }
@@ -227,9 +246,7 @@ impl Table {
         // Under the lock of its handle, so that `forget` cannot interfere.
         if inode.lookups.fetch_add(1, Ordering::Relaxed) == 0 {
             handles.others.remove(&inode.handle);
-            handles.known.replace(ByHandle(inode.clone()));
-            let mut nodes = self.node_shard(inode.nodeid).lock();
-            nodes.insert(ByNode(inode.clone()));
+            self.known(&mut handles, inode.clone());
         }
         inode
     }
@@ -248,7 +265,13 @@ impl Table {
         if left > 0 {
             return;
         }
-        self.node_shard(nodeid).lock().remove(&nodeid);
+        let (shard, slot) = place(nodeid);
+        {
+            let mut nodes = self.nodes[shard].lock();
+            if nodes.slots[slot].take().is_some() {
+                nodes.known -= 1;
+            }
+        }
         let known = handles.known.get(&inode.handle);
         if known.is_some_and(|known| Arc::ptr_eq(&known.0, &inode)) {
             handles.known.remove(&inode.handle);
@@ -265,7 +288,7 @@ impl Table {
 
     /// The number of inodes that the kernel knows.
     pub(super) fn len(&self) -> usize {
-        self.nodes.iter().map(|shard| shard.lock().len()).sum()
+        self.nodes.iter().map(|shard| shard.lock().known).sum()
     }
 }
 
@@ -273,10 +296,16 @@ impl Table {
 mod tests {
     use super::*;
     use crate::fs::attribute_cache::model::attributes;
-    use nfsrdma_xdr::nfs3::FileType;
+    use nfsrdma_record as record;
 
     fn handle(number: u8) -> FileHandle {
         FileHandle::new(&[number; 8]).unwrap()
+    }
+
+    fn table() -> Table {
+        let table = Table::new(record::Table::anonymous().nodes());
+        table.insert_root(handle(255));
+        table
     }
 
     fn resolve(table: &Table, handle: &FileHandle, attributes: &Attributes) -> Arc<Inode> {
@@ -285,7 +314,7 @@ mod tests {
 
     #[test]
     fn a_node_id_stands_for_one_handle_and_is_not_used_again() {
-        let table = Table::new();
+        let table = table();
         let of = attributes(1, 1);
         let mut seen = HashSet::new();
         for round in 0..100u8 {
@@ -303,14 +332,14 @@ mod tests {
                 assert!(table.get(inode.nodeid).is_none());
             }
         }
-        assert_eq!(table.len(), 50);
+        assert_eq!(table.len(), 1 + 50);
         let back = table.adopt(&resolve(&table, &handle(0), &of));
         assert!(seen.insert(back.nodeid));
     }
 
     #[test]
     fn a_handle_has_one_inode_while_anything_leads_to_it() {
-        let table = Table::new();
+        let table = table();
         let of = attributes(1, 1);
         // Two look-ups at the same time.
         let (a, b) = (
@@ -338,7 +367,7 @@ mod tests {
 
     #[test]
     fn inodes_that_nothing_leads_to_take_no_memory() {
-        let table = Table::new();
+        let table = table();
         let of = attributes(1, 1);
         let named: Vec<_> = (0..2000u64)
             .map(|number| {
@@ -364,12 +393,12 @@ mod tests {
         drop(named);
         table.tidy();
         assert_eq!(kept(), 0);
-        assert_eq!(table.len(), 0);
+        assert_eq!(table.len(), 1);
     }
 
     #[test]
     fn a_handle_that_changes_its_type_is_another_object() {
-        let table = Table::new();
+        let table = table();
         let of = attributes(1, 1);
         let file = table.adopt(&resolve(&table, &handle(1), &of));
         let kind = FileType::Directory;
@@ -382,8 +411,62 @@ mod tests {
     }
 
     #[test]
+    fn the_next_process_knows_what_the_kernel_knows() {
+        let records = record::Table::create().unwrap();
+        let table = Table::new(records.nodes());
+        table.insert_root(handle(255));
+        let of = attributes(1, 1);
+        let kept = table.adopt(&resolve(&table, &handle(1), &of));
+        table.adopt(&kept);
+        let forgotten = table.adopt(&resolve(&table, &handle(2), &of));
+        table.forget(forgotten.nodeid, 1);
+        let unknown = resolve(&table, &handle(3), &of);
+        let kind = FileType::Directory;
+        let dir = table.adopt(&resolve(&table, &handle(4), &Attributes { kind, ..of }));
+        // The process is killed.
+        let fd = records.fd().unwrap().try_clone_to_owned().unwrap();
+        let gone = [forgotten.nodeid, unknown.nodeid];
+        std::mem::forget((forgotten, unknown, table, records));
+
+        let records = record::Table::open(fd).unwrap();
+        let table = Table::new(records.nodes());
+        table.insert_root(handle(255));
+        assert_eq!(table.len(), 3);
+        assert_eq!(table.get(ROOT).unwrap().handle, handle(255));
+        for old in [&kept, &dir] {
+            let inode = table.get(old.nodeid).unwrap();
+            assert_eq!((inode.kind, inode.handle), (old.kind, old.handle));
+            assert_eq!(inode.fileid, old.fileid);
+            assert!(inode.last_known().is_none(), "its attributes are not kept");
+            assert!(
+                inode.has_old_pages(),
+                "the kernel is told to drop its pages"
+            );
+            let again = resolve(
+                &table,
+                &old.handle,
+                &Attributes {
+                    kind: old.kind,
+                    ..of
+                },
+            );
+            assert!(Arc::ptr_eq(&inode, &again));
+        }
+        for (number, old) in (2..).zip(gone) {
+            assert!(table.get(old).is_none());
+            let anew = table.adopt(&resolve(&table, &handle(number), &of));
+            assert!(!gone.contains(&anew.nodeid), "an old number");
+        }
+        table.forget(kept.nodeid, 1);
+        assert!(table.get(kept.nodeid).is_some(), "it was given twice");
+        table.forget(kept.nodeid, 1);
+        assert!(table.get(kept.nodeid).is_none());
+        std::mem::forget((kept, dir));
+    }
+
+    #[test]
     fn fileids_of_other_file_systems_are_told_apart() {
-        let table = Table::new();
+        let table = table();
         let of = attributes(1, 1);
         table.set_fsid(of.fsid);
         assert_eq!(table.visible_fileid(&of), of.fileid);

@@ -287,7 +287,8 @@ impl fmt::Debug for Names {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nfsrdma_xdr::nfs3::{FileHandle, FileType};
+    use crate::fs::inode::tests::file;
+    use nfsrdma_record::Table;
 
     #[test]
     fn outdated_names_are_taken_out_once_and_others_stay() {
@@ -311,11 +312,8 @@ mod tests {
 
     #[test]
     fn a_name_that_is_renewed_is_given_out_once_if_it_led_elsewhere() {
-        let inode = |number: u64| {
-            let handle = FileHandle::new(&number.to_ne_bytes()).unwrap();
-            Arc::new(Inode::new(number, handle, FileType::Regular, number))
-        };
-        let (one, other) = (inode(1), inode(2));
+        let records = Table::anonymous();
+        let (one, other) = (file(&records, 1), file(&records, 2));
         let is = |inode: &Arc<Inode>| Child::Is(inode.clone());
         let names = Names::new(1 << 10);
         assert!(!names.renew(7, 0, b"new", is(&one)));
@@ -363,24 +361,22 @@ mod tests {
 
     #[test]
     fn paths_of_many_files() {
-        let inode = |number: u64| {
-            let handle = FileHandle::new(&number.to_ne_bytes()).unwrap();
-            Child::Is(Arc::new(Inode::new(
-                number,
-                handle,
-                FileType::Regular,
-                10_000 + number,
-            )))
-        };
+        // Its first number is that of the root.
+        let records = Table::anonymous();
+        let _root = file(&records, 1);
         let names = Names::new(1 << 12);
-        names.put(ROOT, 0, b"a", inode(2));
-        names.put(2, 0, b"b", inode(3));
-        // The name of directory 4 is not known, and directories 5 and 6 form a circle.
-        names.put(5, 0, b"six", inode(6));
-        names.put(6, 0, b"five", inode(5));
-        for (dir, first) in [(ROOT, 100), (3, 200), (4, 300), (5, 400)] {
+        let inodes = [2, 3, 4, 5, 6].map(|number| file(&records, 10_000 + number));
+        let [a, b, unnamed, five, six] = inodes.each_ref().map(|inode| inode.nodeid);
+        let dir = |number: usize| Child::Is(inodes[number - 2].clone());
+        names.put(ROOT, 0, b"a", dir(2));
+        names.put(a, 0, b"b", dir(3));
+        // The name of one directory is not known, and two form a circle.
+        names.put(five, 0, b"six", dir(6));
+        names.put(six, 0, b"five", dir(5));
+        for (dir, first) in [(ROOT, 100), (b, 200), (unnamed, 300), (five, 400)] {
             for number in first..first + 100 {
-                names.put(dir, 0, format!("f{number}").as_bytes(), inode(number));
+                let child = Child::Is(file(&records, 10_000 + number));
+                names.put(dir, 0, format!("f{number}").as_bytes(), child);
             }
         }
         let paths = names.paths((0..1000).map(|number| 10_000 + number));

@@ -96,32 +96,31 @@ impl UnsafeFiles {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fs::inode::tests::file;
     use crate::sync::Mutex;
-    use nfsrdma_xdr::nfs3::{FileHandle, FileType};
 
     #[test]
     fn a_reference_is_held_only_for_data_that_outlive_their_descriptors() {
-        let inode = |id| {
-            let handle = FileHandle::new(&[1]).unwrap();
-            Arc::new(Inode::new(id, handle, FileType::Regular, id))
-        };
+        let records = nfsrdma_record::Table::anonymous();
+        let inodes = [1, 2, 3].map(|fileid| file(&records, fileid));
+        let nodes = inodes.each_ref().map(|inode| inode.nodeid);
         let told = Arc::new(Mutex::new(Vec::new()));
         let mut files = UnsafeFiles::default();
         files.keep();
-        files.insert(&inode(1), true);
+        files.insert(&inodes[0], true);
         let log = told.clone();
         files.set_hold(Box::new(move |on| log.lock().push(on)));
         assert_eq!(*told.lock(), [true], "one was wanted already");
-        files.insert(&inode(1), true);
-        files.insert(&inode(2), false);
-        files.remove(&1);
-        files.remove(&1);
+        files.insert(&inodes[0], true);
+        files.insert(&inodes[1], false);
+        files.remove(&nodes[0]);
+        files.remove(&nodes[0]);
         assert_eq!(*told.lock(), [true], "it lasts until all are safe");
-        assert!(files.contains(2) && !files.contains(1));
-        files.remove(&2);
-        files.remove(&2);
+        assert!(files.contains(nodes[1]) && !files.contains(nodes[0]));
+        files.remove(&nodes[1]);
+        files.remove(&nodes[1]);
         assert_eq!(*told.lock(), [true, false]);
-        files.insert(&inode(3), false);
+        files.insert(&inodes[2], false);
         assert_eq!(
             *told.lock(),
             [true, false],
@@ -129,7 +128,7 @@ mod tests {
         );
         files.keep();
         files.keep();
-        files.remove(&3);
+        files.remove(&nodes[2]);
         assert_eq!(*told.lock(), [true, false, true, false]);
         files.keep();
         assert_eq!(told.lock().len(), 4, "there is nothing to keep");
