@@ -9,7 +9,6 @@ use nfsrdma_nfs3::{
 };
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut, Pool};
-use nfsrdma_record::Table;
 use nfsrdma_rpcrdma::exec::block_on;
 use nfsrdma_xdr::nfs3::*;
 use parking_lot::Mutex;
@@ -347,14 +346,7 @@ impl Run {
         let pool = Pool::new(config.pool_bytes()).unwrap();
         let root = server.honest.root();
         Run {
-            fs: Fs::with_clock(
-                server.clone(),
-                root,
-                pool,
-                config,
-                Arc::new(Table::anonymous()),
-                Clock::manual(),
-            ),
+            fs: Fs::with_clock(server.clone(), root, pool, config, Clock::manual()),
             server,
             random,
             cred: Arc::new(Credential {

@@ -7,7 +7,7 @@ use nfsrdma_fs::fs::{Fs, FsConfig, ROOT};
 use nfsrdma_memory_server::MemoryServer;
 use nfsrdma_nfs3::{Cred, Credential};
 use nfsrdma_rdma::Pool;
-use nfsrdma_record::{Node, Table};
+use nfsrdma_record::Node;
 use nfsrdma_rpcrdma::exec::block_on;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
@@ -81,13 +81,7 @@ fn a_known_inode_takes_at_most_520_bytes() {
             ..FsConfig::default()
         };
         let pool = Pool::new(config.pool_bytes()).unwrap();
-        Fs::new(
-            server.clone(),
-            server.root(),
-            pool,
-            config,
-            Arc::new(Table::anonymous()),
-        )
+        Fs::new(server.clone(), server.root(), pool, config)
     };
 
     let fs = mount(2 * FILES);

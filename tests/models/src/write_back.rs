@@ -5,7 +5,6 @@ use nfsrdma_fs::fs::{Clock, Found, Fs, FsConfig, FsResult, ROOT};
 use nfsrdma_memory_server::{Fate, MemoryServer, Op};
 use nfsrdma_nfs3::{Cred, Credential, Limits};
 use nfsrdma_rdma::Pool;
-use nfsrdma_record::Table;
 use nfsrdma_rpcrdma::exec::block_on;
 use nfsrdma_xdr::nfs3::Status;
 use shuttle::rand::{Rng, thread_rng};
@@ -70,14 +69,7 @@ pub(crate) fn mount(
         Err(error) => panic!("{error}"),
     };
     let root = server.root();
-    let fs = Fs::with_clock(
-        server.clone(),
-        root,
-        pool.clone(),
-        config,
-        Arc::new(Table::anonymous()),
-        clock.clone(),
-    );
+    let fs = Fs::with_clock(server.clone(), root, pool.clone(), config, clock.clone());
     let Ok(Found::Is(entry)) = block_on(fs.lookup(cred, ROOT, b"f")) else {
         panic!("the file is not found");
     };

@@ -19,7 +19,6 @@ use nfsrdma_fs::fs::Fs;
 use nfsrdma_nfs3::Nfs3Client;
 use nfsrdma_nfs3::mount::Mounted;
 use nfsrdma_rdma::Pool;
-use nfsrdma_record::Table;
 use rustix::process::geteuid;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -214,8 +213,7 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
         }
     };
     config.name_max = mounted.name_max();
-    let (nfs, records) = (Arc::new(mounted.client.clone()), Table::anonymous());
-    let fs = Fs::new(nfs, mounted.root, pool, config, Arc::new(records));
+    let fs = Fs::new(Arc::new(mounted.client.clone()), mounted.root, pool, config);
     let point = cleared(plan, reporter)?;
     let device = fuse_mount::attach(&point, &plan.spec.source(), &plan.options)?;
     let probe = Arc::new(device.try_clone().map_err(system)?);

@@ -66,9 +66,9 @@ impl<N> Deref for Files<N> {
 }
 
 impl<N: Nfs3> Files<N> {
-    pub(super) fn new(server: Server<N>, table: Table) -> Self {
+    pub(super) fn new(server: Server<N>, records: &nfsrdma_record::Table) -> Self {
         Files {
-            table,
+            table: Table::new(records.nodes()),
             names: Names::new(server.config.name_entries),
             unsafe_files: Mutex::default(),
             relieved: AtomicU64::new(0),

@@ -5,7 +5,6 @@ use crate::locks::fake_server::{FakeServer, locks_of};
 use nfsrdma_memory_server::{MemoryServer, Op};
 use nfsrdma_nfs3::{Cred, Credential};
 use nfsrdma_rdma::Pool;
-use nfsrdma_record::Table;
 use std::future::{poll_fn, ready};
 use std::pin::pin;
 use std::task::Poll;
@@ -30,13 +29,7 @@ async fn an_unlock_that_goes_on_without_its_caller_takes_no_lock_that_was_taken_
     server.plant("f", b"");
     let config = FsConfig::default();
     let pool = Pool::new(config.pool_bytes()).unwrap();
-    let fs = Fs::new(
-        server.clone(),
-        server.root(),
-        pool,
-        config,
-        Arc::new(Table::anonymous()),
-    );
+    let fs = Fs::new(server.clone(), server.root(), pool, config);
     fs.set_locks(locks_of(&lockd));
     let cred: Cred = Arc::new(Credential {
         uid: 0,

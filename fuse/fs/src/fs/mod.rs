@@ -103,10 +103,8 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::sync::{Mutex, RwLock};
 use file::Shared;
 use files::Files;
-use inode_table::Table;
 use nfsrdma_nfs3::Nfs3;
 use nfsrdma_rdma::Pool;
-use nfsrdma_record::Table as Records;
 use nfsrdma_rpcrdma::throttle::Throttle;
 use nfsrdma_xdr::nfs3::FileHandle;
 use objects::Objects;
@@ -166,16 +164,9 @@ impl<N> Deref for Fs<N> {
 
 impl<N: Nfs3> Fs<N> {
     /// A file system for the export whose root directory is `root`. Buffers come from `pool`, which
-    /// the connection has registered; see [`FsConfig::pool_bytes`] for its size. What the kernel knows is in
-    /// `records`; if an earlier process has served the mount, it goes on with what is in them.
-    pub fn new(
-        nfs: Arc<N>,
-        root: FileHandle,
-        pool: Pool,
-        config: FsConfig,
-        records: Arc<Records>,
-    ) -> Arc<Self> {
-        Self::with_clock(nfs, root, pool, config, records, Clock::default())
+    /// the connection has registered; see [`FsConfig::pool_bytes`] for its size.
+    pub fn new(nfs: Arc<N>, root: FileHandle, pool: Pool, config: FsConfig) -> Arc<Self> {
+        Self::with_clock(nfs, root, pool, config, Clock::default())
     }
 
     /// As [`Fs::new`], with a clock for the caches.
@@ -184,8 +175,21 @@ impl<N: Nfs3> Fs<N> {
         root: FileHandle,
         pool: Pool,
         config: FsConfig,
-        records: Arc<Records>,
         clock: Clock,
+    ) -> Arc<Self> {
+        let records = Arc::new(nfsrdma_record::Table::anonymous());
+        Self::with_records(nfs, root, pool, config, clock, records)
+    }
+
+    /// As [`Fs::with_clock`], with the records of the mount. If a process has served it before, the inodes are
+    /// those that the kernel knows from it.
+    pub fn with_records(
+        nfs: Arc<N>,
+        root: FileHandle,
+        pool: Pool,
+        config: FsConfig,
+        clock: Clock,
+        records: Arc<nfsrdma_record::Table>,
     ) -> Arc<Self> {
         let shared = Arc::new(Shared {
             budget: Budget::new(config.cache_bytes),
@@ -199,9 +203,8 @@ impl<N: Nfs3> Fs<N> {
             room: Notify::new(),
             stats: stats::Stats::default(),
         });
-        let table = Table::new(records.nodes());
-        table.insert_root(root);
-        let files = Files::new(Server::new(nfs, pool, config, clock, shared), table);
+        let files = Files::new(Server::new(nfs, pool, config, clock, shared), &records);
+        files.table.insert_root(root);
         Arc::new(Fs {
             closed_names: AtomicUsize::new(0),
             dirs: RwLock::default(),

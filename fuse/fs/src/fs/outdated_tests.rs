@@ -6,7 +6,6 @@ use super::*;
 use nfsrdma_memory_server::{MemoryServer, Op};
 use nfsrdma_nfs3::{Cred, Credential, Nfs3};
 use nfsrdma_rdma::Pool;
-use nfsrdma_record::Table;
 use nfsrdma_rpcrdma::exec::block_on;
 use std::sync::Arc;
 
@@ -27,13 +26,7 @@ impl Mount {
         server.plant("f", contents);
         let config = FsConfig::default();
         let pool = Pool::new(config.pool_bytes()).unwrap();
-        let fs = Fs::new(
-            server.clone(),
-            server.root(),
-            pool,
-            config,
-            Arc::new(Table::anonymous()),
-        );
+        let fs = Fs::new(server.clone(), server.root(), pool, config);
         let cred: Cred = Arc::new(Credential {
             uid: 0,
             gid: 0,

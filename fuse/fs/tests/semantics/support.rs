@@ -4,7 +4,6 @@ use nfsrdma_fs::fs::{Clock, Entry, Found, Fs, FsConfig, FsError, FsResult, ROOT}
 use nfsrdma_memory_server::MemoryServer;
 use nfsrdma_nfs3::{Cred, Credential};
 use nfsrdma_rdma::Pool;
-use nfsrdma_record::Table;
 use nfsrdma_rpcrdma::exec::block_on;
 use nfsrdma_xdr::nfs3::{Attributes, SetAttributes};
 use std::sync::Arc;
@@ -53,7 +52,6 @@ impl Mount {
                 server.root(),
                 pool.clone(),
                 config,
-                Arc::new(Table::anonymous()),
                 clock.clone(),
             ),
             pool,
