@@ -78,6 +78,9 @@ opcodes! {
     STATX = 52,
 }
 
+/// The bit in the number of a request that was read before ([`notify::RESEND`]).
+pub const UNIQUE_RESEND: u64 = 1 << 63;
+
 /// The root directory's node id.
 pub const ROOT_ID: u64 = 1;
 
@@ -114,6 +117,7 @@ pub mod init {
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub const SETXATTR_EXT: u64 = 1 << 29;
     pub const HAS_EXPIRE_ONLY: u64 = 1 << 35;
+    pub const HAS_RESEND: u64 = 1 << 39;
 }
 
 /// SETATTR flags: which fields are valid.
@@ -166,6 +170,7 @@ pub mod notify {
     pub const INVAL_ENTRY: i32 = 3;
     pub const STORE: i32 = 4;
     pub const DELETE: i32 = 6;
+    pub const RESEND: i32 = 7;
     /// INVAL_ENTRY flag: the name is looked up again before it is used, instead of being dropped.
     pub const EXPIRE_ONLY: u32 = 1 << 0;
 }

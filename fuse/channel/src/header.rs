@@ -1,12 +1,14 @@
 //! The header of each request (`struct fuse_in_header`).
 
+use super::abi::UNIQUE_RESEND;
 use super::fields::{Fields, Malformed};
 
 /// The header of a request: its operation, its number, the node and the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     pub opcode: u32,
-    /// The number of the request, which the reply has as well.
+    /// The number of the request, which the reply has as well, and INTERRUPT. If the request was resent,
+    /// this differs from [`Header::original`].
     pub unique: u64,
     pub nodeid: u64,
     uid: u32,
@@ -29,6 +31,17 @@ impl Header {
     /// request comes from the kernel itself.
     pub fn pid(&self) -> u32 {
         self.pid
+    }
+
+    /// Whether a process that has ended had read this request, and may have executed it
+    /// ([`Channel::resume`](super::Channel::resume)).
+    pub fn resent(&self) -> bool {
+        self.unique & UNIQUE_RESEND != 0
+    }
+
+    /// The number that the request had when it was read first.
+    pub fn original(&self) -> u64 {
+        self.unique & !UNIQUE_RESEND
     }
 
     /// Decodes the header, and returns it with the arguments of the operation.

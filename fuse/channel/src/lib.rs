@@ -13,7 +13,8 @@
 //! * [`Notifier`] tells the kernel which of its caches to drop, and [`WaitingNotifier`] does so where
 //!   that waits for requests that this process has to answer.
 //! * [`Channel`] is the mount. It uses `fuser`, to mount, answer INIT and unmount; only [`mount`]
-//!   uses that crate. [`Channel::serve_loops`] starts the threads that read requests, each from a
+//!   uses that crate. [`Channel::resume`] takes a mount over from a process that has ended.
+//!   [`Channel::serve_loops`] starts the threads that read requests, each from a
 //!   descriptor of its own (FUSE_DEV_IOC_CLONE).
 //!
 //! An object has two numbers. The *node id* names it between the kernel and the file system; the
@@ -34,6 +35,7 @@ mod operation;
 mod out;
 mod reply;
 mod request;
+mod resume;
 mod serve;
 #[cfg(feature = "test-support")]
 pub mod support;
@@ -50,5 +52,5 @@ pub use operation::{Forgets, Operation, SetAttr, TimeOrNow, WriteIn};
 pub use out::{Attr, Entry, Lock, Statfs};
 pub use reply::Reply;
 pub use request::Request;
-pub use serve::{Handler, ReadResult, Reader, Serving};
+pub use serve::{Handler, Keep, ReadResult, Reader, Serving};
 pub use waiting_notifier::WaitingNotifier;

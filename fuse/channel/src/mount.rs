@@ -4,7 +4,7 @@
 //! is mounted already. Both wait until INIT is answered: `fuser` calls the `init` of a file system
 //! that has no other operation. It enables those of the wanted features that the kernel offers, and
 //! notes them ([`Features`]). From then on this crate reads the requests, and `fuser` is only kept
-//! to unmount when the channel is dropped.
+//! to unmount what it mounted when the channel is dropped.
 
 use super::abi::init;
 use super::device::Device;
@@ -84,6 +84,30 @@ impl Features {
     pub fn expires_names(&self) -> bool {
         self.offered & init::HAS_EXPIRE_ONLY != 0
     }
+
+    /// Whether the kernel can give requests again that were read and not answered (Linux 6.9), so that
+    /// [`Channel::resume`] is possible. It only offers this flag, too.
+    pub fn resends(&self) -> bool {
+        self.offered & init::HAS_RESEND != 0
+    }
+}
+
+/// As numbers, for the record that a later process reads.
+impl From<Features> for [u64; 4] {
+    fn from(of: Features) -> Self {
+        [of.minor.into(), of.offered, of.enabled, of.max_write.into()]
+    }
+}
+
+impl From<[u64; 4]> for Features {
+    fn from([minor, offered, enabled, max_write]: [u64; 4]) -> Self {
+        Features {
+            minor: minor as u32,
+            offered,
+            enabled,
+            max_write: max_write as u32,
+        }
+    }
 }
 
 /// The file system that `fuser` serves: it has only INIT.
@@ -138,9 +162,12 @@ fn option(name: &str) -> MountOption {
 /// A mount whose INIT is answered. Dropping it unmounts what [`Channel::mount`] mounted.
 #[derive(Debug)]
 pub struct Channel {
-    _session: fuser::Session<Init>,
+    /// Unmounts when it is dropped.
+    _mounted: Option<fuser::Session<Init>>,
     features: Features,
     device: Arc<Device>,
+    /// Devices for readers that another process has made ([`Channel::resume`]).
+    pub(crate) clones: Vec<Arc<Device>>,
     pub(crate) users: Users,
 }
 
@@ -160,23 +187,28 @@ impl Channel {
         ];
         let named = options.options.iter().map(|name| option(name));
         config.mount_options.extend(named);
-        Self::negotiate(wanted, users, |init| {
+        let (session, channel) = Self::negotiate(wanted, users, |init| {
             fuser::Session::new(init, dir, &config)
+        })?;
+        Ok(Channel {
+            _mounted: Some(session),
+            ..channel
         })
     }
 
     /// Answers INIT for a descriptor that is mounted already.
     pub fn adopt(device: OwnedFd, users: Users, wanted: Wanted) -> io::Result<Self> {
-        Self::negotiate(wanted, users, |init| {
+        let (_, channel) = Self::negotiate(wanted, users, |init| {
             fuser::Session::from_fd(init, device, users.acl(), Config::default())
-        })
+        })?;
+        Ok(channel)
     }
 
     fn negotiate(
         wanted: Wanted,
         users: Users,
         session: impl FnOnce(Init) -> io::Result<fuser::Session<Init>>,
-    ) -> io::Result<Self> {
+    ) -> io::Result<(fuser::Session<Init>, Self)> {
         let agreed = Arc::new(OnceLock::new());
         let init = Init {
             wanted,
@@ -187,13 +219,18 @@ impl Channel {
             .get()
             .copied()
             .ok_or_else(|| io::Error::other("INIT was not answered"))?;
-        let device = session.as_fd().try_clone_to_owned()?;
-        Ok(Channel {
-            _session: session,
+        let device = Arc::new(session.as_fd().try_clone_to_owned()?.into());
+        Ok((session, Channel::of(device, users, features)))
+    }
+
+    pub(crate) fn of(device: Arc<Device>, users: Users, features: Features) -> Self {
+        Channel {
+            _mounted: None,
             features,
-            device: Arc::new(device.into()),
+            device,
+            clones: Vec::new(),
             users,
-        })
+        }
     }
 
     /// What INIT agreed on.
@@ -214,5 +251,27 @@ impl Channel {
     /// The same for notifications that wait for locks.
     pub fn waiting_notifier(&self) -> WaitingNotifier {
         WaitingNotifier::new(&self.device, self.features.expires_names())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_are_the_same_after_a_record() {
+        let features = Features {
+            minor: 31,
+            offered: u64::MAX,
+            enabled: 1 << 63 | 1,
+            max_write: u32::MAX,
+        };
+        assert_eq!(Features::from(<[u64; 4]>::from(features)), features);
+        assert!(features.resends());
+        let older = Features {
+            offered: !(1 << 39),
+            ..features
+        };
+        assert!(!older.resends());
     }
 }

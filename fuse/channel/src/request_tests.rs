@@ -214,6 +214,22 @@ fn every_operation_is_decoded() {
 }
 
 #[test]
+fn a_resent_request_is_told_by_its_number() {
+    let mut bytes = Message::new(opcode::READLINK).end();
+    let header = Request::parse(&bytes).unwrap().header;
+    assert!(!header.resent());
+    assert_eq!(header.original(), header.unique);
+    bytes[8..16].copy_from_slice(&(header.unique | 1 << 63).to_ne_bytes());
+    let again = Request::parse(&bytes).unwrap().header;
+    assert!(again.resent());
+    assert_eq!(again.original(), header.unique);
+    assert_ne!(
+        again.unique, header.unique,
+        "the reply has the whole number"
+    );
+}
+
+#[test]
 #[cfg(target_endian = "little")]
 fn requests_in_bytes() {
     #[rustfmt::skip]

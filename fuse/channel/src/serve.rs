@@ -46,6 +46,9 @@ pub trait Handler: Send + Sync + 'static {
     fn interrupt(&self, unique: u64);
 }
 
+/// Gives a device to a process that keeps it open, by its name, and returns when that process has it.
+pub type Keep<'a> = &'a mut dyn FnMut(&str, BorrowedFd<'_>) -> io::Result<()>;
+
 /// The threads that serve a mount. They end with it.
 #[derive(Debug)]
 pub struct Serving {
@@ -143,15 +146,21 @@ impl Reader {
 
 impl Channel {
     /// Starts as many threads as there are `loops`, each of which runs one with a reader that
-    /// does not block, until the mount's end.
-    pub fn serve_loops<L>(self, loops: Vec<L>) -> io::Result<Serving>
+    /// does not block, until the mount's end. `keep` gets each new device, `dev0` and so on, before
+    /// anything is read from it: when the last descriptor of a device is closed, the requests that
+    /// were read from it fail.
+    pub fn serve_loops<L>(mut self, loops: Vec<L>, keep: Keep<'_>) -> io::Result<Serving>
     where
         L: FnOnce(Reader) -> io::Result<()> + Send + 'static,
     {
         let mut parts = Vec::new();
-        for body in loops {
+        let mut made = std::mem::take(&mut self.clones).into_iter();
+        for (number, body) in loops.into_iter().enumerate() {
             // Not the device of the mount itself: others may have its open file description.
-            let device = self.one_more_device()?;
+            let device = match made.next() {
+                Some(device) => device,
+                None => self.one_more_device(number, keep)?,
+            };
             device.set_nonblocking()?;
             parts.push((self.reader(device), body));
         }
@@ -168,9 +177,12 @@ impl Channel {
 
     /// A device of its own for one more reader. Where devices cannot be cloned (qemu's emulation of
     /// another processor does not know that ioctl), all readers share that of the mount.
-    fn one_more_device(&self) -> io::Result<Arc<Device>> {
+    fn one_more_device(&self, number: usize, keep: Keep<'_>) -> io::Result<Arc<Device>> {
         match self.device().try_clone() {
-            Ok(device) => Ok(Arc::new(device)),
+            Ok(device) => {
+                keep(&format!("dev{number}"), device.as_fd())?;
+                Ok(Arc::new(device))
+            }
             Err(error) if clone::is_unknown(&error) => Ok(self.device().clone()),
             Err(error) => Err(error),
         }

@@ -405,7 +405,7 @@ fn main() -> anyhow::Result<()> {
         move |reader| read_all(reader, &memory)
     };
     let channel = adapter::channel(&dir, &FuseOptions::default(), 0)?;
-    let serving = channel.serve_loops(vec![reader(), reader()])?;
+    let serving = channel.serve_loops(vec![reader(), reader()], &mut |_, _| Ok(()))?;
     let device = std::fs::metadata(&dir)?.dev();
     let device = format!("{}:{}", libc::major(device), libc::minor(device));
     if let Err(error) = adapter::set_read_ahead(&device, 4096) {

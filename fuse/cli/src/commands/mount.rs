@@ -14,7 +14,7 @@ use crate::mount::{fuse_mount, nfsmount_conf, privileges, settings, summary, uta
 use crate::options::Options;
 use crate::options::mount_source::MountSource;
 use crate::{mounts, output, stats};
-use nfsrdma_fs::adapter;
+use nfsrdma_fs::adapter::{self, OwnMount};
 use nfsrdma_fs::fs::Fs;
 use nfsrdma_nfs3::Nfs3Client;
 use nfsrdma_nfs3::mount::Mounted;
@@ -226,16 +226,15 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
         fs.set_locks(locks.clone());
     }
     let (dir, tasks) = (&plan.point.path, runtime.handle());
-    let session = match adapter::serve(fs.clone(), device, dir, &fuse, tasks) {
-        Ok(session) => Arc::new(session),
-        Err(error) => {
-            let _ = unmount::detach(&plan.point.path);
-            return Err(Failure::new(
-                Exit::System,
-                format!("the kernel does not accept the FUSE mount: {error}"),
-            ));
-        }
-    };
+    let served = adapter::adopt(&fs, device, &fuse).and_then(|channel| {
+        let own = OwnMount::on(dir);
+        adapter::serve(fs.clone(), channel, own, &fuse, tasks, &mut |_, _| Ok(()))
+    });
+    let session = Arc::new(served.map_err(|error| {
+        let _ = unmount::detach(dir);
+        let message = format!("the kernel does not accept the FUSE mount: {error}");
+        Failure::new(Exit::System, message)
+    })?);
     let own = session.own_mount().id();
     let mount = mounts::all()
         .ok()

@@ -1,9 +1,10 @@
 //! The adapter between FUSE and [`Fs`]: makes the mount, runs its threads, and turns the kernel's
 //! requests into operations of the file system, by way of [`nfsrdma_channel`].
 //!
-//! [`mount`] and [`serve`] negotiate INIT and start what a mount needs: the workers, which are
-//! event loops that read requests and poll the connections to the server; and tasks of tokio that send notifications to the kernel (`invalidate`), look
-//! after killed callers (`waiting`), and call [`Fs::tick`] each second. `dispatch` hands each
+//! [`mount`] and [`adopt`] negotiate INIT, and [`resume`] takes a mount over from a process that has
+//! ended. [`serve`] starts what a mount needs: the workers, which are event loops that read requests
+//! and poll the connections to the server; and tasks of tokio that send notifications to the kernel
+//! (`invalidate`), look after killed callers (`waiting`), and call [`Fs::tick`] each second. `dispatch` hands each
 //! request to the file for its group of operations. A request that memory can answer is answered on
 //! the thread that read it; for any other the reply is kept in `waiting`, and the operation becomes
 //! a future. Dropping the [`Session`] unmounts.
@@ -39,6 +40,7 @@ mod worker;
 mod xattr;
 
 pub use bdi::set_read_ahead;
+pub use nfsrdma_channel::{Channel, Features, Keep};
 #[cfg(feature = "shuttle")]
 pub use pending_replies::{Pace, Refuse, Table};
 pub use unmount::{OwnMount, by_helper, mount_id};
@@ -47,7 +49,7 @@ use crate::fs::Fs;
 use credentials::Credentials;
 use invalidate::Notifiers;
 use nfsrdma_channel::abi::init;
-use nfsrdma_channel::{Channel, MountOptions, Serving, Users, Wanted};
+use nfsrdma_channel::{MountOptions, Serving, Users, Wanted};
 use nfsrdma_nfs3::Nfs3;
 use parking_lot::Mutex;
 use queued::Queued;
@@ -138,8 +140,10 @@ pub fn mount<N: Nfs3>(
     runtime: &Handle,
 ) -> io::Result<Session> {
     let dir = dir.canonicalize()?;
-    let channel = channel(&dir, options, acl_flags(&fs, options) | page_flags(&fs))?;
-    start(fs, channel, OwnMount::on(&dir), options, runtime)
+    let flags = flags(&fs, options);
+    let channel = channel(&dir, options, flags)?;
+    let own = OwnMount::on(&dir);
+    serve(fs, channel, own, options, runtime, &mut |_, _| Ok(()))
 }
 
 /// A mount with the flags and options of this file system, and with more flags, for whoever serves it.
@@ -148,23 +152,25 @@ pub fn channel(dir: &Path, options: &FuseOptions, flags: u64) -> io::Result<Chan
     Channel::mount(dir, &mount_options(options), users(options), wanted)
 }
 
-/// As [`mount`], for a FUSE descriptor that the caller has mounted on `dir` already (with the type,
-/// source and flags of its choice); of `options`, only access, threads and sizes count.
-/// Returns when INIT is answered.
-pub fn serve<N: Nfs3>(
-    fs: Arc<Fs<N>>,
-    device: OwnedFd,
-    dir: &Path,
+/// As [`mount`], for a FUSE descriptor that the caller has mounted already (with the type, source and
+/// flags of its choice); of `options`, only access and sizes count. Returns when INIT is answered.
+pub fn adopt<N: Nfs3>(fs: &Fs<N>, device: OwnedFd, options: &FuseOptions) -> io::Result<Channel> {
+    let wanted = wanted(options, flags(fs, options));
+    Channel::adopt(device, users(options), wanted)
+}
+
+/// Takes a mount over from a process that has ended ([`Channel::resume`]).
+pub fn resume(
+    devices: Vec<OwnedFd>,
+    features: Features,
     options: &FuseOptions,
-    runtime: &Handle,
-) -> io::Result<Session> {
-    let own = OwnMount::on(dir);
-    let channel = Channel::adopt(
-        device,
-        users(options),
-        wanted(options, acl_flags(&fs, options) | page_flags(&fs)),
-    )?;
-    start(fs, channel, own, options, runtime)
+) -> io::Result<Channel> {
+    Channel::resume(devices, users(options), features)
+}
+
+/// The INIT flags that depend on the file system.
+fn flags<N: Nfs3>(fs: &Fs<N>, options: &FuseOptions) -> u64 {
+    acl_flags(fs, options) | page_flags(fs)
 }
 
 /// The INIT flags that a mount with ACLs asks for in addition.
@@ -228,13 +234,16 @@ fn mount_options(options: &FuseOptions) -> MountOptions {
     }
 }
 
-/// Starts what a mount needs.
-fn start<N: Nfs3>(
+/// Serves `mount` from threads of its own, and tasks in `runtime`. `keep` gets each descriptor from which
+/// requests are read, other than that of `channel` itself ([`Channel::serve_loops`]). Does not unmount if
+/// it fails, unless the channel does.
+pub fn serve<N: Nfs3>(
     fs: Arc<Fs<N>>,
     channel: Channel,
     mount: OwnMount,
     options: &FuseOptions,
     runtime: &Handle,
+    keep: Keep<'_>,
 ) -> io::Result<Session> {
     let mount = Arc::new(mount);
     let own = mount.clone();
@@ -265,7 +274,7 @@ fn start<N: Nfs3>(
     let loops = workers_of(&workers, options.workers, Arc::new(adapter))?
         .into_iter()
         .map(|worker| |reader| worker.run(reader));
-    let serving = channel.serve_loops(loops.collect())?;
+    let serving = channel.serve_loops(loops.collect(), keep)?;
     let (own, held) = (fs.clone(), mount.clone());
     let before = move || {
         own.hold_unsafe();

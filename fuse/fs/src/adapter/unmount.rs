@@ -115,9 +115,15 @@ fn unescape(path: &[u8]) -> Vec<u8> {
 impl OwnMount {
     /// The mount that was just made on `dir`.
     pub fn on(dir: &Path) -> OwnMount {
+        let id = open_root(dir).and_then(|root| mount_id(&root));
+        OwnMount::with_id(dir, id.unwrap_or(0))
+    }
+
+    /// The mount with this ID, which was made on `dir` by a process that has ended.
+    pub fn with_id(dir: &Path, id: u64) -> OwnMount {
         OwnMount {
             dir: dir.to_owned(),
-            id: open_root(dir).and_then(|root| mount_id(&root)).unwrap_or(0),
+            id,
             hold: Mutex::default(),
             covered: TableFact::default(),
         }
