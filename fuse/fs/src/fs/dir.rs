@@ -68,7 +68,7 @@ impl<N: Nfs3> Fs<N> {
         };
         inode.opens.fetch_add(1, Ordering::Relaxed);
         let dir = Arc::new(DirHandle::new(inode, cred.clone()));
-        let handle = self.dirs.write().insert(dir) as u64;
+        let handle = self.dirs.insert(dir);
         self.tries_no_more();
         Ok(Opened { handle, keep_cache })
     }
@@ -106,14 +106,14 @@ impl<N: Nfs3> Fs<N> {
     }
 
     fn dir(&self, handle: u64) -> FsResult<Arc<DirHandle>> {
-        let dir = self.dirs.read().get(handle as usize).cloned();
-        let dir = dir.ok_or(FsError::UnknownHandle)?;
-        Ok(dir)
+        self.dirs.get(handle).ok_or(FsError::UnknownHandle)
     }
 
     pub fn releasedir(&self, handle: u64) -> FsResult<()> {
-        let dir = self.dirs.write().try_remove(handle as usize);
-        let dir = dir.ok_or(FsError::UnknownHandle)?;
+        // The kernel may have sent it before, to a process that has died since.
+        let Some(dir) = self.dirs.remove(handle) else {
+            return Ok(());
+        };
         dir.inode.opens.fetch_sub(1, Ordering::Relaxed);
         let names = dir.names.load(Ordering::Relaxed);
         self.closed_names.fetch_add(names, Ordering::Relaxed);
@@ -261,7 +261,7 @@ impl<N: Nfs3> Fs<N> {
     /// The size of the page to request: the fewer, the more directories are open, because each keeps
     /// a page and perhaps the next one until it is closed.
     fn page_bytes(&self) -> u32 {
-        let open = self.dirs.read().len().max(1);
+        let open = self.dirs.len().max(1);
         let share = (PAGES_BYTES / open).max(LEAST_PAGE) as u32;
         share.min(self.limits().dtpref)
     }

@@ -11,6 +11,7 @@
 //! mappings use the size that the kernel has and never send a GETATTR. So that they see a file that has
 //! grown, its last byte ([`Behind::end`]) is stored in the kernel's pages, which raises the size.
 
+use super::handles::slot;
 use super::inode::Inode;
 use super::inode_flags::Flag;
 use super::objects::Objects;
@@ -88,7 +89,7 @@ impl<N: Nfs3> Objects<N> {
         }
         let due = self.unchecked_files(self.next_check.load(Ordering::Relaxed));
         let next = match due.get(MOST_CHECKED) {
-            Some((handle, _)) => *handle,
+            Some((handle, _)) => slot(*handle),
             None => 0,
         };
         self.next_check.store(next, Ordering::Relaxed);
@@ -107,16 +108,12 @@ impl<N: Nfs3> Objects<N> {
         });
     }
 
-    /// One open file of each that is to be checked, with its handle: those from `first` on, then the rest.
-    fn unchecked_files(&self, first: usize) -> Vec<(usize, Arc<OpenFile>)> {
-        let mut files: Vec<_> = {
-            // No other lock is taken meanwhile.
-            let files = self.files.read();
-            let kept = |file: &OpenFile| file.can_read() && file.inode.flags.has(Flag::KernelPages);
-            let kept = files.iter().filter(|(_, file)| kept(file));
-            kept.map(|(handle, file)| (handle, file.clone())).collect()
-        };
-        let late = files.partition_point(|(handle, _)| *handle < first);
+    /// One open file of each that is to be checked, with its handle: those from slot `first` on, then
+    /// the rest.
+    fn unchecked_files(&self, first: u32) -> Vec<(u64, Arc<OpenFile>)> {
+        let kept = |file: &OpenFile| file.can_read() && file.inode.flags.has(Flag::KernelPages);
+        let mut files = self.files.select(kept);
+        let late = files.partition_point(|(handle, _)| slot(*handle) < first);
         files.rotate_left(late);
         let (now, mut seen) = (self.now(), HashSet::new());
         files.retain(|(_, file)| {
@@ -132,14 +129,11 @@ impl<N: Nfs3> Objects<N> {
 
     /// The kernel is about to read into its pages.
     pub fn kernel_reads(&self, handle: u64) {
-        let has_none = |file: &&Arc<OpenFile>| !file.inode.flags.has(Flag::KernelPages);
-        let file = self
-            .files
-            .read()
-            .get(handle as usize)
-            .filter(has_none)
-            .cloned();
-        if let Some(file) = file {
+        let without = |file: &Arc<OpenFile>| {
+            let has_none = !file.inode.flags.has(Flag::KernelPages);
+            has_none.then(|| file.clone())
+        };
+        if let Some(file) = self.files.look(handle, without).flatten() {
             file.inode.gets_pages();
         }
     }

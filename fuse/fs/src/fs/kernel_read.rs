@@ -46,7 +46,7 @@ impl<N: Nfs3> Objects<N> {
     /// Registers a READ of the kernel. Keep it until the reply is sent. `None` if the file is not
     /// open.
     pub fn kernel_read(&self, handle: u64, range: Range<u64>) -> Option<KernelRead> {
-        let file = self.files.read().get(handle as usize).cloned()?;
+        let file = self.files.get(handle)?;
         let data = self.data(&file.inode).clone();
         let (number, waits) = data.with(|inner| {
             let under_way = inner.under_way();
@@ -62,7 +62,7 @@ impl<N: Nfs3> Objects<N> {
 
     /// Registers a WRITE of the kernel that cannot be carried out at once. Keep it until it is.
     pub fn kernel_write(&self, handle: u64, range: Range<u64>) -> Option<Begun<Arc<FileData>>> {
-        let file = self.files.read().get(handle as usize).cloned()?;
+        let file = self.files.get(handle)?;
         let data = self.data(&file.inode).clone();
         let number = data.with(|inner| inner.under_way().begin(Doing::KernelWrite, range));
         Some(Begun { data, number })

@@ -68,15 +68,10 @@ impl<N: Nfs3> Fs<N> {
     pub async fn shutdown(self: &Arc<Self>) -> Vec<Unwritten> {
         self.close();
         // If the mount was aborted (`umount -f`), files are still open and get no RELEASE.
-        let open: Vec<_> = self
-            .files
-            .read()
-            .iter()
-            .map(|(_, file)| file.clone())
-            .collect();
+        let open = self.files.select(|_| true);
         self.write_back_all().await;
         self.release_held(|_| true);
-        for file in open {
+        for (_, file) in open {
             if let Some(silly) = file.inode.take_hidden(true) {
                 self.remove_hidden(&file.inode, silly).await;
             }

@@ -41,6 +41,7 @@ mod file;
 mod files;
 mod find;
 mod flush;
+mod handles;
 mod hidden;
 mod inode;
 mod inode_flags;
@@ -99,10 +100,11 @@ pub use unsafe_files::Hold;
 pub use unwritten::Unwritten;
 
 use crate::cache::Budget;
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
-use crate::sync::{Mutex, RwLock};
 use file::Shared;
 use files::Files;
+use handles::Handles;
 use nfsrdma_nfs3::Nfs3;
 use nfsrdma_rdma::Pool;
 use nfsrdma_rpcrdma::throttle::Throttle;
@@ -111,7 +113,6 @@ use objects::Objects;
 use pending_opens::PendingOpens;
 use releases::Releases;
 use server::Server;
-use slab::Slab;
 use std::collections::HashMap;
 use std::hash::RandomState;
 use std::ops::Deref;
@@ -135,7 +136,7 @@ pub struct Fs<N> {
     below: Arc<Objects<N>>,
     /// How many names were listed of directories that were closed since; see `dir`.
     closed_names: AtomicUsize,
-    dirs: RwLock<Slab<Arc<DirHandle>>>,
+    dirs: Handles<DirHandle>,
     /// When the pool last gave unused memory back to the system.
     rested: AtomicU64,
     /// Write-back of files that have been dirty for too long.
@@ -207,7 +208,7 @@ impl<N: Nfs3> Fs<N> {
         files.table.insert_root(root);
         Arc::new(Fs {
             closed_names: AtomicUsize::new(0),
-            dirs: RwLock::default(),
+            dirs: Handles::default(),
             rested: AtomicU64::new(0),
             sweeps: Arc::new(Semaphore::new(SWEPT)),
             silly_number: AtomicU64::new(0),

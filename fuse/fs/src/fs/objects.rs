@@ -3,13 +3,13 @@
 
 use super::error::{FsError, FsResult};
 use super::files::Files;
+use super::handles::Handles;
 use super::inode::Inode;
 use super::open_file::{OpenFile, Opened};
-use crate::sync::atomic::{AtomicBool, AtomicUsize};
-use crate::sync::{Mutex, RwLock};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU32};
 use nfsrdma_nfs3::{Cred, Nfs3};
 use rustc_hash::FxHashMap;
-use slab::Slab;
 use std::collections::BTreeSet;
 use std::collections::hash_map::Entry;
 use std::ops::Deref;
@@ -18,13 +18,13 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Objects<N> {
     below: Arc<Files<N>>,
-    pub(super) files: RwLock<Slab<Arc<OpenFile>>>,
+    pub(super) files: Handles<OpenFile>,
     /// The numbers of the files that are open for writing, by node.
     pub(super) writable: Mutex<FxHashMap<u64, BTreeSet<u64>>>,
-    /// Attributes of open files are being asked for ([`Objects::check_open_files`]), and the handle at
+    /// Attributes of open files are being asked for ([`Objects::check_open_files`]), and the slot at
     /// which the next round begins.
     pub(super) checking: AtomicBool,
-    pub(super) next_check: AtomicUsize,
+    pub(super) next_check: AtomicU32,
 }
 
 impl<N> Deref for Objects<N> {
@@ -39,15 +39,15 @@ impl<N: Nfs3> Objects<N> {
     pub(super) fn new(below: Files<N>) -> Self {
         Objects {
             below: Arc::new(below),
-            files: RwLock::default(),
+            files: Handles::default(),
             writable: Mutex::default(),
             checking: AtomicBool::new(false),
-            next_check: AtomicUsize::new(0),
+            next_check: AtomicU32::new(0),
         }
     }
 
     pub fn has_open_files(&self) -> bool {
-        !self.files.read().is_empty()
+        !self.files.is_empty()
     }
 
     /// The credential of whoever opened a file. Requests use it, because a descriptor that is
@@ -57,18 +57,13 @@ impl<N: Nfs3> Objects<N> {
     }
 
     pub(super) fn file(&self, handle: u64) -> FsResult<Arc<OpenFile>> {
-        let files = self.files.read();
-        files
-            .get(handle as usize)
-            .cloned()
-            .ok_or(FsError::UnknownHandle)
+        self.files.get(handle).ok_or(FsError::UnknownHandle)
     }
 
     /// The open files of `inode` that may be written to, with their numbers.
     pub(super) fn open_for_writing(&self, inode: &Inode) -> Vec<(u64, Arc<OpenFile>)> {
         let handles = self.writable.lock().get(&inode.nodeid).cloned();
-        let files = self.files.read();
-        let file = |handle: u64| Some((handle, files.get(handle as usize)?.clone()));
+        let file = |handle: u64| Some((handle, self.files.get(handle)?));
         let handles = handles.unwrap_or_default();
         handles.into_iter().filter_map(file).collect()
     }
@@ -87,10 +82,8 @@ impl<N: Nfs3> Objects<N> {
 
     /// Some open file of `inode` that may be read.
     pub(super) fn any_open_file(&self, inode: &Arc<Inode>) -> Option<Arc<OpenFile>> {
-        let files = self.files.read();
-        let of = |file: &&Arc<OpenFile>| Arc::ptr_eq(&file.inode, inode) && file.can_read();
-        let found = files.iter().map(|(_, file)| file).find(of);
-        found.cloned()
+        let of = |file: &OpenFile| Arc::ptr_eq(&file.inode, inode) && file.can_read();
+        self.files.find(of)
     }
 
     /// The kernel did not get the reply to an OPEN, because the caller was killed. Unlike the server,

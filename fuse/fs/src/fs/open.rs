@@ -113,7 +113,7 @@ impl<N: Nfs3> Fs<N> {
             inode.state.lock().kernel_size = 0;
         }
         let file = Arc::new(OpenFile::new(inode, cred.clone(), flags));
-        let handle = self.files.write().insert(file.clone()) as u64;
+        let handle = self.files.insert(file.clone());
         if file.can_write() {
             let mut writable = self.writable.lock();
             writable
@@ -140,7 +140,10 @@ impl<N: Nfs3> Fs<N> {
         handle: u64,
         locked: Vec<Releasing>,
     ) -> FsResult<()> {
-        let open = self.file(handle)?;
+        // The kernel may have sent it before, to a process that has died since.
+        let Some(open) = self.files.get(handle) else {
+            return Ok(());
+        };
         // The file counts as open until the end, so that a RENAME meanwhile hides it.
         let is_unsafe = |data: &Arc<FileData>| data.with(|inner| !inner.is_safe());
         let wrote = open.can_write() && open.inode.data().is_some_and(is_unsafe);
@@ -148,11 +151,9 @@ impl<N: Nfs3> Fs<N> {
         // Before the number can be used again.
         self.not_writable(&open, handle);
         drop(open);
-        let file = self
-            .files
-            .write()
-            .try_remove(handle as usize)
-            .ok_or(FsError::UnknownHandle)?;
+        let Some(file) = self.files.remove(handle) else {
+            return Ok(());
+        };
         let inode = file.inode.clone();
         if wrote {
             self.write_back(&inode, true).await;

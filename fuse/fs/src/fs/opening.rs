@@ -131,6 +131,6 @@ impl<N: Nfs3> Fs<N> {
     pub(super) fn any_open(&self) -> bool {
         // In this order, because an OPEN ends after its file was added, and a RELEASE begins before its
         // file is taken away.
-        self.opening.any() || !self.files.read().is_empty() || self.releases.any()
+        self.opening.any() || !self.files.is_empty() || self.releases.any()
     }
 }

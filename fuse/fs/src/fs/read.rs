@@ -64,7 +64,7 @@ impl<N: Nfs3> Objects<N> {
         if OpenFile::is_direct(flags) {
             return None;
         }
-        let file = self.files.read().get(handle as usize).cloned()?;
+        let file = self.files.get(handle)?;
         self.check_locks(&file, handle).ok()?;
         let data = file.inode.data()?;
         let (found, size) = data.with(|inner| {

@@ -14,6 +14,7 @@ use super::error::{FsError, FsResult};
 use super::inode::{Inode, Silly};
 use super::inode_flags::Flag;
 use super::losing::Losing;
+use super::open_file::OpenFile;
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
 use nfsrdma_rpcrdma::abandon::is_abandoned;
 use nfsrdma_xdr::nfs3::Status;
@@ -85,14 +86,10 @@ impl<N: Nfs3> Fs<N> {
     /// The files that have hidden names in a directory and are open, as far as the kernel has told: by
     /// their nodes, in order.
     fn hidden_and_open_in(&self, dir_node: u64) -> Vec<u64> {
-        let open: Vec<_> = (self.files.read().iter())
-            .filter(|(_, file)| file.inode.hidden_links.load(Ordering::Relaxed) > 0)
-            .map(|(_, file)| file.inode.clone())
-            .collect();
-        let here = open
-            .iter()
-            .filter(|file| file.hidden_in() == Some(dir_node));
-        let mut nodes: Vec<u64> = here.map(|file| file.nodeid).collect();
+        let has_links = |file: &OpenFile| file.inode.hidden_links.load(Ordering::Relaxed) > 0;
+        let open = self.files.select(has_links);
+        let here = (open.iter()).filter(|(_, file)| file.inode.hidden_in() == Some(dir_node));
+        let mut nodes: Vec<u64> = here.map(|(_, file)| file.inode.nodeid).collect();
         nodes.sort_unstable();
         nodes.dedup();
         nodes

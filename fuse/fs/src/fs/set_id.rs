@@ -11,6 +11,7 @@ use super::changing::not_abandoned;
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Kind};
 use super::objects::Objects;
+use super::open_file::OpenFile;
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_xdr::nfs3::{Attributes, FileType, SetAttributes, Status};
 use std::sync::Arc;
@@ -48,9 +49,8 @@ impl<N: Nfs3> Objects<N> {
     /// Whether the server would leave set-id bits that the file has, whoever writes to it by
     /// `handle`.
     pub fn leaves_set_id(&self, handle: u64) -> bool {
-        let files = self.files.read();
-        let file = files.get(handle as usize);
-        file.is_some_and(|file| file.cred.uid == 0 && has_set_id(&file.inode))
+        let leaves = |file: &Arc<OpenFile>| file.cred.uid == 0 && has_set_id(&file.inode);
+        self.files.look(handle, leaves).unwrap_or(false)
     }
 
     /// Clears the set-id bits that a write by `writer` clears, in the name of who opened the file.

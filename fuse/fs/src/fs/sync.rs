@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 impl<N: Nfs3> Objects<N> {
     /// FLUSH, if there is nothing to do, which is the usual case; `None` otherwise.
     pub fn flush_cached(&self, handle: u64) -> Option<FsResult<()>> {
-        let file = self.files.read().get(handle as usize).cloned()?;
+        let file = self.files.get(handle)?;
         file.flushed.store(true, Ordering::Relaxed);
         if !file.can_write() {
             return Some(Ok(()));

@@ -75,7 +75,7 @@ impl<N: Nfs3> Objects<N> {
         data: impl Into<WriteData<'a>>,
         flags: i32,
     ) -> Option<FsResult<u32>> {
-        let file = self.files.read().get(handle as usize).cloned()?;
+        let file = self.files.get(handle)?;
         let waits = OpenFile::is_direct(flags) || file.is_sync() || self.config.sync;
         if waits || file.error(By::Write).is_some() {
             return None;
@@ -99,7 +99,7 @@ impl<N: Nfs3> Objects<N> {
         offset: u64,
         data: impl Into<WriteData<'a>>,
     ) -> Option<FsResult<u32>> {
-        let file = self.files.read().get(handle as usize).cloned()?;
+        let file = self.files.get(handle)?;
         if file.is_sync() || self.config.sync {
             return None;
         }
