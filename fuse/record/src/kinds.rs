@@ -2,7 +2,7 @@
 
 use nfsrdma_xdr::nfs3::FileHandle;
 use std::mem::offset_of;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU8, AtomicU64};
 
 /// A kind of record.
 ///
@@ -134,17 +134,11 @@ impl Open {
     }
 }
 
-/// The values of [`Hidden::state`].
-pub mod hidden {
-    /// The call that hides the file may have been made, or not.
-    pub const HIDING: u32 = 0;
-    /// The file has its hidden name.
-    pub const HIDDEN: u32 = 1;
-}
+/// The length of a hidden name.
+pub const HIDDEN_NAME: usize = 36;
 
-const NAME: usize = 40;
-
-/// A file that was removed while it was open, and has a hidden name until it is closed.
+/// The hidden name of a file that was removed while it was open. It is made before the call that gives the
+/// name, so whoever finds it has to find out whether there is such a name.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Hidden {
@@ -153,15 +147,13 @@ pub struct Hidden {
     pub dir_node: u64,
     /// The credential that removes it.
     pub cred: Credential,
-    length: u8,
-    name: [u8; NAME],
+    pub name: [u8; HIDDEN_NAME],
     pub dir: FileHandle,
-    spare: [u8; 2],
+    spare: [u8; 3],
     sum: u32,
-    pub state: AtomicU32,
 }
 
-const _: () = assert!(size_of::<Hidden>() == 216);
+const _: () = assert!(size_of::<Hidden>() == 208);
 
 // SAFETY: it consists of integers and bytes. The fixed ones are before `sum`, without padding: their sizes add up.
 unsafe impl Plain for Hidden {
@@ -170,35 +162,26 @@ unsafe impl Plain for Hidden {
 }
 
 const _: () = assert!(
-    Hidden::FIXED == 3 * 8 + size_of::<Credential>() + 1 + NAME + size_of::<FileHandle>() + 2
+    Hidden::FIXED == 3 * 8 + size_of::<Credential>() + HIDDEN_NAME + size_of::<FileHandle>() + 3
 );
 
 impl Hidden {
-    /// A record in state [`hidden::HIDING`]; `None` if the name has more than 40 bytes.
     pub fn new(
         nodeid: u64,
         dir_node: u64,
         dir: FileHandle,
-        name: &[u8],
+        name: [u8; HIDDEN_NAME],
         cred: Credential,
-    ) -> Option<Self> {
-        let mut kept = [0; NAME];
-        kept.get_mut(..name.len())?.copy_from_slice(name);
-        Some(Hidden {
+    ) -> Self {
+        Hidden {
             number: 0,
             nodeid,
             dir_node,
             cred,
-            length: name.len() as u8,
-            name: kept,
+            name,
             dir,
-            spare: [0; 2],
+            spare: [0; 3],
             sum: 0,
-            state: AtomicU32::new(hidden::HIDING),
-        })
-    }
-
-    pub fn name(&self) -> &[u8] {
-        &self.name[..NAME.min(usize::from(self.length))]
+        }
     }
 }

@@ -24,7 +24,7 @@ mod kinds;
 mod region;
 mod table;
 
-pub use kinds::{Credential, Hidden, Node, Open, Plain, hidden};
+pub use kinds::{Credential, HIDDEN_NAME, Hidden, Node, Open, Plain};
 pub use region::{Record, Region};
 pub use table::{Refused, Table};
 

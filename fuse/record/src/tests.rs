@@ -2,7 +2,7 @@
 
 use crate::chunk::CHUNK;
 use crate::head::{HEAD, Head, offset};
-use crate::{Credential, Hidden, Node, Open, Plain, Record, Refused, Region, Table, hidden};
+use crate::{Credential, Hidden, Node, Open, Plain, Record, Refused, Region, Table};
 use nfsrdma_xdr::nfs3::FileHandle;
 use rustix::fs::{SealFlags, fcntl_add_seals, ftruncate};
 use rustix::io::{pread, pwrite};
@@ -57,9 +57,8 @@ fn the_next_process_has_the_records_of_the_last_one() {
     file.errno.store(28, Ordering::Relaxed);
     let open = table.opens().alloc(Open::new(1, 8, 2, false, cred));
     let gone = table.nodes().alloc(node(6));
-    let silly = Hidden::new(1, 9, handle(9), b".nfs0123456789abcdef", cred).unwrap();
+    let silly = Hidden::new(1, 9, handle(9), [b'n'; 36], cred);
     let silly = table.hidden().alloc(silly);
-    silly.state.store(hidden::HIDDEN, Ordering::Relaxed);
     drop(gone);
     let (key, next) = (table.key(), fd(&table));
     let numbers = (file.number(), open.number());
@@ -82,8 +81,7 @@ fn the_next_process_has_the_records_of_the_last_one() {
     assert_eq!(open.cred.groups(), (0..16).collect::<Vec<_>>());
     let [silly]: [Record<Hidden>; 1] = table.hidden().restore().try_into().unwrap();
     assert_eq!((silly.nodeid, silly.dir_node, silly.dir), (1, 9, handle(9)));
-    assert_eq!(silly.name(), b".nfs0123456789abcdef");
-    assert_eq!(silly.state.load(Ordering::Relaxed), hidden::HIDDEN);
+    assert_eq!((silly.name, silly.cred), ([b'n'; 36], cred));
     assert!(table.nodes().restore().is_empty(), "each has one owner");
 }
 
