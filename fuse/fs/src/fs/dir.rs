@@ -67,8 +67,10 @@ impl<N: Nfs3> Fs<N> {
             cached == epoch && !anew
         };
         inode.opens.fetch_add(1, Ordering::Relaxed);
-        let dir = Arc::new(DirHandle::new(inode, cred.clone()));
-        let handle = self.dirs.insert(dir);
+        let record = self.record_open(&inode, cred, 0);
+        let dir = DirHandle::new(inode, cred.clone(), record);
+        let handle = dir.handle();
+        self.dirs.insert(handle, Arc::new(dir));
         self.tries_no_more();
         Ok(Opened { handle, keep_cache })
     }

@@ -4,6 +4,7 @@ use super::error::{FsError, FsResult};
 use super::inode::{Inode, Stamp};
 use crate::sync::Mutex;
 use nfsrdma_nfs3::{Cred, NfsError};
+use nfsrdma_record::{Open, Record};
 use nfsrdma_xdr::nfs3::{FileType, Verifier};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,16 +17,24 @@ pub struct DirHandle {
     pub(super) place: Mutex<Place>,
     /// How many names the server has listed through it.
     pub(super) names: AtomicUsize,
+    /// Freed with the last reference.
+    record: Record<Open>,
 }
 
 impl DirHandle {
-    pub(super) fn new(inode: Arc<Inode>, cred: Cred) -> Self {
+    pub(super) fn new(inode: Arc<Inode>, cred: Cred, record: Record<Open>) -> Self {
         DirHandle {
             inode,
             cred,
             place: Mutex::default(),
             names: AtomicUsize::new(0),
+            record,
         }
+    }
+
+    /// The number by which the kernel names it.
+    pub(super) fn handle(&self) -> u64 {
+        self.record.number()
     }
 }
 

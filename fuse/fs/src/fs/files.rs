@@ -33,6 +33,8 @@ use tokio::sync::Notify;
 #[derive(Debug)]
 pub struct Files<N> {
     server: Server<N>,
+    /// What outlives this process.
+    pub(super) records: Arc<nfsrdma_record::Table>,
     pub(super) table: Table,
     /// The rooms above keep it; here it gives the paths for messages.
     pub(super) names: Names,
@@ -66,9 +68,10 @@ impl<N> Deref for Files<N> {
 }
 
 impl<N: Nfs3> Files<N> {
-    pub(super) fn new(server: Server<N>, records: &nfsrdma_record::Table) -> Self {
+    pub(super) fn new(server: Server<N>, records: Arc<nfsrdma_record::Table>) -> Self {
         Files {
             table: Table::new(records.nodes()),
+            records,
             names: Names::new(server.config.name_entries),
             unsafe_files: Mutex::default(),
             relieved: AtomicU64::new(0),

@@ -66,6 +66,7 @@ mod outdated;
 mod paths;
 mod pending_opens;
 mod read;
+mod records;
 mod releases;
 mod remove;
 mod rename;
@@ -204,7 +205,7 @@ impl<N: Nfs3> Fs<N> {
             room: Notify::new(),
             stats: stats::Stats::default(),
         });
-        let files = Files::new(Server::new(nfs, pool, config, clock, shared), &records);
+        let files = Files::new(Server::new(nfs, pool, config, clock, shared), records);
         files.table.insert_root(root);
         Arc::new(Fs {
             closed_names: AtomicUsize::new(0),

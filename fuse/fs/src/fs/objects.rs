@@ -60,6 +60,18 @@ impl<N: Nfs3> Objects<N> {
         self.files.get(handle).ok_or(FsError::UnknownHandle)
     }
 
+    /// Gives an open file its handle.
+    pub(super) fn add(&self, file: OpenFile) -> u64 {
+        let (handle, file) = (file.handle(), Arc::new(file));
+        self.files.insert(handle, file.clone());
+        if file.can_write() {
+            let mut writable = self.writable.lock();
+            let of = writable.entry(file.inode.nodeid).or_default();
+            of.insert(handle);
+        }
+        handle
+    }
+
     /// The open files of `inode` that may be written to, with their numbers.
     pub(super) fn open_for_writing(&self, inode: &Inode) -> Vec<(u64, Arc<OpenFile>)> {
         let handles = self.writable.lock().get(&inode.nodeid).cloned();

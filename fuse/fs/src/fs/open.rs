@@ -112,17 +112,10 @@ impl<N: Nfs3> Fs<N> {
             // The kernel truncates the file itself.
             inode.state.lock().kernel_size = 0;
         }
-        let file = Arc::new(OpenFile::new(inode, cred.clone(), flags));
-        let handle = self.files.insert(file.clone());
-        if file.can_write() {
-            let mut writable = self.writable.lock();
-            writable
-                .entry(file.inode.nodeid)
-                .or_default()
-                .insert(handle);
-        }
+        let record = self.record_open(&inode, cred, flags);
+        let file = OpenFile::new(inode, cred.clone(), record);
         Opened {
-            handle,
+            handle: self.add(file),
             keep_cache: true,
         }
     }

@@ -6,6 +6,7 @@ use crate::cache::ReadAhead;
 use crate::sync::Mutex;
 use crate::sync::atomic::AtomicBool;
 use nfsrdma_nfs3::Cred;
+use nfsrdma_record::{Open, Record};
 use std::sync::Arc;
 
 /// The reply to an OPEN or OPENDIR.
@@ -29,19 +30,27 @@ pub struct OpenFile {
     pub flushed: AtomicBool,
     /// The errors of writing that it has told.
     pub(super) told: Told,
+    /// Freed with the last reference.
+    record: Record<Open>,
 }
 
 impl OpenFile {
-    pub fn new(inode: Arc<Inode>, cred: Cred, flags: i32) -> Self {
+    pub fn new(inode: Arc<Inode>, cred: Cred, record: Record<Open>) -> Self {
         let told = Told::new(inode.data().map(|data| &data.errors));
         OpenFile {
             inode,
             cred,
-            flags,
+            flags: record.flags as i32,
             readahead: Mutex::default(),
             flushed: AtomicBool::new(false),
             told,
+            record,
         }
+    }
+
+    /// The number by which the kernel names it.
+    pub fn handle(&self) -> u64 {
+        self.record.number()
     }
 
     pub fn can_read(&self) -> bool {
