@@ -87,17 +87,17 @@ impl<N: Nfs3> Fs<N> {
                 self.1.take();
             }
         }
-        let _gone = Gone(inode, Some(self.removal(silly.dir_node)));
+        let _gone = Gone(inode, Some(self.removal(silly.name.dir_node)));
         self.remove_silly(silly).await;
     }
 
-    async fn remove_silly(&self, silly: Silly) {
+    pub(super) async fn remove_silly(&self, silly: Silly) {
         let mut result = self.remove_as(&silly.cred, &silly).await;
         // Whoever unlinked the file may not remove it any more if the directory was given away since,
         // but the name is this program's own, and has no other use. Its owner may.
         if let Err(error) = &result
             && let Some(Status::Access | Status::Perm) = error.status()
-            && let Ok(dir) = self.nfs.getattr(&silly.cred, &silly.dir).await
+            && let Ok(dir) = self.nfs.getattr(&silly.cred, &silly.name.dir).await
             && dir.uid != silly.cred.uid
         {
             let owner = Arc::new(Credential {
@@ -108,14 +108,15 @@ impl<N: Nfs3> Fs<N> {
             result = self.remove_as(&owner, &silly).await;
         }
         if let Err(error) = result {
-            self.hidden_name_stays(&silly.name, &error);
+            self.hidden_name_stays(&silly.name.name, &error);
         }
     }
 
     async fn remove_as(&self, cred: &Cred, silly: &Silly) -> FsResult<()> {
-        let call = self.nfs.remove(cred, &silly.dir, &silly.name);
-        match self.table.get(silly.dir_node) {
-            Some(dir) if dir.handle == silly.dir => {
+        let of = &silly.name;
+        let call = self.nfs.remove(cred, &of.dir, &of.name);
+        match self.table.get(of.dir_node) {
+            Some(dir) if dir.handle == of.dir => {
                 let call = self.changing(&dir, call, |wcc| *wcc);
                 regardless(call).await.map(|_| ())
             }

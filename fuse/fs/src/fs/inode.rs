@@ -13,8 +13,8 @@ use super::file::FileData;
 use super::inode_flags::{Flag, Flags};
 use crate::sync::Mutex;
 use nfsrdma_nfs3::{Acls, Cred};
-use nfsrdma_record::{Node, Record};
-use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, Verifier, access};
+use nfsrdma_record::{Hidden, Node, Record};
+use nfsrdma_xdr::nfs3::{Attributes, FileType, Verifier, access};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -124,12 +124,11 @@ struct Rights {
     acls: Option<KnownAcls>,
 }
 
-/// The hidden name of a file that was unlinked while open, and the caller who unlinked it.
-#[derive(Debug, Clone)]
+/// The hidden name of a file that was unlinked while open, and the caller who unlinked it. The record is
+/// freed with it, when the name is gone or is nobody's any more.
+#[derive(Debug)]
 pub struct Silly {
-    pub dir: FileHandle,
-    pub dir_node: u64,
-    pub name: Box<[u8]>,
+    pub name: Record<Hidden>,
     pub cred: Cred,
 }
 

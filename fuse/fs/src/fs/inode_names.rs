@@ -34,6 +34,6 @@ impl Inode {
     /// The directory of its hidden name.
     pub(super) fn hidden_in(&self) -> Option<u64> {
         let state = self.state.lock();
-        state.silly.as_ref().map(|silly| silly.dir_node)
+        state.silly.as_ref().map(|silly| silly.name.dir_node)
     }
 }

@@ -17,7 +17,7 @@
 
 use super::Fs;
 use super::error::{FsError, FsResult};
-use super::inode::{Inode, Stamp, State};
+use super::inode::{Inode, Silly, Stamp, State};
 use super::inode_flags::Flag;
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_xdr::nfs3::FileType;
@@ -97,6 +97,25 @@ impl<N: Nfs3> Fs<N> {
         Going {
             fs: self,
             inode: inode.clone(),
+        }
+    }
+
+    /// A process that has died since was about to hide the file, or has: until [`Fs::hiding_goes_on`] has
+    /// found out, no other call removes one of its names.
+    pub(super) fn resume_hiding(&self, inode: &Inode) {
+        let _state = inode.state.lock();
+        inode.flags.set(Flag::Hiding);
+        inode.opens.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The second step of [`Fs::resume_hiding`], in a spawned task.
+    pub(super) async fn hiding_goes_on(self: &Arc<Self>, inode: Arc<Inode>, silly: Silly) {
+        let hiding = Hiding { fs: self, inode };
+        let (of, name) = (&silly.cred, &silly.name);
+        let found = self.nfs.lookup(of, &name.dir, &name.name).await;
+        let gone = found.is_err_and(|error| FsError::from(error).says_gone());
+        if !gone {
+            self.hidden(silly, &hiding.inode).await;
         }
     }
 
@@ -197,7 +216,9 @@ fn must_hide(inode: &Inode, state: &State) -> bool {
 /// Fails if `name` is the hidden name of a file that is open here.
 pub(super) fn check_not_hidden(dir: &Inode, name: &[u8], inode: &Inode) -> FsResult<()> {
     match &inode.state.lock().silly {
-        Some(silly) if silly.dir == dir.handle && *silly.name == *name => Err(FsError::Busy),
+        Some(silly) if silly.name.dir == dir.handle && silly.name.name == *name => {
+            Err(FsError::Busy)
+        }
         _ => Ok(()),
     }
 }

@@ -70,6 +70,7 @@ mod records;
 mod releases;
 mod remove;
 mod rename;
+mod restore;
 mod search;
 mod server;
 mod set_id;

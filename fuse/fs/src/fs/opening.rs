@@ -119,9 +119,10 @@ impl<N: Nfs3> Fs<N> {
         }
         if let Some(silly) = inode.take_hidden(false) {
             let (fs, inode) = (self.clone(), inode.clone());
-            self.begin_removal(silly.dir_node);
+            let dir = silly.name.dir_node;
+            self.begin_removal(dir);
             exec::spawn(async move {
-                let _removal = fs.begun_removal(silly.dir_node);
+                let _removal = fs.begun_removal(dir);
                 fs.remove_hidden(&inode, silly).await;
             });
         }

@@ -15,7 +15,9 @@ use super::inode::{Inode, Silly};
 use super::inode_flags::Flag;
 use super::losing::Losing;
 use super::open_file::OpenFile;
+use super::records::kept;
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
+use nfsrdma_record::{HIDDEN_NAME, Hidden};
 use nfsrdma_rpcrdma::abandon::is_abandoned;
 use nfsrdma_xdr::nfs3::Status;
 use std::hash::BuildHasher;
@@ -27,6 +29,9 @@ use std::sync::atomic::Ordering;
 const MOST_TICKS: u32 = 10;
 /// How hidden names begin.
 pub(super) const HIDDEN: &[u8] = b".nfs";
+
+/// [`HIDDEN`] and 16 digits each of the file's inode number and of a number.
+pub(super) type HiddenName = [u8; HIDDEN_NAME];
 
 impl<N: Nfs3> Fs<N> {
     pub async fn unlink(self: &Arc<Self>, cred: &Cred, parent: u64, name: &[u8]) -> FsResult<()> {
@@ -120,7 +125,7 @@ impl<N: Nfs3> Fs<N> {
 
     /// A hidden name that does not exist in `dir`. No two files of this mount get the same; names
     /// left by another client or an earlier mount are skipped.
-    async fn hidden_name(&self, cred: &Cred, dir: &Inode, inode: &Inode) -> FsResult<Box<[u8]>> {
+    async fn hidden_name(&self, cred: &Cred, dir: &Inode, inode: &Inode) -> FsResult<HiddenName> {
         for _ in 0..64 {
             let name = self.next_hidden_name(inode);
             match self.nfs.lookup(cred, &dir.handle, &name).await {
@@ -132,13 +137,31 @@ impl<N: Nfs3> Fs<N> {
         Err(FsError::Exists)
     }
 
-    pub(super) fn next_hidden_name(&self, inode: &Inode) -> Box<[u8]> {
+    pub(super) fn next_hidden_name(&self, inode: &Inode) -> HiddenName {
         // Nobody can tell from one name which are the next, and make those before.
         let number = self.silly_number.fetch_add(1, Ordering::Relaxed);
         let mixed = self.silly_keys.hash_one(number);
-        let mut name = HIDDEN.to_vec();
-        name.extend_from_slice(format!("{:016x}{mixed:016x}", inode.fileid).as_bytes());
-        name.into_boxed_slice()
+        let mut name = [0; HIDDEN_NAME];
+        let (first, rest) = name.split_at_mut(HIDDEN.len());
+        first.copy_from_slice(HIDDEN);
+        rest.copy_from_slice(format!("{:016x}{mixed:016x}", inode.fileid).as_bytes());
+        name
+    }
+
+    /// To be called before `inode` is given the hidden name. If this process dies, the next one looks
+    /// whether there is such a name.
+    pub(super) fn about_to_hide(
+        &self,
+        cred: &Cred,
+        dir: &Inode,
+        name: HiddenName,
+        inode: &Inode,
+    ) -> Silly {
+        let name = Hidden::new(inode.nodeid, dir.nodeid, dir.handle, name, kept(cred));
+        Silly {
+            name: self.records.hidden().alloc(name),
+            cred: cred.clone(),
+        }
     }
 
     /// Renames an open file to a hidden name, which is returned.
@@ -148,8 +171,9 @@ impl<N: Nfs3> Fs<N> {
         dir: &Arc<Inode>,
         name: &[u8],
         inode: &Arc<Inode>,
-    ) -> FsResult<Box<[u8]>> {
+    ) -> FsResult<HiddenName> {
         let hidden = self.hidden_name(cred, dir, inode).await?;
+        let silly = self.about_to_hide(cred, dir, hidden, inode);
         let call = self
             .nfs
             .rename(cred, &dir.handle, name, &dir.handle, &hidden);
@@ -160,7 +184,7 @@ impl<N: Nfs3> Fs<N> {
             return Err(error);
         }
         self.own_name(dir, name, None);
-        self.hidden(cred, dir, &hidden, inode).await;
+        self.hidden(silly, inode).await;
         Ok(hidden)
     }
 
@@ -182,22 +206,10 @@ impl<N: Nfs3> Fs<N> {
         found.is_ok_and(|found| found.object == inode.handle)
     }
 
-    /// Records that `inode` has the hidden name `hidden`, which is to be removed at the last close.
-    pub(super) async fn hidden(
-        &self,
-        cred: &Cred,
-        dir: &Arc<Inode>,
-        hidden: &[u8],
-        inode: &Arc<Inode>,
-    ) {
+    /// Records that `inode` has a hidden name, which is to be removed at the last close.
+    pub(super) async fn hidden(&self, silly: Silly, inode: &Inode) {
         self.shared.stats.silly_renames.add(1);
         mark_removed(inode);
-        let silly = Silly {
-            dir: dir.handle,
-            dir_node: dir.nodeid,
-            name: hidden.into(),
-            cred: cred.clone(),
-        };
         {
             let mut state = inode.state.lock();
             state.named_otherwise();

@@ -16,9 +16,9 @@
 use super::Fs;
 use super::entry::check_name;
 use super::error::{FsError, FsResult};
-use super::inode::{Inode, Kind};
+use super::inode::{Inode, Kind, Silly};
 use super::losing::{Losing, check_not_hidden};
-use super::remove::{HIDDEN, mark_removed};
+use super::remove::{HIDDEN, HiddenName, mark_removed};
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
 use nfsrdma_rpcrdma::abandon::regardless;
 use nfsrdma_xdr::nfs3::Status;
@@ -31,9 +31,9 @@ pub(super) const STICKY: u32 = 0o1000;
 /// How an open target got its hidden name.
 enum Aside {
     /// By LINK: it still has its own name as well.
-    Linked(Box<[u8]>),
+    Linked(Silly),
     /// By RENAME: it has only the hidden name.
-    Renamed(Box<[u8]>),
+    Renamed(HiddenName),
 }
 
 impl<N: Nfs3> Fs<N> {
@@ -86,7 +86,7 @@ impl<N: Nfs3> Fs<N> {
             });
         match (result, target, aside) {
             (Ok(()), Some(target), Some((Aside::Linked(hidden), _))) => {
-                self.hidden(cred, &to_dir, &hidden, target).await;
+                self.hidden(hidden, target).await;
             }
             (Ok(()), _, _) => {}
             (Err(error), Some(target), Some((aside, source))) => {
@@ -132,14 +132,15 @@ impl<N: Nfs3> Fs<N> {
         let refused = error.status().is_some();
         let hidden = match aside {
             Aside::Linked(hidden) if refused => {
-                let call = self.nfs.remove(cred, &dir.handle, &hidden);
+                let name = &hidden.name.name;
+                let call = self.nfs.remove(cred, &dir.handle, name);
                 if let Err(error) = self.changing(dir, call, |wcc| *wcc).await {
-                    self.hidden_name_stays(&hidden, &error);
+                    self.hidden_name_stays(name, &error);
                 }
                 return target.state.lock().named_otherwise();
             }
             // The link may be the last name, so it stays until the last close.
-            Aside::Linked(hidden) => return self.hidden(cred, dir, &hidden, target).await,
+            Aside::Linked(hidden) => return self.hidden(hidden, target).await,
             Aside::Renamed(hidden) => hidden,
         };
         // Another client may have made the name meanwhile.
@@ -230,11 +231,12 @@ impl<N: Nfs3> Fs<N> {
         };
         for _ in 0..tries {
             let hidden = self.next_hidden_name(target);
+            let silly = self.about_to_hide(cred, dir, hidden, target);
             match self.link_inode(cred, target, dir, &hidden).await {
-                Ok(()) => return Ok(Aside::Linked(hidden)),
+                Ok(()) => return Ok(Aside::Linked(silly)),
                 Err(error) if error.status() == Some(Status::Exist) => {}
                 Err(error) if self.was_hidden(cred, dir, &hidden, target, &error).await => {
-                    return Ok(Aside::Linked(hidden));
+                    return Ok(Aside::Linked(silly));
                 }
                 Err(_) => break,
             }

@@ -1,0 +1,65 @@
+//! What a process does that goes on with a mount after another one has died: from the records it knows again
+//! what was open and what was hidden ([`nfsrdma_record`]).
+//!
+//! It is not known what else of the dead process's calls the server has carried out, nor what the kernel was
+//! told last. So the kernel drops the pages of open files, and a listing goes on at the server at the
+//! position that the kernel has.
+
+use super::Fs;
+use super::dir_handle::DirHandle;
+use super::inode::Silly;
+use super::open_file::OpenFile;
+use super::records::cred_of;
+use nfsrdma_nfs3::Nfs3;
+use nfsrdma_record::{Hidden, Open, Record};
+use nfsrdma_rpcrdma::exec;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl<N: Nfs3> Fs<N> {
+    /// Goes on with what was open. To be called once, before anything is served.
+    pub fn restore(self: &Arc<Self>) {
+        for open in self.records.opens().restore() {
+            self.restore_open(open);
+        }
+        for hidden in self.records.hidden().restore() {
+            self.restore_hidden(hidden);
+        }
+    }
+
+    fn restore_open(&self, record: Record<Open>) {
+        // The kernel knows what it has open, but its record may be lost for want of memory.
+        let Some(inode) = self.table.get(record.nodeid) else {
+            return;
+        };
+        inode.opens.fetch_add(1, Ordering::Relaxed);
+        let cred = cred_of(&record.cred);
+        if inode.is_dir() {
+            let dir = DirHandle::new(inode, cred, record);
+            self.dirs.insert(dir.handle(), Arc::new(dir));
+        } else {
+            self.add(OpenFile::new(inode, cred, record));
+        }
+    }
+
+    /// A file has a hidden name, or was about to get it. What comes next waits until the server has said.
+    fn restore_hidden(self: &Arc<Self>, name: Record<Hidden>) {
+        let cred = cred_of(&name.cred);
+        let (fs, inode) = (self.clone(), self.table.get(name.nodeid));
+        let (dir, silly) = (name.dir_node, Silly { name, cred });
+        match inode {
+            Some(inode) => {
+                self.resume_hiding(&inode);
+                exec::spawn(async move { fs.hiding_goes_on(inode, silly).await });
+            }
+            // It was closed, and the kernel has forgotten it.
+            None => {
+                self.begin_removal(dir);
+                exec::spawn(async move {
+                    let _removal = fs.begun_removal(dir);
+                    fs.remove_silly(silly).await;
+                });
+            }
+        }
+    }
+}
