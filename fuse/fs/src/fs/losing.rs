@@ -17,7 +17,7 @@
 
 use super::Fs;
 use super::error::{FsError, FsResult};
-use super::inode::{Inode, Silly, Stamp, State};
+use super::inode::{Inode, Stamp, State};
 use super::inode_flags::Flag;
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_xdr::nfs3::FileType;
@@ -100,22 +100,18 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// A process that has died since was about to hide the file, or has: until [`Fs::hiding_goes_on`] has
-    /// found out, no other call removes one of its names.
+    /// A process that has died since was about to hide the file, or has. Until it is known, no other call
+    /// removes one of its names. [`Fs::resumed_hiding`] is the second step, in a spawned task.
     pub(super) fn resume_hiding(&self, inode: &Inode) {
         let _state = inode.state.lock();
         inode.flags.set(Flag::Hiding);
         inode.opens.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The second step of [`Fs::resume_hiding`], in a spawned task.
-    pub(super) async fn hiding_goes_on(self: &Arc<Self>, inode: Arc<Inode>, silly: Silly) {
-        let hiding = Hiding { fs: self, inode };
-        let (of, name) = (&silly.cred, &silly.name);
-        let found = self.nfs.lookup(of, &name.dir, &name.name).await;
-        let gone = found.is_err_and(|error| FsError::from(error).says_gone());
-        if !gone {
-            self.hidden(silly, &hiding.inode).await;
+    pub(super) fn resumed_hiding(self: &Arc<Self>, inode: &Arc<Inode>) -> Hiding<'_, N> {
+        Hiding {
+            fs: self,
+            inode: inode.clone(),
         }
     }
 

@@ -7,10 +7,11 @@
 
 use super::Fs;
 use super::dir_handle::DirHandle;
+use super::error::FsError;
 use super::inode::Silly;
 use super::open_file::OpenFile;
 use super::records::cred_of;
-use nfsrdma_nfs3::Nfs3;
+use nfsrdma_nfs3::{Nfs3, NfsError};
 use nfsrdma_record::{Hidden, Open, Record};
 use nfsrdma_rpcrdma::exec;
 use std::sync::Arc;
@@ -50,7 +51,16 @@ impl<N: Nfs3> Fs<N> {
         match inode {
             Some(inode) => {
                 self.resume_hiding(&inode);
-                exec::spawn(async move { fs.hiding_goes_on(inode, silly).await });
+                exec::spawn(async move {
+                    let _hiding = fs.resumed_hiding(&inode);
+                    let found = fs
+                        .nfs
+                        .lookup(&silly.cred, &silly.name.dir, &silly.name.name);
+                    let gone = |error: NfsError| FsError::from(error).says_gone();
+                    if !found.await.is_err_and(gone) {
+                        fs.hidden(silly, &inode).await;
+                    }
+                });
             }
             // It was closed, and the kernel has forgotten it.
             None => {
