@@ -9,7 +9,8 @@
 //!
 //! A reply may be lost after the server has run the call. If a retransmission of REMOVE, RENAME,
 //! LINK, CREATE or a similar call then fails with NFS3ERR_NOENT or NFS3ERR_EXIST, and the server is
-//! already in the state that was asked for, the call counts as successful (`retransmitted.rs`).
+//! already in the state that was asked for, the call counts as successful (`retransmitted.rs`). The same
+//! holds for calls of a request that another process has begun, which died before it answered.
 
 use crate::api::{
     Acls, CreateMode, Cred, DirPage, Found, Made, Nfs3, NfsError, NfsResult, ReadDone, SetLists,
@@ -18,7 +19,7 @@ use crate::api::{
 use crate::checks::{at, entry, handle, misbehaved};
 use crate::client::Nfs3Client;
 use crate::limits::cut;
-use crate::retransmitted::Expected;
+use crate::retransmitted::{Expected, may_have_run};
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
 use nfsrdma_rpcrdma::Error;
@@ -48,7 +49,7 @@ macro_rules! call {
         match $client.results::<$procedure>(&reply)? {
             Reply::Ok($ok) => $body,
             Reply::Fail(status, _) => {
-                let ($status, $retransmitted) = (status, reply.retransmitted);
+                let ($status, $retransmitted) = (status, may_have_run(&reply));
                 let reasoned: Option<NfsResult<_>> = $failed;
                 match reasoned {
                     Some(result) => result,

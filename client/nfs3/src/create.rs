@@ -6,11 +6,18 @@
 //! needs no such guess, because the server recognises it by its verifier. Servers may keep that
 //! verifier in the file's times, so a SETATTR follows that sets the attributes and the times. If
 //! the server does not support EXCLUSIVE (NFS3ERR_NOTSUPP), a GUARDED CREATE is made instead.
+//!
+//! A request that [comes again](nfsrdma_rpcrdma::abandon) if this process dies has a number, which is the
+//! verifier. After the SETATTR the server does not recognise it any more, and the file of another client,
+//! such as a lock, looks the same. So the SETATTR leaves a [`mark`] in the atime: its second is that of the
+//! CREATE, and the fraction comes from the verifier. A server that keeps no microseconds loses it; the
+//! request that comes again then gets EXIST.
 
 use crate::api::{Cred, Made, Nfs3, NfsError, NfsResult};
 use crate::checks::{at, made};
 use crate::client::Nfs3Client;
-use crate::retransmitted::Expected;
+use crate::retransmitted::{Expected, may_have_run};
+use nfsrdma_rpcrdma::abandon;
 use nfsrdma_rpcrdma::transport::Payload;
 use nfsrdma_xdr::nfs3::*;
 use std::sync::OnceLock;
@@ -35,7 +42,7 @@ impl Nfs3Client {
             Reply::Ok(created) => Ok(made(created)),
             Reply::Fail(status, _) => {
                 if let (Status::Exist, true, Some(expected)) =
-                    (status, reply.retransmitted, expected)
+                    (status, may_have_run(&reply), expected)
                     && let Some(made) = Box::pin(self.made_before(cred, at, expected)).await
                 {
                     return Ok(made);
@@ -54,7 +61,8 @@ impl Nfs3Client {
     ) -> NfsResult<Made> {
         let expected = match &how {
             CreateHow::Guarded(new) => Some(Expected::new(FileType::Regular, new.mode)),
-            CreateHow::Unchecked(_) | CreateHow::Exclusive(_) => None,
+            CreateHow::Exclusive(verifier) => Some(Expected::marked(mark(*verifier))),
+            CreateHow::Unchecked(_) => None,
         };
         let at = at(dir, name)?;
         let args = CreateArgs { at, how };
@@ -71,7 +79,12 @@ impl Nfs3Client {
         name: &[u8],
         attributes: &SetAttributes,
     ) -> NfsResult<Made> {
-        let how = CreateHow::Exclusive(unique_verifier()?);
+        let number = abandon::number();
+        let verifier = match number {
+            Some(number) => Verifier(number.to_be_bytes()),
+            None => unique_verifier()?,
+        };
+        let how = CreateHow::Exclusive(verifier);
         let mut made = match self.create_plain(cred, dir, name, how).await {
             // "If the server can not support these exclusive create semantics, possibly
             // because of the requirement to commit the verifier to stable storage, it should
@@ -87,10 +100,17 @@ impl Nfs3Client {
             None => {
                 let found = self.lookup(cred, dir, name).await.map_err(unfinished)?;
                 made.object = Some(found.object);
+                made.attributes = found.attributes;
                 found.object
             }
         };
         let mut new = *attributes;
+        if let (Some(_), SetTime::Keep, Some(is)) = (number, new.atime, made.attributes) {
+            new.atime = SetTime::To(Time {
+                nanoseconds: mark(verifier),
+                ..is.ctime
+            });
+        }
         for time in [&mut new.atime, &mut new.mtime] {
             if *time == SetTime::Keep {
                 *time = SetTime::ToServerTime;
@@ -109,6 +129,11 @@ fn unfinished(error: NfsError) -> NfsError {
         NfsError::Status(status) => NfsError::Unfinished(status),
         error => error,
     }
+}
+
+/// What a file's atime gets instead of nanoseconds, in microseconds, which most servers keep.
+fn mark(verifier: Verifier) -> u32 {
+    (u64::from_be_bytes(verifier.0) % 1_000_000) as u32 * 1000
 }
 
 /// A verifier that no other exclusive CREATE has. The first one is random, because clients do not

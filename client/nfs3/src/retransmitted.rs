@@ -5,10 +5,23 @@
 //! is then answered with EXIST, and RENAME with NOENT. If the object looks like what the call
 //! creates, the call counts as successful; in doubt the error is returned. An exclusive CREATE
 //! needs none of this: the server recognises its verifier (RFC 1813 section 3.3.8).
+//!
+//! If the process that served a request has died before it answered, another one gets the request again
+//! ([`abandon`](nfsrdma_rpcrdma::abandon)). Its calls are judged in the same way. But the exclusive CREATE
+//! may have been finished then by its SETATTR, which overwrites the verifier; a mark is left instead
+//! (`create.rs`).
 
 use crate::api::{Cred, Made, Nfs3, NfsError};
 use crate::client::Nfs3Client;
+use nfsrdma_rpcrdma::abandon::is_resent;
+use nfsrdma_rpcrdma::transport::Reply as RpcReply;
 use nfsrdma_xdr::nfs3::*;
+
+/// Whether the server may have run the call before the one that it has answered: the call was sent more
+/// than once, or it is of a request that comes again.
+pub(crate) fn may_have_run(reply: &RpcReply) -> bool {
+    reply.retransmitted || is_resent()
+}
 
 impl Nfs3Client {
     /// After EXIST for a call that creates an object: returns the object there, if it can be the
@@ -102,6 +115,8 @@ pub(crate) struct Expected<'a> {
     mode: Option<u32>,
     /// Symbolic links only.
     target: Option<&'a [u8]>,
+    /// The nanoseconds of the atime.
+    mark: Option<u32>,
 }
 
 impl<'a> Expected<'a> {
@@ -110,14 +125,22 @@ impl<'a> Expected<'a> {
             kind,
             mode,
             target: None,
+            mark: None,
+        }
+    }
+
+    /// A file of an exclusive CREATE, with the mark that its SETATTR leaves.
+    pub(crate) fn marked(mark: u32) -> Self {
+        Expected {
+            mark: Some(mark),
+            ..Expected::new(FileType::Regular, None)
         }
     }
 
     pub(crate) fn symlink(target: &'a [u8]) -> Self {
         Expected {
-            kind: FileType::Symlink,
-            mode: None,
             target: Some(target),
+            ..Expected::new(FileType::Symlink, None)
         }
     }
 
@@ -132,7 +155,8 @@ impl<'a> Expected<'a> {
             FileType::Directory => is.nlink <= 2,
             _ => true,
         };
-        is.kind == self.kind && owner && mode && untouched
+        let marked = self.mark.is_none_or(|mark| mark == is.atime.nanoseconds);
+        is.kind == self.kind && owner && mode && untouched && marked
     }
 }
 

@@ -8,6 +8,7 @@ mod event_loop;
 mod hostile;
 mod limits;
 mod memory;
+mod resent;
 mod responder;
 mod retransmitted;
 mod tap;

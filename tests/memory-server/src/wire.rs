@@ -394,7 +394,13 @@ impl Running<'_> {
             Setattr::NUMBER => {
                 let args = SetattrArgs::from_xdr(from)?;
                 let done = server.setattr(cred, &args.object, &args.new, args.guard);
-                encode(to, done.await, WccData::default())
+                let done = done.await;
+                let times = [args.new.atime, args.new.mtime];
+                if done.is_ok() && times.iter().any(|time| *time != SetTime::Keep) {
+                    // Servers keep the verifier in the times.
+                    server.exclusive.lock().remove(args.object.as_bytes());
+                }
+                encode(to, done, WccData::default())
             }
             Remove::NUMBER => {
                 let args = RemoveArgs::from_xdr(from)?.what;
