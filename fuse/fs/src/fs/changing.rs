@@ -7,7 +7,6 @@
 //! change even if its future is dropped. Where a server gives no pre-operation attributes, a
 //! GETATTR is sent ahead of the first of several WRITEs instead ([`Files::write_checked`]).
 
-use super::change_context::KernelCache;
 use super::error::FsResult;
 use super::files::Files;
 use super::inode::{Answered, Inode, Kind, Outcome, ROOT, Stamp};
@@ -90,11 +89,6 @@ pub(super) fn not_abandoned() -> FsResult<()> {
 }
 
 impl<N: Nfs3> Files<N> {
-    /// Sets how caches of the kernel are invalidated. Only the first call has an effect.
-    pub fn set_kernel_cache(&self, kernel: Box<dyn KernelCache>) {
-        let _ = self.change_context.kernel.set(kernel);
-    }
-
     /// Makes a call that changes `inode`, mostly a directory, and applies its wcc_data. If the
     /// caller was killed, the call is not made.
     ///

@@ -11,6 +11,7 @@
 //! mappings use the size that the kernel has and never send a GETATTR. So that they see a file that has
 //! grown, its last byte ([`Behind::end`]) is stored in the kernel's pages, which raises the size.
 
+use super::change_context::KernelCache;
 use super::handles::slot;
 use super::inode::Inode;
 use super::inode_flags::Flag;
@@ -80,6 +81,15 @@ impl Behind {
 }
 
 impl<N: Nfs3> Objects<N> {
+    /// Sets how caches of the kernel are invalidated. Only the first call has an effect. It drops the pages
+    /// of files that were open in a process which has died.
+    pub fn set_kernel_cache(&self, kernel: Box<dyn KernelCache>) {
+        let _ = self.change_context.kernel.set(kernel);
+        for (_, file) in self.files.select(|_| true) {
+            self.drop_kernel_data(&file.inode);
+        }
+    }
+
     /// The kernel answers read(2) from its pages without a look at how old their attributes are. So the
     /// server is asked for attributes that have expired of open files whose pages the kernel has. To be
     /// called about once a second.
