@@ -35,6 +35,11 @@ impl ErrSeq {
         error.clone().map(|error| (number, error))
     }
 
+    /// Whether a program has seen the last error.
+    pub(super) fn are_seen(&self) -> bool {
+        self.seen.load(Ordering::SeqCst) >= self.last.load(Ordering::SeqCst)
+    }
+
     pub(super) fn saw(&self, number: u64) {
         self.seen.fetch_max(number, Ordering::SeqCst);
     }

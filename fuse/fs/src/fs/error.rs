@@ -52,6 +52,10 @@ pub enum FsError {
     Ended,
     #[error("lock: {0:?}")]
     Lock(LockError),
+    /// The errno of an error of writing in a process that served the mount before, or EIO if data was lost
+    /// with it.
+    #[error("an earlier error of writing: {}", std::io::Error::from_raw_os_error(*.0))]
+    Before(i32),
 }
 
 impl From<LockError> for FsError {
@@ -100,6 +104,7 @@ impl FsError {
             FsError::NoMemory => libc::ENOMEM,
             FsError::Ended => libc::EIO,
             FsError::Lock(error) => error.errno(),
+            FsError::Before(errno) => *errno,
         }
     }
 }

@@ -514,6 +514,7 @@ impl Inode {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use nfsrdma_xdr::nfs3::FileHandle;
 
     /// A file with a handle of its own.
     pub(in crate::fs) fn file(records: &nfsrdma_record::Table, fileid: u64) -> Arc<Inode> {

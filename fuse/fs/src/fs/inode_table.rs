@@ -281,6 +281,20 @@ impl Table {
         }
     }
 
+    /// The inodes of which an earlier process has left that data or an error may be lost.
+    pub(super) fn with_errors(&self) -> Vec<Arc<Inode>> {
+        let has = |inode: &&Arc<Inode>| {
+            let marks = [&inode.unsafe_, &inode.errno];
+            marks.iter().any(|mark| mark.load(Ordering::Relaxed) != 0)
+        };
+        let mut all = Vec::new();
+        for shard in &self.nodes {
+            let nodes = shard.lock();
+            all.extend(nodes.slots.iter().flatten().filter(has).cloned());
+        }
+        all
+    }
+
     /// Frees the entries of inodes that nothing refers to any more.
     pub(super) fn tidy(&self) {
         self.handles.iter().for_each(|shard| shard.lock().tidy());

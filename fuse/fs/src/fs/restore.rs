@@ -11,11 +11,28 @@ use super::error::FsError;
 use super::inode::Silly;
 use super::open_file::OpenFile;
 use super::records::cred_of;
+use crate::named;
 use nfsrdma_nfs3::{Nfs3, NfsError};
 use nfsrdma_record::{Hidden, Open, Record};
 use nfsrdma_rpcrdma::exec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// The most files with lost data that have a line of their own in the log.
+const MOST_NAMED: usize = 20;
+
+fn log_lost(files: &[u64]) {
+    for &fileid in files.iter().take(MOST_NAMED) {
+        tracing::error!(
+            "data may be lost that programs have written to {}: the process that served the mount died before \
+             the server had it on stable storage; programs that have the file open get EIO",
+            named::file(None, fileid)
+        );
+    }
+    if files.len() > MOST_NAMED {
+        tracing::error!("the same of {} more files", files.len() - MOST_NAMED);
+    }
+}
 
 impl<N: Nfs3> Fs<N> {
     /// Goes on with what was open. To be called once, before anything is served.
@@ -26,6 +43,28 @@ impl<N: Nfs3> Fs<N> {
         for hidden in self.records.hidden().restore() {
             self.restore_hidden(hidden);
         }
+        self.restore_errors();
+    }
+
+    /// Data that the server did not have on stable storage is lost, and there may be errors of writing
+    /// that no program was told. Each open file tells it, as if it had written the data.
+    fn restore_errors(&self) {
+        let mut lost = Vec::new();
+        for inode in self.table.with_errors() {
+            if inode.unsafe_.load(Ordering::Relaxed) != 0 {
+                // In this order: whoever comes after this process must find one of them.
+                inode.errno.store(libc::EIO as u8, Ordering::Relaxed);
+                inode.unsafe_.store(0, Ordering::Relaxed);
+                lost.push(inode.fileid);
+            }
+            let errors = &self.data(&inode).errors;
+            for (_, file) in self.open_for_writing(&inode) {
+                file.told.wrote(errors);
+            }
+            let errno = inode.errno.load(Ordering::Relaxed);
+            errors.record(&FsError::Before(errno.into()));
+        }
+        log_lost(&lost);
     }
 
     fn restore_open(&self, record: Record<Open>) {

@@ -11,14 +11,18 @@
 //! * data that is not safe when FLUSH is answered, because writing it failed, or because the caller
 //!   was killed and is answered early.
 //!
+//! The record of a file says that it is in the set, so that its programs are told of the loss if this
+//! process dies. It does so before their WRITE is answered.
+//!
 //! A function that the caller sets ([`Hold`]) takes the reference, and gives it back when the set
 //! is empty.
 
 use super::inode::Inode;
 use std::collections::BTreeMap;
-use std::collections::btree_map::Values;
+use std::collections::btree_map::{Entry, Values};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Called with true when unsafe data may outlive the descriptors through which it was written, and
 /// with false when all data is safe.
@@ -50,9 +54,10 @@ impl UnsafeFiles {
 
     /// `outlives`: the data may outlive the descriptor through which it was written.
     pub(super) fn insert(&mut self, inode: &Arc<Inode>, outlives: bool) {
-        self.files
-            .entry(inode.nodeid)
-            .or_insert_with(|| inode.clone());
+        if let Entry::Vacant(new) = self.files.entry(inode.nodeid) {
+            inode.unsafe_.store(1, Ordering::Relaxed);
+            new.insert(inode.clone());
+        }
         if outlives {
             self.keep();
         }
@@ -67,7 +72,11 @@ impl UnsafeFiles {
     }
 
     pub(super) fn remove(&mut self, node: &u64) {
-        if self.files.remove(node).is_some() && self.files.is_empty() && self.held {
+        let Some(inode) = self.files.remove(node) else {
+            return;
+        };
+        inode.unsafe_.store(0, Ordering::Relaxed);
+        if self.files.is_empty() && self.held {
             self.held = false;
             self.tell();
         }

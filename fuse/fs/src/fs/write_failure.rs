@@ -13,6 +13,8 @@ use nfsrdma_rpcrdma::throttle::and_more;
 use nfsrdma_rpcrdma::words::counted;
 use nfsrdma_xdr::nfs3::Status;
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl<N: Nfs3> Files<N> {
@@ -62,9 +64,18 @@ impl<N: Nfs3> Files<N> {
         // Locked first, so that whoever gets the error finds the ranges.
         let mut lost = self.lost.lock();
         let number = data.errors.record(error);
+        inode.errno.store(error.errno() as u8, Ordering::Relaxed);
         for range in ranges {
             let range = Unwritten::new(fileid, range.clone(), reason.clone());
             lost.add(inode.nodeid, number, range);
+        }
+    }
+
+    /// Nobody has the file open any more: what a program was told of it is not told by the next process.
+    pub(super) fn forget_told_errors(&self, inode: &Inode) {
+        let told = |data: &Arc<FileData>| data.errors.are_seen();
+        if inode.errno.load(Ordering::Relaxed) != 0 && inode.data().is_none_or(told) {
+            inode.errno.store(0, Ordering::Relaxed);
         }
     }
 

@@ -9,5 +9,6 @@ mod opens;
 mod permissions;
 mod random;
 mod removals;
+mod restarts;
 mod shared;
 mod support;

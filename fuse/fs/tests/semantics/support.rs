@@ -4,6 +4,7 @@ use nfsrdma_fs::fs::{Clock, Entry, Found, Fs, FsConfig, FsError, FsResult, ROOT}
 use nfsrdma_memory_server::MemoryServer;
 use nfsrdma_nfs3::{Cred, Credential};
 use nfsrdma_rdma::Pool;
+use nfsrdma_record::Table;
 use nfsrdma_rpcrdma::exec::block_on;
 use nfsrdma_xdr::nfs3::{Attributes, SetAttributes};
 use std::sync::Arc;
@@ -27,6 +28,8 @@ pub(crate) struct Mount {
     pub(crate) clock: Clock,
     pub(crate) cred: Cred,
     pub(crate) pool: Pool,
+    pub(crate) records: Arc<Table>,
+    config: FsConfig,
 }
 
 pub(crate) fn small() -> FsConfig {
@@ -44,21 +47,39 @@ impl Mount {
     }
 
     pub(crate) fn of(server: &Arc<MemoryServer>, config: FsConfig) -> Self {
-        let clock = Clock::manual();
+        Self::with(server, config, Table::create().unwrap())
+    }
+
+    fn with(server: &Arc<MemoryServer>, config: FsConfig, records: Table) -> Self {
+        let (clock, records) = (Clock::manual(), Arc::new(records));
         let pool = Pool::new(config.pool_bytes()).unwrap();
         Mount {
-            fs: Fs::with_clock(
+            fs: Fs::with_records(
                 server.clone(),
                 server.root(),
                 pool.clone(),
-                config,
+                config.clone(),
                 clock.clone(),
+                records.clone(),
             ),
             pool,
             server: server.clone(),
             clock,
             cred: cred(0),
+            records,
+            config,
         }
+    }
+
+    /// The process is killed, and another one goes on with the mount.
+    pub(crate) fn killed(self) -> Self {
+        let (server, config) = (self.server.clone(), self.config.clone());
+        let fd = self.records.fd().unwrap().try_clone_to_owned().unwrap();
+        // Nothing is freed or ended by it.
+        std::mem::forget(self);
+        let next = Self::with(&server, config, Table::open(fd).unwrap());
+        next.fs.restore();
+        next
     }
 
     pub(crate) fn lookup_in(&self, dir: u64, name: &str) -> FsResult<Option<Entry>> {
