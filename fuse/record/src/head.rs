@@ -33,7 +33,9 @@ pub(crate) struct Head {
     pub(crate) generation: AtomicU32,
     /// How many records of each kind were made.
     pub(crate) made: [AtomicU32; KINDS],
-    spare: [u8; 4096 - 88],
+    /// The file system of the export's root; u64::MAX while it is not known.
+    pub(crate) fsid: AtomicU64,
+    spare: [u8; 4096 - 96],
     /// The kind of records in each chunk, plus one; 0 after the last chunk.
     pub(crate) chunks: [AtomicU8; CHUNKS],
 }

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The order of the kinds in a table.
 const NODES: usize = 0;
@@ -88,6 +88,7 @@ impl Table {
             (*head).version = VERSION;
             (*head).sizes = SIZES;
             (*head).key = key;
+            (*head).fsid = AtomicU64::new(u64::MAX);
         }
         let shared = Arc::new(Shared::new(mapping, fd, 0));
         shared.head().generation.store(1, Ordering::Relaxed);
@@ -184,6 +185,17 @@ impl Table {
     pub fn features(&self) -> [u64; 4] {
         let words = self.shared.head().features.each_ref();
         words.map(|word| word.load(Ordering::Relaxed))
+    }
+
+    /// Keeps the file system of the export's root, by which visible inode numbers go.
+    pub fn set_fsid(&self, fsid: u64) {
+        self.shared.head().fsid.store(fsid, Ordering::Relaxed);
+    }
+
+    /// `None`: it is not known.
+    pub fn fsid(&self) -> Option<u64> {
+        let fsid = self.shared.head().fsid.load(Ordering::Relaxed);
+        (fsid != u64::MAX).then_some(fsid)
     }
 
     /// The objects that the kernel may know. The first one made is the root.

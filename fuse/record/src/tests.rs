@@ -49,6 +49,8 @@ fn the_next_process_has_the_records_of_the_last_one() {
     let table = Table::create().unwrap();
     assert_eq!(table.generation(), 1);
     table.set_features([7, 45, 1 << 39, 1 << 20]);
+    assert_eq!(table.fsid(), None);
+    table.set_fsid(0);
     let cred = Credential::new(1000, 100, &(0..20).collect::<Vec<_>>());
     let file = table.nodes().alloc(node(5));
     assert_eq!(file.number(), 1, "the root's");
@@ -67,7 +69,7 @@ fn the_next_process_has_the_records_of_the_last_one() {
     let table = Table::open(next).unwrap();
     assert_eq!(table.generation(), 2);
     assert_eq!(table.features(), [7, 45, 1 << 39, 1 << 20]);
-    assert_eq!(table.key(), key);
+    assert_eq!((table.key(), table.fsid()), (key, Some(0)));
     let [file]: [Record<Node>; 1] = table.nodes().restore().try_into().unwrap();
     assert_eq!((file.number(), file.nodeid), (numbers.0, numbers.0));
     assert_eq!((file.fileid, file.handle, file.kind), (5, handle(5), 1));

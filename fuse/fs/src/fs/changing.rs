@@ -172,6 +172,7 @@ impl<N: Nfs3> Files<N> {
         self.export.answered();
         if inode.nodeid == ROOT && !self.fsid_known.load(Ordering::Relaxed) {
             self.table.set_fsid(attributes.fsid);
+            self.records.set_fsid(attributes.fsid);
             self.fsid_known.store(true, Ordering::Relaxed);
         }
         let outcome = {

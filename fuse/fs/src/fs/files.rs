@@ -69,15 +69,20 @@ impl<N> Deref for Files<N> {
 
 impl<N: Nfs3> Files<N> {
     pub(super) fn new(server: Server<N>, records: Arc<nfsrdma_record::Table>) -> Self {
+        let table = Table::new(records.nodes());
+        let fsid = records.fsid();
+        if let Some(fsid) = fsid {
+            table.set_fsid(fsid);
+        }
         Files {
-            table: Table::new(records.nodes()),
+            table,
             records,
             names: Names::new(server.config.name_entries),
             unsafe_files: Mutex::default(),
             relieved: AtomicU64::new(0),
             lost: Mutex::default(),
             failures: Mutex::default(),
-            fsid_known: AtomicBool::new(false),
+            fsid_known: AtomicBool::new(fsid.is_some()),
             export: Export::default(),
             superuser: Superuser::default(),
             other_types: Mutex::default(),

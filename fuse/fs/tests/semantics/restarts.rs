@@ -36,7 +36,9 @@ fn an_open_file_goes_on_with_its_rights_and_is_closed_once() {
     let g = m.open(node, RW | libc::O_APPEND).unwrap();
     m.write(g, 4, b"!").unwrap();
     m.fsync(g).unwrap();
+    let seen = m.stat(node).unwrap();
     let m = m.killed();
+    assert_eq!(m.stat(node).unwrap().fileid, seen.fileid);
     assert_eq!(m.fs.opener(f.handle), Some(user));
     assert_eq!(m.read(f.handle, 0, 9).unwrap(), b"data!");
     assert!(!m.fs.may_write(f.handle) && m.fs.may_write(g));
