@@ -17,10 +17,16 @@ struct Slots<T> {
     len: usize,
 }
 
-impl<T> Default for Handles<T> {
+impl<T> Default for Slots<T> {
     fn default() -> Self {
         let slots = Vec::new();
-        Handles(RwLock::new(Slots { slots, len: 0 }))
+        Slots { slots, len: 0 }
+    }
+}
+
+impl<T> Default for Handles<T> {
+    fn default() -> Self {
+        Handles(RwLock::default())
     }
 }
 
