@@ -4,8 +4,8 @@ use super::data::Data;
 use super::tree::{Body, Dir, Id, Tree};
 use super::{MemoryServer, Op, PreOp, verifier};
 use nfsrdma_nfs3::{
-    Acls, CreateMode, Cred, DirEntry, DirPage, Found, Limits, Made, Nfs3, NfsError, NfsResult,
-    ReadDone, SetLists, Special, Transport, WriteDone,
+    Acls, CreateMode, Cred, DirEntry, DirPage, Found, Limits, Made, Nfs3, NfsResult, ReadDone,
+    SetLists, Special, Transport, WriteDone,
 };
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
@@ -13,6 +13,7 @@ use nfsrdma_xdr::nfs3::{
     Attributes, FileHandle, FileType, FsinfoOk, FsstatOk, LinkWcc, PathconfOk, RenameWcc,
     SetAttributes, SpecData, Stable, Status, Time, Verifier, WccData, access, fsf,
 };
+use nfsrdma_xdr::posix_acl::PosixAcl;
 
 /// Permission bits of `attributes` for `cred`: 4 read, 2 write, 1 execute.
 fn permitted(cred: &Cred, attributes: &Attributes) -> u32 {
@@ -627,10 +628,15 @@ impl Nfs3 for MemoryServer {
     async fn getacl(
         &self,
         _: &Cred,
-        _: &FileHandle,
+        object: &FileHandle,
         _: bool,
     ) -> NfsResult<(Option<Attributes>, Acls)> {
-        Err(NfsError::Status(Status::NotSupp))
+        self.call(Op::Getacl, |tree| {
+            let id = tree.id(object)?;
+            let acls = tree.acls.as_ref().ok_or(Status::NotSupp)?.get(&id);
+            Ok((Some(tree.attributes(id)), acls.cloned().unwrap_or_default()))
+        })
+        .await
     }
 
     async fn setacl(
@@ -642,8 +648,14 @@ impl Nfs3 for MemoryServer {
     ) -> NfsResult<Option<Attributes>> {
         self.call(Op::Setacl, |tree| {
             let id = tree.id(object)?;
+            let (mode, in_the_mode) = acls.access.mode();
+            let mut kept = acls.clone();
+            if in_the_mode {
+                kept.access = PosixAcl::default();
+            }
+            tree.acls.as_mut().ok_or(Status::NotSupp)?.insert(id, kept);
             let new = SetAttributes {
-                mode: Some(acls.access.mode().0),
+                mode: Some(mode),
                 ..SetAttributes::default()
             };
             tree.set(id, &new);
@@ -659,7 +671,7 @@ impl Transport for MemoryServer {
     }
 
     fn has_acl(&self) -> bool {
-        self.tree.lock().acls
+        self.tree.lock().acls.is_some()
     }
 
     fn is_idle(&self) -> bool {

@@ -50,6 +50,7 @@ pub enum Op {
     Fsinfo,
     Pathconf,
     Commit,
+    Getacl,
     Setacl,
 }
 
@@ -74,7 +75,7 @@ pub struct MemoryServer {
     tree: Mutex<Tree>,
     limits: Limits,
     hook: Mutex<Option<Arc<Hook>>>,
-    calls: [AtomicU64; 23],
+    calls: [AtomicU64; 24],
     workers: Option<Workers>,
     /// By handle: the verifiers of files that an exclusive CREATE made.
     exclusive: Mutex<HashMap<Box<[u8]>, Verifier>>,
@@ -232,9 +233,9 @@ impl MemoryServer {
         self.tree.lock().bare = true;
     }
 
-    /// Has NFS_ACL from now on. Of an ACL that is set it keeps the mode alone.
+    /// Has NFS_ACL from now on. An ACL that is set changes the mode, but grants nothing.
     pub fn with_acls(&self) {
-        self.tree.lock().acls = true;
+        self.tree.lock().acls = Some(HashMap::new());
     }
 
     /// Answers SETATTR without attributes from now on.

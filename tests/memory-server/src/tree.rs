@@ -1,6 +1,7 @@
 //! The objects of the export.
 
 use super::data::Data;
+use nfsrdma_nfs3::Acls;
 use nfsrdma_xdr::nfs3::{
     Attributes, FileHandle, FileType, SetAttributes, SetTime, SpecData, Status, Time,
     WccAttributes, WccData,
@@ -57,8 +58,8 @@ pub(super) struct Tree {
     pub(super) bare: bool,
     /// SETATTR is answered without attributes.
     pub(super) bare_setattr: bool,
-    /// NFS_ACL is there.
-    pub(super) acls: bool,
+    /// The ACLs that were set and say more than the mode; `None` without NFS_ACL.
+    pub(super) acls: Option<HashMap<Id, Acls>>,
     /// Everything happens within one tick of the clock.
     pub(super) clock_stands: bool,
     pub(super) pre_op: PreOp,
@@ -100,7 +101,7 @@ impl Tree {
             reuse: false,
             bare: false,
             bare_setattr: false,
-            acls: false,
+            acls: None,
             clock_stands: false,
             pre_op: PreOp::Atomic,
             always_stable: false,

@@ -20,6 +20,7 @@ use super::inode::{Inode, Kind, Stamp};
 use super::objects::Objects;
 use super::search::is_current;
 use nfsrdma_nfs3::{Acls, Cred, Nfs3, SetLists};
+use nfsrdma_rpcrdma::abandon::is_resent;
 use nfsrdma_xdr::nfs3::{FileType, SetAttributes, Status, WccData};
 use nfsrdma_xdr::posix_acl::{ACCESS_NAME, AclError, DEFAULT_NAME, PosixAcl};
 use std::sync::Arc;
@@ -182,7 +183,15 @@ impl<N: Nfs3> Objects<N> {
         let acl = parse(new)?;
         if flags != 0 {
             let acls = self.acls(cred, &inode).await?;
-            match list(&acls, which).is_empty() {
+            let has = list(&acls, which);
+            // The process that got this request first may have set it.
+            let set = is_resent()
+                && match which {
+                    Which::Access => self.has_access(&inode, has, &acl),
+                    Which::Default => *has == acl,
+                };
+            match has.is_empty() {
+                _ if set => {}
                 true if flags & libc::XATTR_REPLACE as u32 != 0 => return Err(FsError::NoData),
                 false if flags & libc::XATTR_CREATE as u32 != 0 => return Err(FsError::Exists),
                 _ => {}

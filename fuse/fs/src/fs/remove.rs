@@ -18,7 +18,7 @@ use super::open_file::OpenFile;
 use super::records::kept;
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
 use nfsrdma_record::{HIDDEN_NAME, Hidden};
-use nfsrdma_rpcrdma::abandon::is_abandoned;
+use nfsrdma_rpcrdma::abandon::{is_abandoned, is_resent};
 use nfsrdma_xdr::nfs3::Status;
 use std::hash::BuildHasher;
 use std::pin::pin;
@@ -37,7 +37,11 @@ impl<N: Nfs3> Fs<N> {
     pub async fn unlink(self: &Arc<Self>, cred: &Cred, parent: u64, name: &[u8]) -> FsResult<()> {
         check_name(name)?;
         let dir = self.inode(parent)?;
-        let losing = self.about_to_lose(cred, &dir, name).await?;
+        let losing = match self.about_to_lose(cred, &dir, name).await {
+            // The process that got this request first has removed or hidden the name.
+            Err(error) if is_resent() && error.status() == Some(Status::NoEnt) => return Ok(()),
+            losing => losing?,
+        };
         if let Some((child, Losing::Open(_hiding))) = &losing {
             return Box::pin(self.hide_by_rename(cred, &dir, name, child))
                 .await

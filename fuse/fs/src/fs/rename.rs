@@ -12,6 +12,10 @@
 //! If the caller is killed, a RENAME that was sent ends as usual, and the kernel is told of both names. One
 //! that was not sent is not. `put_back` cannot tell it from one without a reply, so a link that was made for
 //! the target stays until its last close.
+//!
+//! If the request comes again because the process that got it first has died, the RENAME may have been run.
+//! Then the new name leads to the source, and the source has lost its old name: nothing is put aside, and
+//! the judgement of RENAME says whether that is so.
 
 use super::Fs;
 use super::entry::check_name;
@@ -20,7 +24,7 @@ use super::inode::{Inode, Kind, Silly};
 use super::losing::{Losing, check_not_hidden};
 use super::remove::{HIDDEN, HiddenName, mark_removed};
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
-use nfsrdma_rpcrdma::abandon::regardless;
+use nfsrdma_rpcrdma::abandon::{is_resent, regardless};
 use nfsrdma_xdr::nfs3::Status;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -53,14 +57,18 @@ impl<N: Nfs3> Fs<N> {
             return Err(FsError::Invalid);
         }
         let (from_dir, to_dir) = (self.inode(from.0)?, self.inode(to.0)?);
+        let renamed = is_resent() && self.is_absent(cred, &from_dir, from.1).await;
         // The target loses its name, the source does not.
-        if from.1.starts_with(HIDDEN) && self.any_open() {
+        if !renamed && from.1.starts_with(HIDDEN) && self.any_open() {
             let source = self.child(cred, &from_dir, from.1).await?;
             check_not_hidden(&from_dir, from.1, &source)?;
         }
-        let losing = match self.about_to_lose(cred, &to_dir, to.1).await {
-            Err(error) if error.status() == Some(Status::NoEnt) => None,
-            losing => losing?,
+        let losing = match renamed {
+            true => None,
+            false => match self.about_to_lose(cred, &to_dir, to.1).await {
+                Err(error) if error.status() == Some(Status::NoEnt) => None,
+                losing => losing?,
+            },
         };
         let mut aside = None;
         if let Some((target, Losing::Open(_))) = &losing {
@@ -116,6 +124,12 @@ impl<N: Nfs3> Fs<N> {
             target.state.lock().named_otherwise();
         }
         Ok(())
+    }
+
+    /// Whether the server says that there is no such name.
+    async fn is_absent(&self, cred: &Cred, dir: &Arc<Inode>, name: &[u8]) -> bool {
+        let found = Box::pin(self.find(cred, dir, name)).await;
+        found.is_err_and(|error| error.status() == Some(Status::NoEnt))
     }
 
     /// Undoes [`Fs::put_aside`] of `target` after the RENAME of `source` over it has failed with `error`.

@@ -6,6 +6,9 @@
 //! From there `flush.rs` sends it. If that fails, the error is recorded in the file, to be returned by the
 //! next write(2), fsync(2) or close(2) of each open file ([`super::err_seq`]).
 //! O_DIRECT writes bypass the cache ([`super::direct_write`]).
+//!
+//! An append goes to the end of the file. If its request comes again because the process that got it first
+//! has died, the data may be there already: then it is written again where it is.
 
 use super::changing::not_abandoned;
 use super::err_seq::By;
@@ -15,10 +18,12 @@ use super::inode::Inode;
 use super::objects::Objects;
 use super::open_file::OpenFile;
 use super::outdated::size_with;
+use super::read::Short;
 use super::server::MemoryWait;
 use super::under_way::Doing;
 use crate::cache::{Accepted, Goal, WriteData};
 use nfsrdma_nfs3::Nfs3;
+use nfsrdma_rpcrdma::abandon::is_resent;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::MutexGuard;
@@ -169,6 +174,16 @@ impl<N: Nfs3> Objects<N> {
         origin: Origin,
     ) -> FsResult<u32> {
         let inode = &file.inode;
+        let origin = match origin {
+            Origin::Call(flags)
+                if flags & libc::O_APPEND != 0
+                    && is_resent()
+                    && Box::pin(self.is_there(file, offset, given)).await =>
+            {
+                Origin::Call(flags & !libc::O_APPEND)
+            }
+            origin => origin,
+        };
         let has = |flag| matches!(origin, Origin::Call(flags) if flags & flag != 0);
         let direct = has(libc::O_DIRECT);
         if direct || !has(libc::O_APPEND) {
@@ -236,6 +251,22 @@ impl<N: Nfs3> Objects<N> {
             }
         };
         Ok(written as u32)
+    }
+
+    /// Whether the server has this data, or a first part of it, at `offset`. So it is if a process that has
+    /// died since had appended it there, and the kernel knew the end of the file.
+    async fn is_there(
+        self: &Arc<Self>,
+        file: &OpenFile,
+        offset: u64,
+        given: WriteData<'_>,
+    ) -> bool {
+        let len = given.len() as u32;
+        let Ok(found) = self.read_direct(file, offset, len, Short::Allowed).await else {
+            return false;
+        };
+        let mut there = found.iter().flat_map(|part| part.iter()).peekable();
+        there.peek().is_some() && there.zip(given.bytes()).all(|(is, new)| is == new)
     }
 
     /// Puts data into the cache, and starts full WRITEs. `None`: it is to be called again with the size

@@ -9,6 +9,7 @@ mod opens;
 mod permissions;
 mod random;
 mod removals;
+mod resent;
 mod restarts;
 mod shared;
 mod support;

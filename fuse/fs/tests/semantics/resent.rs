@@ -1,0 +1,301 @@
+//! Requests that come again because the process that got them first has died before it answered. Its
+//! successor knows nothing but the number of the request.
+
+#[path = "../../../../client/nfs3/tests/common/mod.rs"]
+mod remote;
+
+use super::support::{Mount, RW, cred, errno, small};
+use nfsrdma_fs::fs::{Entry, Found, Fs, FsError, FsResult, ROOT};
+use nfsrdma_nfs3::{Mounted, Nfs3Client};
+use nfsrdma_rdma::Pool;
+use nfsrdma_rpcrdma::abandon::Caller;
+use nfsrdma_rpcrdma::exec::block_on;
+use nfsrdma_xdr::nfs_acl::{AclEntry, tag};
+use nfsrdma_xdr::nfs3::SetAttributes;
+use nfsrdma_xdr::posix_acl::{ACCESS_NAME, PosixAcl};
+use remote::Server;
+use std::future::{Future, ready};
+use std::sync::Arc;
+use tokio::runtime::Runtime;
+
+const EXCLUSIVE: i32 = RW | libc::O_CREAT | libc::O_EXCL;
+const APPEND: i32 = RW | libc::O_APPEND | libc::O_SYNC;
+
+struct Client {
+    runtime: Runtime,
+    mounted: Mounted,
+    pool: Pool,
+    server: Server,
+}
+
+type Files = Arc<Fs<Nfs3Client>>;
+
+impl Client {
+    fn new() -> Self {
+        let (runtime, server) = (Runtime::new().unwrap(), Server::plain());
+        server.memory.change_file("", 0, &[], Some(0o777));
+        let (mounted, pool) = runtime.block_on(server.mount(&remote::options()));
+        Client {
+            runtime,
+            mounted,
+            pool,
+            server,
+        }
+    }
+
+    /// A process that serves the mount. It has a file open if `open`.
+    fn process(&self, open: bool) -> Files {
+        let client = Arc::new(self.mounted.client.clone());
+        let fs = Fs::new(client, self.mounted.root, self.pool.clone(), small());
+        if open {
+            self.server.plant(b"open", b"");
+            block_on(fs.open(&cred(0), node(&fs, "open"), RW)).unwrap();
+        }
+        fs
+    }
+
+    fn names(&self) -> Vec<String> {
+        let mut names = self.server.memory.names("");
+        names.retain(|name| name != "open");
+        names
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.runtime.block_on(self.mounted.unmount());
+    }
+}
+
+fn lookup(fs: &Files, name: &str) -> Option<Entry> {
+    match block_on(fs.lookup(&cred(0), ROOT, name.as_bytes())).unwrap() {
+        Found::Is(entry) => Some(entry),
+        Found::Absent(_) => None,
+    }
+}
+
+fn node(fs: &Files, name: &str) -> u64 {
+    lookup(fs, name).unwrap().nodeid
+}
+
+/// The errno of an operation of the request `number`, which comes for the first time or again.
+fn asked<T>(number: u64, resent: bool, operation: impl Future<Output = FsResult<T>>) -> i32 {
+    errno(block_on(Caller::of(number, resent).run(operation)))
+}
+
+/// The program gets the answer of the process that died. Only the request that comes again gets it.
+#[test]
+fn what_was_carried_out_succeeds_again() {
+    for open in [false, true] {
+        let client = Client::new();
+        client.server.plant(b"f", b"1");
+        client.server.plant(b"g", b"2");
+        let who = &cred(7);
+        macro_rules! once {
+            ($errno:ident, $fs:ident => $operation:expr) => {
+                let $fs = client.process(open);
+                assert_eq!(asked(2, false, $operation), 0);
+                let names = client.names();
+                let $fs = client.process(open);
+                assert_eq!(asked(2, true, $operation), 0, "{}", stringify!($operation));
+                let $fs = client.process(open);
+                assert_eq!(asked(4, false, $operation), libc::$errno);
+                assert_eq!(client.names(), names);
+            };
+        }
+        once!(ENOENT, fs => fs.unlink(who, ROOT, b"g"));
+        once!(EEXIST, fs => fs.mkdir(who, ROOT, b"d", 0o700));
+        once!(ENOENT, fs => fs.rmdir(who, ROOT, b"d", |_| ready(())));
+        once!(ENOENT, fs => fs.rename(who, (ROOT, b"f"), (ROOT, b"h"), 0));
+        once!(EEXIST, fs => fs.link(who, node(&fs, "h"), ROOT, b"i"));
+        once!(EEXIST, fs => fs.symlink(who, ROOT, b"l", b"there"));
+        once!(EEXIST, fs => fs.mknod(who, ROOT, b"p", libc::S_IFIFO | 0o600, 0));
+        once!(EEXIST, fs => fs.mknod(who, ROOT, b"r", 0o600, 0));
+        once!(EEXIST, fs => fs.create(who, ROOT, b"x", 0o600, EXCLUSIVE));
+        // Its caller may not open such a file if it is not new.
+        once!(EACCES, fs => async {
+            let created = fs.create(who, ROOT, b"y", 0o400, RW | libc::O_CREAT).await;
+            match created.as_ref().map_err(FsError::errno) {
+                // The kernel looks the name up, and sends an OPEN.
+                Err(libc::ESTALE) => fs.open(who, node(&fs, "y"), RW).await.map(drop),
+                _ => created.map(drop),
+            }
+        });
+    }
+}
+
+/// The process died before it sent anything.
+#[test]
+fn what_was_not_carried_out_is_done() {
+    for open in [false, true] {
+        let client = Client::new();
+        let (who, memory) = (&cred(7), &client.server.memory);
+        client.server.plant(b"f", b"1");
+        client.server.plant(b"g", b"2");
+        let fs = client.process(open);
+        assert_eq!(
+            asked(2, true, fs.create(who, ROOT, b"x", 0o600, EXCLUSIVE)),
+            0
+        );
+        // Here it is closed.
+        let fs = client.process(open);
+        assert_eq!(asked(4, true, fs.unlink(who, ROOT, b"x")), 0);
+        assert_eq!(
+            asked(6, true, fs.rename(who, (ROOT, b"f"), (ROOT, b"g"), 0)),
+            0
+        );
+        assert_eq!(asked(8, true, fs.link(who, node(&fs, "g"), ROOT, b"h")), 0);
+        assert_eq!(client.names(), ["g", "h"]);
+        assert_eq!(memory.contents("g").unwrap(), b"1");
+        assert_eq!(asked(10, true, fs.mkdir(who, ROOT, b"d", 0o700)), 0);
+        assert_eq!(asked(12, true, fs.rmdir(who, ROOT, b"d", |_| ready(()))), 0);
+        assert_eq!(client.names(), ["g", "h"]);
+    }
+}
+
+/// Open files keep their data, as the target of a rename and as an unlinked file.
+#[test]
+fn files_that_are_open_are_hidden_again() {
+    let client = Client::new();
+    let (who, memory) = (&cred(0), &client.server.memory);
+    client.server.plant(b"f", b"1");
+    client.server.plant(b"g", b"2");
+    let fs = client.process(false);
+    let g = block_on(fs.open(who, node(&fs, "g"), RW)).unwrap().handle;
+    let rename = || fs.rename(who, (ROOT, b"f"), (ROOT, b"g"), 0);
+    assert_eq!(asked(2, true, rename()), 0);
+    assert_eq!(memory.contents("g").unwrap(), b"1");
+    let names = client.names();
+    assert_eq!(names.len(), 2, "the target is hidden");
+    // It was carried out, and the new name leads to another file that is open.
+    let f = block_on(fs.open(who, node(&fs, "g"), RW)).unwrap().handle;
+    assert_eq!(asked(2, true, rename()), 0);
+    assert_eq!(client.names(), names);
+    assert_eq!(asked(4, true, fs.unlink(who, ROOT, b"g")), 0);
+    assert_eq!(client.names().len(), 2, "the source is hidden");
+    for (handle, expected) in [(g, b"2"), (f, b"1")] {
+        let read = block_on(fs.read(handle, 0, 10, RW)).unwrap();
+        assert_eq!(&read[0][..], expected);
+        block_on(fs.release(handle)).unwrap();
+    }
+    assert!(client.names().is_empty());
+}
+
+/// A lock file of the same user on another client, and a directory that somebody else has made.
+#[test]
+fn what_others_have_made_exists() {
+    let client = Client::new();
+    let (who, other) = (&cred(7), client.process(false));
+    let fs = client.process(false);
+    assert_eq!(
+        asked(3, false, other.create(who, ROOT, b"lock", 0o644, EXCLUSIVE)),
+        0
+    );
+    let lock = fs.create(who, ROOT, b"lock", 0o644, EXCLUSIVE);
+    assert_eq!(asked(2, true, lock), libc::EEXIST);
+    assert_eq!(errno(block_on(other.mkdir(&cred(8), ROOT, b"d", 0o755))), 0);
+    assert_eq!(
+        asked(4, true, fs.mkdir(who, ROOT, b"d", 0o755)),
+        libc::EEXIST
+    );
+    let rename = fs.rename(who, (ROOT, b"none"), (ROOT, b"nothing"), 0);
+    assert_eq!(asked(6, true, rename), libc::ENOENT);
+}
+
+#[test]
+fn an_append_that_was_carried_out_is_not_done_twice() {
+    let client = Client::new();
+    let (who, memory) = (&cred(0), &client.server.memory);
+    client.server.plant(b"f", b"one.");
+    // The kernel's offset is that of the first time.
+    let append = |number, resent| {
+        let fs = client.process(false);
+        let f = block_on(fs.open(who, node(&fs, "f"), APPEND))
+            .unwrap()
+            .handle;
+        assert_eq!(
+            asked(number, resent, fs.write(f, 4, &b"two."[..], APPEND)),
+            0
+        );
+        block_on(fs.release(f)).unwrap();
+    };
+    append(2, true);
+    assert_eq!(
+        memory.contents("f").unwrap(),
+        b"one.two.",
+        "not carried out before"
+    );
+    append(2, true);
+    assert_eq!(memory.contents("f").unwrap(), b"one.two.");
+    // The first part.
+    memory.change_file("f", 6, b"", None);
+    append(2, true);
+    assert_eq!(memory.contents("f").unwrap(), b"one.two.");
+    append(4, false);
+    assert_eq!(memory.contents("f").unwrap(), b"one.two.two.");
+    memory.change_file("f", 4, b"TWO.", None);
+    append(6, true);
+    assert_eq!(
+        memory.contents("f").unwrap(),
+        b"one.TWO.two.two.",
+        "of somebody else"
+    );
+}
+
+#[test]
+fn attributes_that_were_set_are_set_again() {
+    let (client, who) = (Client::new(), &cred(0));
+    client.server.plant(b"f", b"text");
+    let new = SetAttributes {
+        mode: Some(0o640),
+        size: Some(2),
+        ..SetAttributes::default()
+    };
+    for resent in [false, true] {
+        let fs = client.process(false);
+        let set = fs.setattr(who, node(&fs, "f"), &new, true);
+        assert_eq!(asked(2, resent, set), 0);
+    }
+    assert_eq!(client.server.contents("f"), b"te");
+}
+
+#[test]
+fn acls_that_were_set_are_set_again() {
+    let m = Mount::new();
+    m.server.with_acls();
+    m.server.plant("f", b"");
+    let (node, name) = (m.node("f"), ACCESS_NAME.as_bytes());
+    let set = |acl: &PosixAcl, flags: i32, resent| {
+        let value = acl.to_xattr();
+        let set = m.fs.setxattr(&m.cred, node, name, &value, flags as u32);
+        asked(2, resent, set)
+    };
+    let (create, replace) = (libc::XATTR_CREATE, libc::XATTR_REPLACE);
+    // One more user may read.
+    let more = |user| {
+        let entry = |tag, id, permissions| AclEntry {
+            tag,
+            id,
+            permissions,
+        };
+        let entries = [
+            entry(tag::USER_OBJ, 0, 6),
+            entry(tag::USER, user, 4),
+            entry(tag::GROUP_OBJ, 0, 4),
+            entry(tag::CLASS, 0, 4),
+            entry(tag::OTHER, 0, 0),
+        ];
+        PosixAcl::from_wire(&entries, false).unwrap()
+    };
+    assert_eq!(set(&more(5), replace, true), libc::ENODATA);
+    assert_eq!(set(&more(5), create, true), 0);
+    assert_eq!(set(&more(5), create, true), 0);
+    assert_eq!(set(&more(5), create, false), libc::EEXIST);
+    assert_eq!(set(&more(6), create, true), libc::EEXIST);
+    // One that says no more than the mode counts as none.
+    let plain = PosixAcl::of_mode(0o640);
+    assert_eq!(set(&plain, replace, false), 0);
+    assert_eq!(set(&plain, replace, true), 0);
+    assert_eq!(set(&plain, replace, false), libc::ENODATA);
+    assert_eq!(set(&PosixAcl::of_mode(0o600), replace, true), libc::ENODATA);
+}
