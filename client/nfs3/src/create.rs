@@ -7,8 +7,8 @@
 //! verifier in the file's times, so a SETATTR follows that sets the attributes and the times. If
 //! the server does not support EXCLUSIVE (NFS3ERR_NOTSUPP), a GUARDED CREATE is made instead.
 //!
-//! A request that [comes again](nfsrdma_rpcrdma::abandon) if this process dies has a number, which is the
-//! verifier. After the SETATTR the server does not recognise it any more, and the file of another client,
+//! A request that [comes again](nfsrdma_rpcrdma::abandon) if this process dies has a number, from which the
+//! verifier is made. After the SETATTR the server does not recognise it any more, and the file of another client,
 //! such as a lock, looks the same. So the SETATTR leaves a [`mark`] in the atime: its second is that of the
 //! CREATE, and the fraction comes from the verifier. A server that keeps no microseconds loses it; the
 //! request that comes again then gets EXIST.
@@ -81,8 +81,8 @@ impl Nfs3Client {
     ) -> NfsResult<Made> {
         let number = abandon::number();
         let verifier = match number {
-            Some(number) => Verifier(number.to_be_bytes()),
-            None => unique_verifier()?,
+            Some(number) => verifier_of(number),
+            None => verifier_of(unique_number()?),
         };
         let how = CreateHow::Exclusive(verifier);
         let mut made = match self.create_plain(cred, dir, name, how).await {
@@ -136,13 +136,19 @@ fn mark(verifier: Verifier) -> u32 {
     (u64::from_be_bytes(verifier.0) % 1_000_000) as u32 * 1000
 }
 
-/// A verifier that no other exclusive CREATE has. The first one is random, because clients do not
-/// know each other's; later ones differ in all bits, because servers may keep only some of them.
-fn unique_verifier() -> NfsResult<Verifier> {
+/// The verifier that an exclusive CREATE of this number has. Those of successive numbers differ in all
+/// bits, because servers may keep only some of them.
+fn verifier_of(number: u64) -> Verifier {
+    /// Odd, so that no two numbers have the same verifier: 2^64 divided by the golden ratio.
+    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+    Verifier(number.wrapping_mul(STEP).to_be_bytes())
+}
+
+/// A number that no other exclusive CREATE has. The first one is random, because clients do not know each
+/// other's.
+fn unique_number() -> NfsResult<u64> {
     static START: OnceLock<u64> = OnceLock::new();
     static COUNT: AtomicU64 = AtomicU64::new(0);
-    /// Odd, so that no value repeats: 2^64 divided by the golden ratio.
-    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
     let start = match START.get() {
         Some(start) => *start,
         None => {
@@ -152,9 +158,7 @@ fn unique_verifier() -> NfsResult<Verifier> {
             *START.get_or_init(|| u64::from_ne_bytes(start))
         }
     };
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let verifier = start.wrapping_add(count.wrapping_mul(STEP));
-    Ok(Verifier(verifier.to_be_bytes()))
+    Ok(start.wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed)))
 }
 
 #[cfg(test)]
@@ -165,7 +169,7 @@ mod tests {
     #[test]
     fn no_two_exclusive_creates_have_the_same_verifier() {
         let all: Vec<u64> = (0..10_000)
-            .map(|_| u64::from_be_bytes(unique_verifier().unwrap().0))
+            .map(|_| u64::from_be_bytes(verifier_of(unique_number().unwrap()).0))
             .collect();
         assert_eq!(all.iter().collect::<HashSet<_>>().len(), all.len());
         // A server may keep only 31 bits of each half, as our responder does.

@@ -7,6 +7,7 @@ use nfsrdma_memory_server::{Fate, Op};
 use nfsrdma_nfs3::{CreateMode, Mounted, Nfs3, NfsError, NfsResult, Special};
 use nfsrdma_rpcrdma::abandon::Caller;
 use nfsrdma_xdr::nfs3::*;
+use std::collections::HashSet;
 use std::future::Future;
 
 async fn mounted() -> (Server, Mounted) {
@@ -149,11 +150,17 @@ async fn the_mark_of_an_exclusive_create() {
     let (_server, mounted) = mounted().await;
     let (client, top, who) = (&mounted.client, &mounted.root, &cred());
     let (exclusive, new) = (CreateMode::Exclusive, mode(0o644));
-    let number = 7_000_123_456;
-    let made = first(number, client.create(who, top, b"f", exclusive, &new)).await;
-    let is = made.unwrap().attributes.unwrap();
-    assert_eq!(is.atime.nanoseconds, 123_456_000);
-    assert!(is.ctime.seconds - is.atime.seconds <= 1 && is.mtime.seconds == is.ctime.seconds);
+    let mut marks = HashSet::new();
+    for number in 2..6 {
+        let name = number.to_string();
+        let made = client.create(who, top, name.as_bytes(), exclusive, &new);
+        let is = first(number, made).await.unwrap().attributes.unwrap();
+        assert!(is.ctime.seconds - is.atime.seconds <= 1);
+        assert_eq!(is.mtime.seconds, is.ctime.seconds);
+        assert_eq!(is.atime.nanoseconds % 1000, 0);
+        marks.insert(is.atime.nanoseconds);
+    }
+    assert_eq!(marks.len(), 4);
     let made = client.create(who, top, b"g", exclusive, &new).await;
     let is = made.unwrap().attributes.unwrap();
     assert_eq!(is.atime, is.mtime);
