@@ -25,6 +25,7 @@ impl<N: Nfs3> Adapter<N> {
             // Close-to-open: without this the kernel keeps the old size while its attributes are
             // valid, and longer, whatever the reply to OPEN says of its pages.
             if let Ok(opened) = &result {
+                fs.close_earlier(opened.handle).await;
                 tell(&notifiers, fs.behind_open(opened.handle).await).await;
             }
             reply_or_undo(
@@ -91,7 +92,9 @@ impl<N: Nfs3> Adapter<N> {
         // The kernel sets `kill_suidgid` if the writer lacks CAP_FSETID.
         let clears = to.kill_suidgid && self.fs.leaves_set_id(handle);
         let writer = clears.then(|| self.cred(request, request.nodeid));
-        if !clears && let Some(result) = self.fs.write_cached(handle, offset, data, flags) {
+        // A request that came again is judged by the operation.
+        let at_once = !clears && !request.resent();
+        if at_once && let Some(result) = self.fs.write_cached(handle, offset, data, flags) {
             reply_with(reply, result, Reply::written);
             return;
         }

@@ -16,9 +16,11 @@ use std::time::Duration;
 impl<N: Nfs3> Adapter<N> {
     pub(super) fn opendir(&self, request: &Header, node: u64, reply: Reply) {
         let (fs, cred) = (self.fs.clone(), self.cred(request, node));
-        let reply = self.waiting.hold(request, reply);
-        self.start(async move {
+        self.change(request, reply, move |reply| async move {
             let result = fs.opendir(&cred, node).await;
+            if let Ok(opened) = &result {
+                fs.close_earlier(opened.handle).await;
+            }
             reply_or_undo(
                 reply,
                 result,

@@ -219,6 +219,7 @@ impl<N: Nfs3> Adapter<N> {
         self.change(request, reply, move |reply| async move {
             let result = fs.create(&cred, parent, name.as_bytes(), mode, flags).await;
             if let Ok((_, opened)) = &result {
+                fs.close_earlier(opened.handle).await;
                 tell(&notifiers, fs.behind_open(opened.handle).await).await;
             }
             reply_or_undo(

@@ -63,7 +63,8 @@ impl<N: Nfs3> Adapter<N> {
     }
 
     /// As [`Adapter::start`], for an operation that changes something. It is passed its reply, and
-    /// can see whether its caller was killed ([`abandon`](nfsrdma_rpcrdma::abandon)).
+    /// can see whether its caller was killed, and whether the request came again
+    /// ([`abandon`](nfsrdma_rpcrdma::abandon)).
     pub(super) fn change<F>(
         &self,
         request: &Header,
@@ -72,7 +73,9 @@ impl<N: Nfs3> Adapter<N> {
     ) where
         F: Future<Output = ()> + Send + 'static,
     {
-        let (reply, caller) = self.waiting.hold_for_change(request, reply);
+        let caller = self.fs.caller(request.original(), request.resent());
+        let leaving = caller.clone();
+        let reply = self.waiting.hold_for_change(request, reply, leaving);
         self.start(caller.run(Box::pin(operation(reply))));
     }
 }

@@ -75,17 +75,15 @@ impl Waiting {
         (held, interrupt)
     }
 
-    /// As [`Waiting::hold`], for an operation that changes something. Run it with the returned
-    /// [`abandon::Caller`], which shows whether the caller was killed.
+    /// As [`Waiting::hold`], for an operation that changes something and runs for `caller`, which leaves if
+    /// it is killed.
     pub(super) fn hold_for_change(
         &self,
         request: &Header,
         reply: Reply,
-    ) -> (Held, abandon::Caller) {
-        let caller = abandon::Caller::default();
-        let leaving = caller.clone();
-        let held = self.hold_with(request, reply, false, move |_| leaving.leave());
-        (held, caller)
+        caller: abandon::Caller,
+    ) -> Held {
+        self.hold_with(request, reply, false, move |_| caller.leave())
     }
 
     fn hold_with(

@@ -36,6 +36,11 @@ impl DirHandle {
     pub(super) fn handle(&self) -> u64 {
         self.record.number()
     }
+
+    /// The number of the request that opened it.
+    pub(super) fn request(&self) -> u64 {
+        self.record.unique
+    }
 }
 
 /// Where a listing is.

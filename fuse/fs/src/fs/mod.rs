@@ -70,6 +70,7 @@ mod records;
 mod releases;
 mod remove;
 mod rename;
+mod requests;
 mod restore;
 mod search;
 mod server;

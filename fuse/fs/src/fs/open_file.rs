@@ -53,6 +53,11 @@ impl OpenFile {
         self.record.number()
     }
 
+    /// The number of the request that opened it.
+    pub(super) fn request(&self) -> u64 {
+        self.record.unique
+    }
+
     pub fn can_read(&self) -> bool {
         self.flags & libc::O_ACCMODE != libc::O_WRONLY
     }

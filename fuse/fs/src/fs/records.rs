@@ -5,6 +5,7 @@ use super::files::Files;
 use super::inode::Inode;
 use nfsrdma_nfs3::{Cred, Credential, Nfs3};
 use nfsrdma_record::{Open, Record};
+use nfsrdma_rpcrdma::abandon::number;
 use std::sync::Arc;
 
 /// A credential, as it is kept. The groups are all that calls carry.
@@ -25,7 +26,8 @@ impl<N: Nfs3> Files<N> {
     /// Records that the kernel has a file or directory open. To be called before it is answered.
     pub(super) fn record_open(&self, inode: &Inode, cred: &Credential, flags: i32) -> Record<Open> {
         let (flags, dir) = (flags as u32, inode.is_dir());
-        let open = Open::new(inode.nodeid, 0, flags, dir, kept(cred));
+        let request = number().unwrap_or(0);
+        let open = Open::new(inode.nodeid, request, flags, dir, kept(cred));
         self.records.opens().alloc(open)
     }
 }

@@ -5,9 +5,11 @@
 mod remote;
 
 use super::support::{Mount, RW, cred, errno, small};
-use nfsrdma_fs::fs::{Entry, Found, Fs, FsError, FsResult, ROOT};
+use nfsrdma_fs::fs::{Clock, Entry, Found, Fs, FsError, FsResult, ROOT};
+use nfsrdma_memory_server::MemoryServer;
 use nfsrdma_nfs3::{Mounted, Nfs3Client};
 use nfsrdma_rdma::Pool;
+use nfsrdma_record::Table;
 use nfsrdma_rpcrdma::abandon::Caller;
 use nfsrdma_rpcrdma::exec::block_on;
 use nfsrdma_xdr::nfs_acl::{AclEntry, tag};
@@ -298,4 +300,41 @@ fn acls_that_were_set_are_set_again() {
     assert_eq!(set(&plain, replace, true), 0);
     assert_eq!(set(&plain, replace, false), libc::ENODATA);
     assert_eq!(set(&PosixAcl::of_mode(0o600), replace, true), libc::ENODATA);
+}
+
+/// The process died after it had opened a file or directory, and before it told the kernel.
+#[test]
+fn what_was_opened_for_nobody_is_closed() {
+    let server = MemoryServer::new();
+    server.plant("f", b"");
+    let (pool, records) = (Pool::new(8 << 20).unwrap(), Table::create().unwrap());
+    let (root, who) = (server.root(), &cred(0));
+    let clock = Clock::default();
+    let fs = Fs::with_records(server, root, pool, small(), clock, Arc::new(records));
+    let Found::Is(f) = block_on(fs.lookup(who, ROOT, b"f")).unwrap() else {
+        panic!("there is no such file");
+    };
+    let open = |unique, resent| {
+        let file = fs.caller(unique, resent).run(async {
+            let handle = fs.open(who, f.nodeid, RW).await.unwrap().handle;
+            fs.close_earlier(handle).await;
+            handle
+        });
+        let dir = fs.caller(unique + 100, resent).run(async {
+            let handle = fs.opendir(who, ROOT).await.unwrap().handle;
+            fs.close_earlier(handle).await;
+            handle
+        });
+        [block_on(file), block_on(dir)]
+    };
+    let is_open = |[file, dir]: [u64; 2]| {
+        let is_open = fs.opener(file).is_some();
+        assert_eq!(fs.fsyncdir(dir).is_ok(), is_open);
+        is_open
+    };
+    let (other, earlier) = (open(2, false), open(4, false));
+    let later = open(4, true);
+    assert!(is_open(other) && !is_open(earlier) && is_open(later));
+    // The number alone does not say that a request comes again.
+    assert!(is_open(open(4, false)) && is_open(later));
 }
