@@ -9,8 +9,8 @@ use std::sync::Arc;
 impl<N: Nfs3> Fs<N> {
     /// The caller of the request that the kernel has numbered `unique`.
     pub fn caller(&self, unique: u64, resent: bool) -> Caller {
-        // Otherwise no process goes on with this mount.
-        if self.records.fd().is_none() {
+        // Without a memfd no process goes on with this mount.
+        if self.records.fd().is_none() && !resent {
             return Caller::default();
         }
         let start = u128::from_ne_bytes(self.records.key()) as u64;
