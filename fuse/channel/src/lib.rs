@@ -33,6 +33,7 @@ mod mount;
 mod notify;
 mod operation;
 mod out;
+pub mod own_table;
 mod reply;
 mod request;
 mod resume;

@@ -13,10 +13,11 @@
 
 use super::device::Device;
 use super::notify::Notifier;
+use super::own_table;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
@@ -25,8 +26,6 @@ use std::time::Duration;
 
 /// How long one thread is kept for further notifications: seldom are there two at the same time.
 const IDLE: Duration = Duration::from_secs(10);
-/// The first descriptor behind the standard ones.
-const FIRST: libc::c_uint = 3;
 
 /// What to tell the kernel.
 #[derive(Debug)]
@@ -155,7 +154,7 @@ impl Shared {
         let serve = move || {
             // SAFETY: open, as said above.
             let device = unsafe { BorrowedFd::borrow_raw(raw) };
-            let notifier = match with_only(device) {
+            let notifier = match own_table::with_only(device) {
                 Ok(own) => Notifier::new(Arc::new(own.into()), expire),
                 Err(error) => return drop(tell.send(Err(error))),
             };
@@ -200,30 +199,6 @@ fn is_over(idle: &Weak<Idle>) -> bool {
     let this = thread::current().id();
     let found = idle.lock().take_if(|worker| worker.id == this);
     found.is_some()
-}
-
-/// Gives this thread a table of descriptors of its own, with the standard ones and this one, which
-/// then belongs to the thread. Must be called on a thread that uses no others.
-fn with_only(device: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let raw = device.as_raw_fd();
-    let kept = libc::c_uint::try_from(raw).map_err(|_| Errno::BADF)?;
-    close_range(kept + 1, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE)?;
-    if kept > FIRST {
-        // What stays open if this fails is used by nobody.
-        let _ = close_range(FIRST, kept - 1, 0);
-    }
-    // SAFETY: the table is this thread's alone, so nobody else closes this descriptor in it.
-    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
-}
-
-/// close_range(2), since Linux 5.9.
-fn close_range(first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint) -> io::Result<()> {
-    // SAFETY: the call accesses no memory. It closes descriptors that others own, but only in the
-    // table of this thread: with_only makes that first, and ends if it cannot.
-    match unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ fn a_thread_of_its_own_has_the_device_alone_and_closes_nobody_s() {
     };
     let own = std::thread::scope(|scope| {
         let alone = scope.spawn(|| {
-            let own = with_only(device.as_fd()).unwrap();
+            let own = own_table::with_only(device.as_fd()).unwrap();
             // Standard input, output and error, the device, and the directory that is listed.
             let listed = listed();
             drop(own);

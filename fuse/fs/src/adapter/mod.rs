@@ -40,7 +40,7 @@ mod worker;
 mod xattr;
 
 pub use bdi::set_read_ahead;
-pub use nfsrdma_channel::{Channel, Features, Keep};
+pub use nfsrdma_channel::{Channel, Features, Keep, own_table};
 #[cfg(feature = "shuttle")]
 pub use pending_replies::{Pace, Refuse, Table};
 pub use unmount::{OwnMount, by_helper, mount_id};
