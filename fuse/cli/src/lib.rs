@@ -9,6 +9,7 @@
 pub mod cli;
 mod commands;
 pub mod failure;
+pub mod holder;
 mod ipc;
 mod mount;
 pub mod mounts;

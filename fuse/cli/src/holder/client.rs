@@ -1,0 +1,142 @@
+//! The daemon's side of the connection to its holder.
+
+use crate::holder::protocol::{Name, Request, receive, send};
+use nfsrdma_fs::adapter::own_table;
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use rustix::process::set_parent_process_death_signal;
+use std::io::{self, PipeReader, PipeWriter};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, OnceLock};
+use std::thread;
+
+/// The connection of a daemon to the holder of its mount. If the holder is gone, the daemon serves
+/// on, and what it wants of the holder is passed over.
+#[derive(Debug, Clone)]
+pub struct Held(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    /// For one request and its answer at a time.
+    talk: Mutex<OwnedFd>,
+    /// The signals that the holder got: a byte for each, and the end of the stream when the holder
+    /// is gone.
+    signals: Mutex<Option<PipeReader>>,
+    gone: OnceLock<()>,
+}
+
+impl Held {
+    /// Connects by the descriptor that the holder has made for this process.
+    pub fn begin(talk: OwnedFd) -> io::Result<Held> {
+        let (watched, life) = io::pipe()?;
+        keep_while_alive(life)?;
+        let (signals, orders) = io::pipe()?;
+        let held = Held(Arc::new(Shared {
+            talk: Mutex::new(talk),
+            signals: Mutex::new(Some(signals)),
+            gone: OnceLock::new(),
+        }));
+        held.ask(Request::Begin, &[watched.as_fd(), orders.as_fd()])?;
+        Ok(held)
+    }
+
+    /// Has the holder keep a copy of a descriptor, by a name of at most 31 bytes. It has it when
+    /// this returns.
+    pub fn keep(&self, name: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let name = Name::new(name.as_bytes()).ok_or(Errno::NAMETOOLONG)?;
+        self.ask(Request::Keep(name), &[fd])
+    }
+
+    /// What the holder keeps. These are copies, and the holder keeps its own.
+    pub fn take(&self) -> io::Result<Vec<(String, OwnedFd)>> {
+        let talk = self.0.talk.lock();
+        send(&*talk, Request::Take.encode().as_bytes(), &[])?;
+        let mut kept = Vec::new();
+        loop {
+            let received = receive(&*talk, RecvFlags::empty())?;
+            if received.lost_fds {
+                return Err(Errno::MFILE.into());
+            }
+            let name = String::from_utf8_lossy(received.bytes()).into_owned();
+            let [Some(fd), _] = received.fds else {
+                return answer(received.bytes()).map(|()| kept);
+            };
+            kept.push((name, fd));
+        }
+    }
+
+    /// Tells the holder that the caller of the command was told of the mount: it leaves the terminal.
+    pub fn detach(&self) -> io::Result<()> {
+        self.ask(Request::Detach, &[])
+    }
+
+    /// From now on, the holder starts a successor when this process dies. Before the first request
+    /// of the kernel is read, and after everything was kept that a successor needs.
+    pub fn serving(&self) -> io::Result<()> {
+        self.ask(Request::Serving, &[])?;
+        // Until now a mount without its holder would not have been one. Now it serves on.
+        Ok(set_parent_process_death_signal(None)?)
+    }
+
+    /// Tells the holder that the mount has ended, and that the command's exit status is this one.
+    pub fn bye(&self, status: u8) {
+        // There is no answer to wait for: it is read before the end of this process is seen.
+        let _ = send(
+            &*self.0.talk.lock(),
+            Request::Bye(status).encode().as_bytes(),
+            &[],
+        );
+    }
+
+    /// The pipe from which the numbers of the signals come that the holder got, one byte each. It
+    /// ends when the holder is gone. Only the first call returns it.
+    pub fn signals(&self) -> Option<PipeReader> {
+        self.0.signals.lock().take()
+    }
+
+    fn ask(&self, request: Request, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        if self.0.gone.get().is_some() {
+            return Ok(());
+        }
+        let talk = self.0.talk.lock();
+        let answered = send(&*talk, request.encode().as_bytes(), fds)
+            .and_then(|()| receive(&*talk, RecvFlags::empty()));
+        match answered {
+            Ok(received) if !received.bytes().is_empty() => answer(received.bytes()),
+            // The log says so when the pipe of signals ends.
+            _ => {
+                let _ = self.0.gone.set(());
+                Ok(())
+            }
+        }
+    }
+}
+
+fn answer(bytes: &[u8]) -> io::Result<()> {
+    match bytes {
+        [0] => Ok(()),
+        [number] => Err(io::Error::from_raw_os_error((*number).into())),
+        _ => Err(Errno::PROTO.into()),
+    }
+}
+
+/// Keeps the end of a pipe open until this process is killed or ends, and not until its last thread
+/// has ended, which may wait for requests that only a successor answers.
+fn keep_while_alive(life: PipeWriter) -> io::Result<()> {
+    let raw = life.as_raw_fd();
+    let (tell, ready) = channel();
+    thread::Builder::new().name("life".into()).spawn(move || {
+        // SAFETY: `life` is open in the table of the process until this thread has told.
+        let shared = unsafe { BorrowedFd::borrow_raw(raw) };
+        let own = own_table::with_only(shared);
+        let _ = tell.send(own.as_ref().map(drop).map_err(io::Error::kind));
+        while own.is_ok() {
+            thread::park();
+        }
+    })?;
+    ready.recv().map_err(io::Error::other)??;
+    drop(life);
+    Ok(())
+}
