@@ -20,6 +20,7 @@
 //! | what is [lost](unwritten) | the error of the file ([`err_seq`]) |
 //! | a throttle of log lines | [`names`] |
 //! | the locks of a mount ([`crate::locks`]) | those of one owner and file, then its credential |
+//! | any | the free slots of the [records](nfsrdma_record), when one is made or dropped |
 
 mod access;
 mod acl;

@@ -13,7 +13,6 @@ use nfsrdma_rpcrdma::throttle::and_more;
 use nfsrdma_rpcrdma::words::counted;
 use nfsrdma_xdr::nfs3::Status;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -30,6 +29,10 @@ impl<N: Nfs3> Files<N> {
         };
         if gets() && file.told.tells(by, number) {
             data.errors.saw(number);
+            if data.errors.are_seen() {
+                // The next process would tell it again, as it does not know to which open files it was told.
+                file.inode.errno.store(0, Ordering::Relaxed);
+            }
             self.lost.lock().forget(file.inode.nodeid, number);
         }
         Err(error)
@@ -68,14 +71,6 @@ impl<N: Nfs3> Files<N> {
         for range in ranges {
             let range = Unwritten::new(fileid, range.clone(), reason.clone());
             lost.add(inode.nodeid, number, range);
-        }
-    }
-
-    /// Nobody has the file open any more: what a program was told of it is not told by the next process.
-    pub(super) fn forget_told_errors(&self, inode: &Inode) {
-        let told = |data: &Arc<FileData>| data.errors.are_seen();
-        if inode.errno.load(Ordering::Relaxed) != 0 && inode.data().is_none_or(told) {
-            inode.errno.store(0, Ordering::Relaxed);
         }
     }
 
