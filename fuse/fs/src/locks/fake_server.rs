@@ -30,8 +30,6 @@ pub(crate) struct Known {
     /// The locks of its only file, by svid.
     pub(crate) held: BTreeMap<u32, RangeSet>,
     pub(super) grace: bool,
-    /// TEST does not see shared locks.
-    pub(super) blind: bool,
     /// Calls are run, and not answered.
     pub(super) silent: bool,
     /// A blocking LOCK that conflicts is queued, and its lock is taken as soon as it is free; nobody is
@@ -90,9 +88,7 @@ impl Known {
         match call {
             _ if self.grace != reclaims => answer.status = Status::DeniedGracePeriod,
             LockCall::Test { exclusive } => {
-                answer.holder = self
-                    .conflict(target.svid, range, mode(exclusive))
-                    .filter(|holder| holder.exclusive || !self.blind);
+                answer.holder = self.conflict(target.svid, range, mode(exclusive));
                 if answer.holder.is_some() {
                     answer.status = Status::Denied;
                 }

@@ -41,7 +41,6 @@ mod interrupt;
 mod lock_log;
 mod lock_table;
 mod manager;
-mod probe;
 mod range;
 mod recovery;
 mod release;

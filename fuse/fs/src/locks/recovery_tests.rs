@@ -1,11 +1,11 @@
 use super::super::fake_server::{CONFIG, FakeServer, counter, lock, locks_of, range, request};
 use super::*;
 use nfsrdma_rpcrdma::rpc::Credential;
+use tokio::task::JoinSet;
 
 /// Two mounts with eight readers each, some of which share a range, and some a part of it.
-async fn readers(blind: bool) -> (Arc<FakeServer>, [Arc<Locks>; 2]) {
+async fn readers() -> (Arc<FakeServer>, [Arc<Locks>; 2]) {
     let server = Arc::new(FakeServer::default());
-    server.known.lock().blind = blind;
     let mounts = [locks_of(&server), locks_of(&server)];
     for mount in &mounts {
         for owner in 0..8 {
@@ -16,66 +16,60 @@ async fn readers(blind: bool) -> (Arc<FakeServer>, [Arc<Locks>; 2]) {
 }
 
 #[tokio::test]
-async fn who_shares_a_lost_lock_is_not_taken_for_its_holder() {
-    for blind in [false, true] {
-        let (server, mounts) = readers(blind).await;
-        server.known.lock().restart(false);
+async fn locks_that_are_held_and_those_that_nobody_has_are_held_afterwards() {
+    for restarts in [false, true] {
+        let (server, mounts) = readers().await;
+        lock(&mounts[0], &request(9, range(20, 29), Mode::Write)).await;
+        let before = server.known.lock().held.clone();
+        if restarts {
+            server.known.lock().restart(false);
+        }
         tokio::join!(mounts[0].recover(), mounts[1].recover());
         for mount in &mounts {
-            assert_eq!(counter(mount, "locks_lost"), 8, "blind: {blind}");
-            assert_eq!(counter(mount, "locks_held"), 0);
+            assert_eq!(counter(mount, "locks_lost"), 0);
         }
-        assert!(server.known.lock().held.is_empty(), "nothing is left");
+        assert_eq!(server.known.lock().held, before);
     }
 }
 
 #[tokio::test]
-async fn shared_locks_that_are_held_are_found() {
-    for blind in [false, true] {
-        let (server, mounts) = readers(blind).await;
-        lock(&mounts[0], &request(9, range(20, 29), Mode::Write)).await;
-        let before = server.known.lock().held.clone();
-        tokio::join!(mounts[0].recover(), mounts[1].recover());
-        for mount in &mounts {
-            assert_eq!(counter(mount, "locks_lost"), 0, "blind: {blind}");
-        }
-        assert_eq!(server.known.lock().held, before);
+async fn what_somebody_else_has_since_is_lost() {
+    const STRANGER: u32 = u32::MAX;
+    let (server, mounts) = readers().await;
+    {
+        let mut known = server.known.lock();
+        known.restart(false);
+        known.lock(STRANGER, range(0, 0), Some(Mode::Write));
     }
+    tokio::join!(mounts[0].recover(), mounts[1].recover());
+    for mount in &mounts {
+        assert_eq!(counter(mount, "locks_lost"), 4);
+        assert_eq!(counter(mount, "locks_held"), 4);
+    }
+    assert_eq!(server.known.lock().held.len(), 1 + 8);
 }
 
 #[tokio::test]
 async fn a_restart_between_a_refused_reclaim_and_the_next_call_costs_no_lock() {
-    // The call of the check at which the server restarts.
-    type When = fn(LockCall) -> bool;
-    let cases: [(bool, When); 4] = [
-        (false, |call| call == LockCall::Test { exclusive: true }),
-        (true, |call| call == lock_call(Mode::Write, false)),
-        (true, |call| call == LockCall::Test { exclusive: false }),
-        (false, |call| call == lock_call(Mode::Read, false)),
-    ];
-    for (number, (blind, when)) in cases.into_iter().enumerate() {
-        let server = Arc::new(FakeServer::default());
-        server.known.lock().blind = blind;
-        let locks = locks_of(&server);
-        for owner in 0..3 {
-            lock(&locks, &request(owner, range(0, 9), Mode::Read)).await;
-        }
-        let before = server.known.lock().held.clone();
-        let mut restarted = false;
-        server.before(move |known, call| {
-            if !restarted && when(call) {
-                restarted = true;
-                known.restart(true);
-            } else if !matches!(call, LockCall::Lock { reclaim: true, .. }) {
-                // The grace period ends at any other call: it is too late for a reclaim then.
-                known.grace = false;
-            }
-        });
-        locks.recover().await;
-        assert_eq!(counter(&locks, "locks_lost"), 0, "case {number}");
-        assert_eq!(counter(&locks, "locks_reclaimed"), 3, "case {number}");
-        assert_eq!(server.known.lock().held, before);
+    let server = Arc::new(FakeServer::default());
+    let locks = locks_of(&server);
+    for owner in 0..3 {
+        lock(&locks, &request(owner, range(0, 9), Mode::Read)).await;
     }
+    let before = server.known.lock().held.clone();
+    let mut restarted = false;
+    server.before(move |known, call| {
+        if !restarted && call == lock_call(Mode::Read, false) {
+            restarted = true;
+            known.restart(true);
+        } else if !matches!(call, LockCall::Lock { reclaim: true, .. }) {
+            // The grace period ends at any other call: it is too late for a reclaim then.
+            known.grace = false;
+        }
+    });
+    locks.recover().await;
+    assert_eq!(counter(&locks, "locks_lost"), 0);
+    assert_eq!(server.known.lock().held, before);
 }
 
 #[tokio::test]
@@ -163,41 +157,6 @@ async fn each_lock_is_asked_for_by_who_opened_the_file() {
     let claimed = callers();
     assert_eq!(claimed.len(), 3);
     assert!(claimed.iter().all(|(uid, _)| *uid == 2), "{claimed:?}");
-}
-
-/// Somebody with many owners and ranges does not delay the claims of others until the grace period
-/// is over.
-#[tokio::test]
-async fn users_take_turns_to_claim_their_locks() {
-    const OWNERS: u64 = 3 * AT_A_TIME as u64;
-    const RANGES: u64 = 20;
-    let by = |uid, owner, at| {
-        let mut request = request(owner, range(at, at), Mode::Write);
-        request.cred = Arc::new(Credential {
-            uid,
-            gid: 0,
-            groups: Vec::new(),
-        });
-        request
-    };
-    let server = Arc::new(FakeServer::default());
-    let locks = locks_of(&server);
-    for owner in 0..OWNERS {
-        for number in 0..RANGES {
-            lock(&locks, &by(1, owner, 1000 * owner + 2 * number)).await;
-        }
-    }
-    // The last of all, by its number.
-    for number in 0..2 {
-        lock(&locks, &by(2, OWNERS, 1000 * OWNERS + 2 * number)).await;
-    }
-    server.known.lock().restart(true);
-    server.known.lock().callers.clear();
-    locks.recover().await;
-    assert_eq!(counter(&locks, "locks_reclaimed"), OWNERS * RANGES + 2);
-    let callers = std::mem::take(&mut server.known.lock().callers);
-    let last = callers.iter().rposition(|&(uid, _)| uid == 2).unwrap();
-    assert!(last < 4 * AT_A_TIME, "{last} of {} calls", callers.len());
 }
 
 fn reclaims(server: &FakeServer) -> usize {

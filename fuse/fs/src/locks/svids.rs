@@ -41,8 +41,8 @@ impl Svids {
         }
     }
 
-    /// A number that no owner has. It is not reserved.
-    pub(super) fn fresh(&mut self) -> io::Result<u32> {
+    /// A number that no owner has.
+    fn fresh(&mut self) -> io::Result<u32> {
         let block = SVID_BLOCK as usize;
         // At least half of the numbers stay unused: see `next`.
         if self.used.len() * 2 >= self.blocks.len() * block {
