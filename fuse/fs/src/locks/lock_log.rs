@@ -1,8 +1,7 @@
 //! What is logged of locks: few lines, however many locks are concerned.
 //!
 //! A server that restarts and gives nothing back loses all locks of a mount at once, and a disk that
-//! is full fails for each lock. So a recovery logs one line for the first lock that a file has lost
-//! and one with the number of all others, and an unwritable journal one line a minute.
+//! is full fails for each lock. So each of these has one line a minute.
 
 use super::range::ByteRange;
 use crate::named::file;
@@ -10,42 +9,11 @@ use nfsrdma_nfs3::nlm::Status;
 use nfsrdma_rpcrdma::throttle::{Throttle, and_more};
 use nfsrdma_rpcrdma::words::counted;
 use parking_lot::Mutex;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::sync::OnceLock;
 use std::time::Instant;
-
-/// The most files with lines of their own in one recovery.
-const MOST_FILES: usize = 256;
-
-/// The losses of one recovery.
-#[derive(Debug, Default)]
-struct Losses {
-    /// The files that were logged.
-    files: BTreeSet<u64>,
-    /// How many ranges were lost besides those.
-    others: u64,
-}
-
-impl Losses {
-    /// A range of a file is lost. True if it is to be logged now.
-    fn note(&mut self, fileid: u64) -> bool {
-        let first = self.files.len() < MOST_FILES && self.files.insert(fileid);
-        self.others += u64::from(!first);
-        first
-    }
-
-    /// The line that is left to log.
-    fn line(&self) -> Option<String> {
-        let verb = match self.others {
-            0 => return None,
-            1 => "was lost; its holder gets EIO",
-            _ => "were lost; their holders get EIO",
-        };
-        Some(format!("{} {verb}", counted(self.others, "more lock")))
-    }
-}
 
 /// Finds the paths of files by their fileids, as far as they are known.
 pub(crate) type FindPaths = Box<dyn Fn(&[u64]) -> HashMap<u64, String> + Send + Sync>;
@@ -53,7 +21,7 @@ pub(crate) type FindPaths = Box<dyn Fn(&[u64]) -> HashMap<u64, String> + Send + 
 #[derive(Default)]
 pub(super) struct LockLog {
     paths: OnceLock<FindPaths>,
-    losses: Mutex<Losses>,
+    lost: Mutex<Throttle<Instant>>,
     journal: Mutex<Throttle<Instant>>,
     refused: Mutex<Throttle<Instant>>,
 }
@@ -77,7 +45,7 @@ impl LockLog {
 
     /// A lock of the process `pid` on a file is lost.
     pub(super) fn lost(&self, fileid: u64, pid: u32, range: ByteRange) {
-        if self.losses.lock().note(fileid) {
+        if let Some(more) = self.lost.lock().event(Instant::now()) {
             let (offset, length) = range.to_wire();
             let bytes = match length {
                 0 => format!("all bytes from {offset} on"),
@@ -85,16 +53,10 @@ impl LockLog {
             };
             tracing::error!(
                 "a lock was lost ({bytes} of {}, process {pid}): the server restarted and did not \
-                 give it back; its holder gets EIO and has to lock again",
-                self.file(fileid)
+                 give it back; its holder gets EIO and has to lock again{}",
+                self.file(fileid),
+                and_more(more)
             );
-        }
-    }
-
-    /// A recovery has ended: logs how many locks were lost besides those that were logged.
-    pub(super) fn recovered(&self) {
-        if let Some(line) = std::mem::take(&mut *self.losses.lock()).line() {
-            tracing::error!("{line}");
         }
     }
 
@@ -120,39 +82,5 @@ impl LockLog {
                  may keep its locks; make room in its directory"
             );
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_recovery_logs_a_line_for_a_file_and_one_for_all_others() {
-        let mut losses = Losses::default();
-        let logged = (0..10_000).filter(|n| losses.note(n % 2)).count();
-        assert_eq!(logged, 2);
-        let line = "9998 more locks were lost; their holders get EIO";
-        assert_eq!(losses.line().unwrap(), line);
-    }
-
-    #[test]
-    fn one_lock_more_is_one_lock() {
-        let mut losses = Losses::default();
-        losses.note(3);
-        assert_eq!(losses.line(), None);
-        losses.note(3);
-        let line = "1 more lock was lost; its holder gets EIO";
-        assert_eq!(losses.line().unwrap(), line);
-    }
-
-    #[test]
-    fn very_many_files_share_one_line() {
-        let mut losses = Losses::default();
-        let logged = (0..10_000).filter(|&n| losses.note(n)).count();
-        assert_eq!(logged, MOST_FILES);
-        let others = 10_000 - MOST_FILES;
-        let line = format!("{others} more locks were lost; their holders get EIO");
-        assert_eq!(losses.line().unwrap(), line);
     }
 }

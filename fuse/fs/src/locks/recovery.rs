@@ -111,7 +111,6 @@ impl Locks {
             }
         });
         claims.await;
-        self.log.recovered();
         let [reclaimed, lost] = counts();
         let (reclaimed, lost) = (reclaimed - before[0], lost - before[1]);
         if reclaimed > 0 || lost > 0 {
