@@ -104,7 +104,7 @@ impl Stand {
         }
         let output = Command::new(&self.program)
             // Each hidden name that stays, and not one a minute (`accepted::leaves_hidden_name`).
-            .env("RUST_LOG", "info,nfsrdma_fs::fs::remove=debug")
+            .env("RUST_LOG", "info,nfsrdma_fs::fs::hidden=debug")
             .arg("mount")
             .arg(format!("127.0.0.1:{}", self.export.display()))
             .arg(&self.mount)
