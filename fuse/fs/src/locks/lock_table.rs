@@ -17,16 +17,14 @@
 //! waiter whose turn has not come has one obstacle: an owner whose lock conflicts, or the waiter before it.
 //! Only when this obstacle goes, or becomes smaller, is the waiter looked at again.
 //!
-//! Who waits for whom is a graph that programs make, so a search of it is bounded ([`SEARCH_MAX`]).
-//! What a search has not found by then is taken to be not there, and the server decides.
+//! Who waits for whom is a graph that programs make, so a search of it is bounded ([`MOST_OWNERS`]).
+//! A deadlock that it has not found by then is left to the server.
 
 use super::range::{ByteRange, Mode, RangeSet};
-use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// How many owners and waiters one change of the table, or one question to it, may look at before its
-/// searches end. It takes less than a millisecond. (Linux looks for a deadlock among 10 owners.)
-const SEARCH_MAX: u32 = 20_000;
+/// The most owners among whom a deadlock is looked for. (Linux looks among 10.)
+const MOST_OWNERS: usize = 32;
 
 /// A number for a file that the caller chooses and never uses again.
 pub type FileId = u64;
@@ -84,47 +82,12 @@ struct Waiter {
     behind: Option<Obstacle>,
 }
 
-/// What is left of [`SEARCH_MAX`].
-#[derive(Debug)]
-struct Effort {
-    max: u32,
-    left: Cell<u32>,
-}
-
-impl Default for Effort {
-    fn default() -> Self {
-        Self {
-            max: SEARCH_MAX,
-            left: Cell::new(SEARCH_MAX),
-        }
-    }
-}
-
-impl Effort {
-    /// Another change or question begins.
-    fn renew(&self) {
-        self.left.set(self.max);
-    }
-
-    /// An owner or waiter is looked at.
-    fn spend(&self) {
-        #[cfg(test)]
-        model::count_step();
-        self.left.set(self.left.get().saturating_sub(1));
-    }
-
-    fn is_spent(&self) -> bool {
-        self.left.get() == 0
-    }
-}
-
 /// The locks of all files of a mount, as the server has granted them.
 #[derive(Debug, Default)]
 pub struct LockTable {
     files: HashMap<FileId, BTreeMap<Owner, RangeSet>>,
     waiters: BTreeMap<WaiterId, Waiter>,
     next: WaiterId,
-    effort: Effort,
 }
 
 impl LockTable {
@@ -205,7 +168,6 @@ impl LockTable {
         if mode.is_none() && self.held(file, owner).is_none() {
             return Vec::new();
         }
-        self.effort.renew();
         let of = self.files.entry(file).or_default();
         let set = of.entry(owner).or_default();
         set.set(range, mode);
@@ -248,7 +210,6 @@ impl LockTable {
             mode,
             behind: None,
         };
-        self.effort.renew();
         if owner.is_posix() && self.closes_a_cycle(&waiter) {
             return Err(Deadlock);
         }
@@ -262,7 +223,6 @@ impl LockTable {
     /// Whether the turn of a waiter has come. A waiter for which this was false is returned by the
     /// change that makes it true.
     pub fn may_ask(&mut self, id: WaiterId) -> bool {
-        self.effort.renew();
         match self.waiters.get(&id) {
             None => false,
             Some(waiter) => waiter.behind.is_none() && self.look(id),
@@ -307,7 +267,6 @@ impl LockTable {
 
     /// Removes a waiter that was granted or gives up. Returns the waiters whose turn has come.
     pub fn end_wait(&mut self, id: WaiterId) -> Vec<WaiterId> {
-        self.effort.renew();
         self.waiters.remove(&id);
         self.look_again(|of| of.behind == Some(Obstacle::Waiter(id)))
     }
@@ -319,14 +278,13 @@ impl LockTable {
             .map(|waiter| (waiter.range, waiter.mode))
     }
 
-    /// The owners of this mount that hold locks which conflict with a waiter, as far as the effort
-    /// suffices to find them.
+    /// The owners of this mount that hold locks which conflict with a waiter.
     fn holders_against<'a>(&'a self, waiter: &'a Waiter) -> impl Iterator<Item = Owner> + 'a {
         let holders = self.files.get(&waiter.file).into_iter().flatten();
         holders
-            .take_while(|_| !self.effort.is_spent())
             .filter(move |(owner, set)| {
-                self.effort.spend();
+                #[cfg(test)]
+                model::count_step();
                 **owner != waiter.owner && set.conflict(waiter.range, waiter.mode).is_some()
             })
             .map(|(owner, _)| *owner)
@@ -334,7 +292,7 @@ impl LockTable {
 
     /// Whether the owner of `new` would wait for itself. Only locks that are held count, and only
     /// through owners of POSIX locks, because a lock of flock(2) can be released by any process
-    /// that has the open file. False if the effort does not suffice to find out.
+    /// that has the open file. False if it would take too much to find out.
     fn closes_a_cycle(&self, new: &Waiter) -> bool {
         let mut seen: HashSet<Owner> = HashSet::new();
         let mut open: Vec<Owner> = self.holders_against(new).collect();
@@ -349,10 +307,10 @@ impl LockTable {
             if !owner.is_posix() || !seen.insert(owner) {
                 continue;
             }
+            if seen.len() > MOST_OWNERS {
+                return false;
+            }
             for waiter in waits.get(&owner).into_iter().flatten() {
-                if self.effort.is_spent() {
-                    return false;
-                }
                 open.extend(self.holders_against(waiter));
             }
         }

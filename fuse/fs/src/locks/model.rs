@@ -8,7 +8,7 @@ thread_local! {
     static STEPS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Another owner or waiter is looked at.
+/// Another owner is looked at.
 pub(super) fn count_step() {
     STEPS.set(STEPS.get() + 1);
 }
@@ -106,23 +106,15 @@ struct Run {
     pending: Vec<Pending>,
     /// The waiters whose turn has come according to the table.
     told: HashSet<WaiterId>,
-    /// No search ends early.
-    exact: bool,
-    /// A wait was let in that closes a cycle, because its search ended early.
-    deadlocked: bool,
 }
 
 impl Run {
-    fn new(effort: u32) -> Self {
-        let mut table = LockTable::default();
-        table.effort.max = effort;
+    fn new() -> Self {
         Self {
-            table,
+            table: LockTable::default(),
             bytes: Bytes::default(),
             pending: Vec::new(),
             told: HashSet::new(),
-            exact: effort == SEARCH_MAX,
-            deadlocked: false,
         }
     }
 
@@ -167,8 +159,7 @@ impl Run {
                 let deadlock = self.deadlock(file, by, range, mode);
                 match self.table.wait(file, by, range, mode) {
                     Ok(id) => {
-                        assert!(!deadlock || !self.exact, "not noticed");
-                        self.deadlocked |= deadlock;
+                        assert!(!deadlock, "not noticed");
                         if self.table.may_ask(id) {
                             self.told.insert(id);
                         }
@@ -238,15 +229,9 @@ impl Run {
         false
     }
 
-    /// Whether the turn of a waiter has come, without asking the table for it. Where searches end early,
-    /// whether it may ask: the more there is to search, the earlier they end, so that what keeps a waiter
-    /// may be there no more if it is searched for again.
+    /// Whether the turn of a waiter has come, without asking the table for it.
     fn may(&self, of: &Pending) -> bool {
         let waiter = &self.table.waiters[&of.id];
-        if !self.exact {
-            return waiter.behind.is_none();
-        }
-        self.table.effort.renew();
         self.table.obstacle(of.id, waiter).is_none()
     }
 
@@ -280,11 +265,9 @@ impl Run {
             };
             let mut ahead = self.pending[..at].iter().filter(equal).peekable();
             let may = self.may(p);
-            if self.exact {
-                let listed = self.table.waiters[&p.id].behind;
-                assert!(!may || listed.is_none(), "behind what is not there");
-                assert!(!may || against(p).is_empty());
-            }
+            let listed = self.table.waiters[&p.id].behind;
+            assert!(!may || listed.is_none(), "behind what is not there");
+            assert!(!may || against(p).is_empty());
             if !may && against(p).is_empty() {
                 assert!(ahead.peek().is_some(), "waits for nothing");
                 let own = ahead.any(|of| of.owner != p.owner && against(of).contains(&p.owner));
@@ -297,7 +280,7 @@ impl Run {
         let stuck = !self.pending.is_empty()
             && !self.pending.iter().any(|p| self.may(p))
             && !self.bytes.0.keys().any(|(_, _, owner)| !waits(*owner));
-        let made_by_programs = waits(Owner::Flock(0)) || self.deadlocked;
+        let made_by_programs = waits(Owner::Flock(0));
         assert!(!stuck || made_by_programs, "nobody can go on");
     }
 }
@@ -305,20 +288,7 @@ impl Run {
 proptest! {
     #[test]
     fn the_table_is_the_map_of_bytes(steps in steps()) {
-        let mut run = Run::new(SEARCH_MAX);
-        for step in steps {
-            run.step(step);
-            run.check();
-        }
-    }
-
-    /// Searches that end early make nobody wait for ever.
-    #[test]
-    fn the_table_is_the_map_of_bytes_whatever_its_searches_may_cost(
-        steps in steps(),
-        effort in 1u32..30,
-    ) {
-        let mut run = Run::new(effort);
+        let mut run = Run::new();
         for step in steps {
             run.step(step);
             run.check();
@@ -446,8 +416,8 @@ fn what_a_lock_costs_does_not_grow_with_those_that_wait() {
 #[test]
 fn a_change_costs_little_whatever_waits_for_what() {
     const OWNERS: u64 = 1000;
-    // A search ends after it has passed over all of them a few times more.
-    let most = u64::from(SEARCH_MAX) + 30 * OWNERS;
+    // A search passes over all of them for each owner.
+    let most = 2 * MOST_OWNERS as u64 * OWNERS;
     let counted = |what: &str, steps: u64| {
         assert!(steps <= most, "{what}: {steps} steps");
     };
