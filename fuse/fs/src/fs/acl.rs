@@ -84,25 +84,8 @@ impl From<u32> for NewMode {
 pub(super) struct NewObject {
     /// Sent with the call that creates the object.
     pub(super) mode: u32,
-    /// Set by SETACL afterwards.
-    inherits: Option<Inherits>,
-}
-
-/// What a new object is to get from the default ACL of its directory.
-#[derive(Debug)]
-struct Inherits {
-    asked: NewMode,
-    directory: bool,
-}
-
-/// The mode and the ACLs that a new object gets from the default ACL `from`.
-fn inherited(from: &PosixAcl, bits: u32, directory: bool) -> (u32, Acls) {
-    let (access, mode) = from.inherited(bits);
-    let default = match directory {
-        true => from.clone(),
-        false => PosixAcl::default(),
-    };
-    (mode, Acls { access, default })
+    /// The mode that was asked for, if SETACL is to give the object the default ACL of its directory.
+    inherits: Option<NewMode>,
 }
 
 impl<N: Nfs3> Objects<N> {
@@ -110,22 +93,19 @@ impl<N: Nfs3> Objects<N> {
         self.nfs.has_acl()
     }
 
-    fn with_acls(&self, nodeid: u64) -> FsResult<Arc<Inode>> {
-        let inode = self.inode(nodeid)?;
+    /// The list that an extended attribute stands for, and the object that may have it.
+    fn acl_of(&self, nodeid: u64, name: &[u8]) -> FsResult<(Which, Arc<Inode>)> {
+        let (which, inode) = (which(name)?, self.inode(nodeid)?);
         match self.has_acl() && inode.kind != FileType::Symlink {
-            true => Ok(inode),
+            true => Ok((which, inode)),
             false => Err(FsError::NotSupported),
         }
     }
 
     /// getxattr(2), from memory.
     pub fn getxattr_cached(&self, nodeid: u64, name: &[u8]) -> Option<FsResult<Vec<u8>>> {
-        let which = match which(name) {
-            Ok(which) => which,
-            Err(error) => return Some(Err(error)),
-        };
-        let inode = match self.with_acls(nodeid) {
-            Ok(inode) => inode,
+        let (which, inode) = match self.acl_of(nodeid, name) {
+            Ok(of) => of,
             Err(error) => return Some(Err(error)),
         };
         if which == Which::Default && !inode.is_dir() {
@@ -137,8 +117,7 @@ impl<N: Nfs3> Objects<N> {
 
     /// getxattr(2).
     pub async fn getxattr(&self, cred: &Cred, nodeid: u64, name: &[u8]) -> FsResult<Vec<u8>> {
-        let which = which(name)?;
-        let inode = self.with_acls(nodeid)?;
+        let (which, inode) = self.acl_of(nodeid, name)?;
         match self.acls(cred, &inode).await {
             Ok(acls) => value(list(&acls, which)),
             // The object was removed, or its file system at the server has no ACLs. The kernel asks in
@@ -178,8 +157,7 @@ impl<N: Nfs3> Objects<N> {
         new: &[u8],
         flags: u32,
     ) -> FsResult<()> {
-        let which = which(name)?;
-        let inode = self.with_acls(nodeid)?;
+        let (which, inode) = self.acl_of(nodeid, name)?;
         let acl = parse(new)?;
         if flags != 0 {
             let acls = self.acls(cred, &inode).await?;
@@ -207,8 +185,7 @@ impl<N: Nfs3> Objects<N> {
         nodeid: u64,
         name: &[u8],
     ) -> FsResult<()> {
-        let which = which(name)?;
-        let inode = self.with_acls(nodeid)?;
+        let (which, inode) = self.acl_of(nodeid, name)?;
         self.set_acl(cred, &inode, which, PosixAcl::default()).await
     }
 
@@ -320,7 +297,6 @@ impl<N: Nfs3> Objects<N> {
         cred: &Cred,
         dir: &Arc<Inode>,
         mode: NewMode,
-        directory: bool,
     ) -> FsResult<NewObject> {
         let plain = NewObject {
             mode: mode.bits & !mode.umask,
@@ -340,11 +316,8 @@ impl<N: Nfs3> Objects<N> {
             return Ok(plain);
         }
         Ok(NewObject {
-            mode: inherited(&from.default, mode.bits, directory).0,
-            inherits: Some(Inherits {
-                asked: mode,
-                directory,
-            }),
+            mode: from.default.inherited(mode.bits).1,
+            inherits: Some(mode),
         })
     }
 
@@ -359,9 +332,9 @@ impl<N: Nfs3> Objects<N> {
         new: NewObject,
     ) {
         // Few directories have a default ACL: boxed, so that other operations need no room for it.
-        if let Some(inherits) = new.inherits {
+        if let Some(asked) = new.inherits {
             Box::pin(async {
-                if let Err(error) = self.hand_on(cred, dir, inode, inherits).await {
+                if let Err(error) = self.hand_on(cred, dir, inode, asked).await {
                     tracing::debug!(fileid = inode.fileid, %error, "a new object's ACL was not set");
                 }
             })
@@ -374,22 +347,32 @@ impl<N: Nfs3> Objects<N> {
         cred: &Cred,
         dir: &Arc<Inode>,
         inode: &Arc<Inode>,
-        new: Inherits,
+        asked: NewMode,
     ) -> FsResult<()> {
-        let bits = new.asked.bits;
         // If the reply to the call has shown that somebody else changed the directory, its default ACL
         // is asked for again: the one that was known may grant rights that were taken away.
         let from = &self.acls(cred, dir).await?.default;
         if from.is_empty() {
             // Then the umask counts.
             let known = self.attributes_or_fetch(cred, inode).await?.mode & 0o7777;
-            let mode = known & 0o7000 | bits & 0o777 & !new.asked.umask;
-            return match mode == known {
-                true => Ok(()),
-                false => self.set_new_mode(cred, inode, mode).await,
-            };
+            let mode = known & 0o7000 | asked.bits & 0o777 & !asked.umask;
+            if mode != known {
+                let new = SetAttributes {
+                    mode: Some(mode),
+                    ..SetAttributes::default()
+                };
+                let set = self.send_setattr(cred, inode, &new, Kind::Metadata, None);
+                set.await?;
+            }
+            return Ok(());
         }
-        let (_, acls) = inherited(from, bits, new.directory);
+        let acls = Acls {
+            access: from.inherited(asked.bits).0,
+            default: match inode.is_dir() {
+                true => from.clone(),
+                false => PosixAcl::default(),
+            },
+        };
         if let Ok(has) = self.fetch_acls(cred, inode).await
             && has.default == acls.default
             && self.has_access(inode, &has.access, &acls.access)
@@ -401,17 +384,6 @@ impl<N: Nfs3> Objects<N> {
             default: inode.is_dir(),
         };
         self.send_acls(cred, inode, &acls, lists).await
-    }
-
-    /// Sets the mode of an object that was just created, to which nobody has written.
-    async fn set_new_mode(&self, cred: &Cred, inode: &Arc<Inode>, mode: u32) -> FsResult<()> {
-        let new = SetAttributes {
-            mode: Some(mode),
-            ..SetAttributes::default()
-        };
-        self.send_setattr(cred, inode, &new, Kind::Metadata, None)
-            .await
-            .map(|_| ())
     }
 
     /// Whether `has`, which GETACL has just returned, is the access ACL `wanted`. GETACL returns

@@ -61,7 +61,7 @@ impl<N: Nfs3> Fs<N> {
         } else {
             CreateMode::Guarded
         };
-        let new = self.new_object(cred, &dir, mode, false).await?;
+        let new = self.new_object(cred, &dir, mode).await?;
         let attributes = with_mode(new.mode);
         for _ in 0..TRIES {
             let stamp = Stamp::now();
@@ -155,7 +155,7 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<Entry> {
         check_name(name)?;
         let (dir, mode) = (self.inode(parent)?, mode.into());
-        let new = self.new_object(cred, &dir, mode, false).await?;
+        let new = self.new_object(cred, &dir, mode).await?;
         let attributes = with_mode(new.mode);
         // The kernel's new_encode_dev: 12 bits of major between 8 and 12 bits of minor.
         let device = SpecData {
@@ -189,7 +189,7 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<Entry> {
         check_name(name)?;
         let (dir, mode) = (self.inode(parent)?, mode.into());
-        let new = self.new_object(cred, &dir, mode, true).await?;
+        let new = self.new_object(cred, &dir, mode).await?;
         let attributes = with_mode(new.mode);
         let call = self.nfs.mkdir(cred, &dir.handle, name, &attributes);
         self.make(cred, &dir, name, call, Some(new)).await
