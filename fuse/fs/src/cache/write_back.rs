@@ -367,12 +367,6 @@ impl<C: Clone + PartialEq> WriteBack<C> {
         self.count_restart(verdict)
     }
 
-    /// Whether the server has restarted twice as often as the WRITEs are "FILE_SYNC" after. One that is
-    /// answered otherwise, which RFC 1813 section 3.3.7 forbids, would be repeated for ever.
-    pub fn restarts_too_often(&self) -> bool {
-        self.restarts >= 2 * MOST_RESTARTS
-    }
-
     fn count_restart(&mut self, verdict: Verdict) -> Verdict {
         if verdict == Verdict::Restarted {
             self.restarts = self.restarts.saturating_add(1);

@@ -16,7 +16,7 @@ use super::unsafe_files::Hold;
 use super::unwritten::Unwritten;
 use crate::cache::{Action, Goal, Verdict, WriteCall, WriteJob, WriteLimits};
 use futures_util::stream::{self, StreamExt};
-use nfsrdma_nfs3::{Cred, Nfs3, NfsError, WriteDone};
+use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_rpcrdma::exec;
 use nfsrdma_xdr::nfs3::Stable;
 use std::ops::Range;
@@ -156,17 +156,6 @@ impl<N: Nfs3> Files<N> {
         let answer = self
             .write_call(cred, inode, job.offset, job.data, stable)
             .await;
-        let in_vain = |done: &WriteDone| {
-            let weaker = stable == Stable::FileSync && done.committed != Stable::FileSync;
-            weaker && data.with(|inner| inner.write_back().restarts_too_often())
-        };
-        let answer = match answer {
-            Ok(done) if in_vain(&done) => {
-                let habit = "it does not put on stable storage what it is told to";
-                Err(NfsError::PeerMisbehaved(habit.into()))
-            }
-            answer => answer,
-        };
         match answer {
             Ok(done) => {
                 let count = done.count.min(job.len);

@@ -195,21 +195,6 @@ fn forgetful(m: &Mount, restarts: u64) {
 }
 
 #[test]
-fn a_flush_ends_though_the_server_never_keeps_what_it_is_told_to() {
-    let m = Mount::new();
-    let (_, f) = m.create("f");
-    forgetful(&m, u64::MAX);
-    m.write(f, 0, b"text").unwrap();
-    assert_eq!(errno(m.fsync(f)), libc::EIO);
-    // Each error is told once, and what comes later is kept again.
-    m.server.clear_hook();
-    m.write(f, 0, b"text").unwrap();
-    assert_eq!(errno(m.fsync(f)), 0);
-    assert_eq!(m.server.durable("f").unwrap(), b"text");
-    m.close(f).unwrap();
-}
-
-#[test]
 fn a_direct_write_that_a_restarting_server_has_lost_is_written_again() {
     let m = Mount::new();
     let (_, f) = m.create("f");
