@@ -25,7 +25,7 @@ use nfsrdma_nfs3::{Nfs3, NfsError};
 use nfsrdma_rpcrdma::throttle::Throttle;
 use nfsrdma_xdr::nfs3::{Attributes, Status};
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -40,8 +40,6 @@ pub struct Files<N> {
     pub(super) names: Names,
     /// Files with data that is not safe at the server, by their nodes.
     pub(super) unsafe_files: Mutex<UnsafeFiles>,
-    /// The node in `unsafe_files` at which the next [`Files::relieve`] begins.
-    pub(super) relieved: AtomicU64,
     /// Lost data of which no program got the error; reported at the unmount.
     pub(super) lost: Mutex<LostData>,
     /// WRITEs and COMMITs that failed.
@@ -79,7 +77,6 @@ impl<N: Nfs3> Files<N> {
             records,
             names: Names::new(server.config.name_entries),
             unsafe_files: Mutex::default(),
-            relieved: AtomicU64::new(0),
             lost: Mutex::default(),
             failures: Mutex::default(),
             fsid_known: AtomicBool::new(fsid.is_some()),

@@ -90,25 +90,19 @@ impl<N: Nfs3> Files<N> {
     }
 
     /// Starts to write and commit data because memory is short. It takes a few files at a time, and
-    /// the next ones when it is called again.
+    /// the next ones when it is called again, or these if they are done.
     pub(super) fn relieve(self: &Arc<Self>) {
         let files: Vec<_> = {
             let files = self.unsafe_files.lock();
-            let from = self.relieved.load(Ordering::Relaxed);
-            let (mut next, mut last) = (Vec::new(), 0);
-            for (&id, inode) in files.in_turn(from).take(LOOKED_AT) {
-                last = id + 1;
-                // Where the server answers FILE_SYNC, most of the files may have nothing to do.
-                let busy = |data: &Arc<FileData>| data.with(|inner| !inner.is_safe());
-                if inode.data().is_some_and(busy) {
-                    next.push(inode.clone());
-                }
-                if next.len() == RELIEVED {
-                    break;
-                }
-            }
-            self.relieved.store(last, Ordering::Relaxed);
-            next
+            // Where the server answers FILE_SYNC, most of the files may have nothing to do.
+            let waits = |inner: &mut FileState| {
+                let safe = inner.is_safe();
+                !safe && !inner.write_back().is_under_way()
+            };
+            let looked_at = files.values().take(LOOKED_AT);
+            let waiting =
+                looked_at.filter(|inode| inode.data().is_some_and(|data| data.with(waits)));
+            waiting.take(RELIEVED).cloned().collect()
         };
         for inode in files {
             if let Some(data) = inode.data() {

@@ -92,11 +92,6 @@ impl UnsafeFiles {
         self.files.contains_key(&node)
     }
 
-    /// All files by node, beginning with the first node that is not below `from`, and wrapping around.
-    pub(super) fn in_turn(&self, from: u64) -> impl Iterator<Item = (&u64, &Arc<Inode>)> {
-        self.files.range(from..).chain(self.files.range(..from))
-    }
-
     pub(super) fn values(&self) -> Values<'_, u64, Arc<Inode>> {
         self.files.values()
     }
