@@ -1,8 +1,9 @@
 //! The clock of the caches.
 
+use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Nanoseconds since the clock was made.
 pub(super) type Nanos = u64;
@@ -14,14 +15,21 @@ pub(super) fn nanos(duration: Duration) -> Nanos {
 /// The machine's monotonic clock, or one that tests move by hand.
 #[derive(Debug, Clone)]
 pub enum Clock {
-    System(Instant),
+    /// It counts from this point of CLOCK_MONOTONIC.
+    System(Nanos),
     Manual(Arc<AtomicU64>),
 }
 
 impl Default for Clock {
     fn default() -> Self {
-        Clock::System(Instant::now())
+        Clock::System(monotonic())
     }
+}
+
+/// The machine's monotonic clock.
+fn monotonic() -> Nanos {
+    let now = clock_gettime(ClockId::Monotonic);
+    (now.tv_sec as u64) * 1_000_000_000 + now.tv_nsec as u64
 }
 
 impl Clock {
@@ -32,7 +40,7 @@ impl Clock {
 
     pub fn now(&self) -> Nanos {
         match self {
-            Clock::System(start) => nanos(start.elapsed()),
+            Clock::System(start) => monotonic() - start,
             Clock::Manual(now) => now.load(Ordering::Relaxed),
         }
     }
