@@ -34,8 +34,9 @@ impl<N: Nfs3> Adapter<N> {
         let notifiers = self.notifiers.clone();
         self.start(async move {
             // What was known before can be told at once then.
-            tell_behind(&fs, &notifiers, node).await;
-            let result = match known(&fs, node, revalidate) {
+            let told = tell_behind(&fs, &notifiers, node).await;
+            let known = told.then(|| known(&fs, node, revalidate)).flatten();
+            let result = match known {
                 Some(known) => Ok(known),
                 None => fs.getattr(&cred, node, revalidate).await,
             };

@@ -88,9 +88,17 @@ pub(super) struct Notifiers {
     pub(super) waiting: WaitingNotifier,
 }
 
-/// Tells the kernel of changes by somebody else, before it is given attributes of `node`.
-pub(super) async fn tell_behind<N: Nfs3>(fs: &Arc<Fs<N>>, notifiers: &Notifiers, node: u64) {
-    tell(notifiers, fs.behind_attributes(node).await).await;
+/// Tells the kernel of changes by somebody else, before it is given attributes of `node`. False if
+/// there was nothing to tell.
+pub(super) async fn tell_behind<N: Nfs3>(
+    fs: &Arc<Fs<N>>,
+    notifiers: &Notifiers,
+    node: u64,
+) -> bool {
+    let behind = fs.behind_attributes(node).await;
+    let any = behind.is_some();
+    tell(notifiers, behind).await;
+    any
 }
 
 /// Tells the kernel of a change by somebody else, before the reply that shows it.
