@@ -6,6 +6,7 @@
 //! Each connection has its own table, so an STag of another stream is invalid here.
 
 use crate::wire::rdmap::TerminateCode;
+use rustc_hash::FxBuildHasher;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 
@@ -111,7 +112,8 @@ impl Random {
 //# Stream can use the STag.
 /// The STags of a connection. `R` is the memory of an STag, or a reference to it.
 pub struct StagTable<R> {
-    entries: HashMap<u32, Entry<R>>,
+    /// By random numbers of our own, which no peer can choose so that they collide.
+    entries: HashMap<u32, Entry<R>, FxBuildHasher>,
     random: Random,
     closed: bool,
 }
@@ -128,7 +130,7 @@ impl<R> std::fmt::Debug for StagTable<R> {
 impl<R> Default for StagTable<R> {
     fn default() -> Self {
         StagTable {
-            entries: HashMap::new(),
+            entries: HashMap::default(),
             random: Random {
                 lot: [0; 512],
                 used: 512,
