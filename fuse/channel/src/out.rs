@@ -4,7 +4,7 @@
 //! and so on), which is sent as it lies in memory: [`IntoBytes`] can only be derived where it has
 //! no padding. Data is not a body; `Reply` sends it from where it is.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use zerocopy::{Immutable, IntoBytes};
 
 /// The attributes that stat(2) shows.
@@ -15,9 +15,10 @@ pub struct Attr {
     pub size: u64,
     /// In units of 512 bytes.
     pub blocks: u64,
-    pub atime: SystemTime,
-    pub mtime: SystemTime,
-    pub ctime: SystemTime,
+    /// Times are since 1970, before which NFSv3 has none (RFC 1813 section 2.6, nfstime3).
+    pub atime: Duration,
+    pub mtime: Duration,
+    pub ctime: Duration,
     /// Type and permissions.
     pub mode: u32,
     pub nlink: u32,
@@ -34,9 +35,9 @@ impl Attr {
         fileid: 0,
         size: 0,
         blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
+        atime: Duration::ZERO,
+        mtime: Duration::ZERO,
+        ctime: Duration::ZERO,
         mode: 0,
         nlink: 0,
         uid: 0,
@@ -94,20 +95,6 @@ pub struct Lock {
     pub pid: u32,
 }
 
-/// Signed seconds, and nanoseconds, which count upwards even before 1970.
-fn split(at: SystemTime) -> (u64, u32) {
-    match at.duration_since(UNIX_EPOCH) {
-        Ok(since) => (since.as_secs(), since.subsec_nanos()),
-        Err(before) => {
-            let before = before.duration();
-            let nanos = before.subsec_nanos();
-            let whole = before.as_secs() + u64::from(nanos > 0);
-            let rest = if nanos > 0 { 1_000_000_000 - nanos } else { 0 };
-            (whole.wrapping_neg(), rest)
-        }
-    }
-}
-
 #[derive(IntoBytes, Immutable)]
 #[repr(C)]
 struct AttrFields {
@@ -131,17 +118,16 @@ struct AttrFields {
 
 impl From<&Attr> for AttrFields {
     fn from(attr: &Attr) -> Self {
-        let (atime, mtime, ctime) = (split(attr.atime), split(attr.mtime), split(attr.ctime));
         AttrFields {
             fileid: attr.fileid,
             size: attr.size,
             blocks: attr.blocks,
-            atime: atime.0,
-            mtime: mtime.0,
-            ctime: ctime.0,
-            atime_nanos: atime.1,
-            mtime_nanos: mtime.1,
-            ctime_nanos: ctime.1,
+            atime: attr.atime.as_secs(),
+            mtime: attr.mtime.as_secs(),
+            ctime: attr.ctime.as_secs(),
+            atime_nanos: attr.atime.subsec_nanos(),
+            mtime_nanos: attr.mtime.subsec_nanos(),
+            ctime_nanos: attr.ctime.subsec_nanos(),
             mode: attr.mode,
             nlink: attr.nlink,
             uid: attr.uid,
@@ -261,21 +247,5 @@ pub(crate) fn lock(of: &Lock) -> LockBody {
         range: [of.start, of.end],
         kind: of.kind,
         pid: of.pid,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_before_1970_have_nanoseconds_that_count_upwards() {
-        let at = UNIX_EPOCH - Duration::new(2, 250_000_000);
-        assert_eq!(split(at), ((-3i64) as u64, 750_000_000));
-        assert_eq!(
-            split(UNIX_EPOCH - Duration::from_secs(2)),
-            ((-2i64) as u64, 0)
-        );
-        assert_eq!(split(UNIX_EPOCH + Duration::new(5, 7)), (5, 7));
     }
 }

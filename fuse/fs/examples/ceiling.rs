@@ -23,7 +23,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How long names and attributes are valid; nobody else changes them.
 const TTL: Duration = Duration::from_secs(600);
@@ -68,7 +68,7 @@ impl Memory {
 
     fn add(&self, mode: u32, uid: u32, gid: u32) -> (u64, Arc<Node>) {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let now = SystemTime::now();
+        let now = since_1970(SystemTime::now());
         let of = Attr {
             fileid: id,
             atime: now,
@@ -299,11 +299,15 @@ fn tell_entry(reply: Reply, of: Attr) {
     reply.entry(&entry(of));
 }
 
+fn since_1970(at: SystemTime) -> Duration {
+    at.duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
 impl Memory {
     fn setattr(&self, node: u64, to: &SetAttr) -> Result<Attr, i32> {
         let time = |of: TimeOrNow| match of {
-            TimeOrNow::SpecificTime(at) => at,
-            TimeOrNow::Now => SystemTime::now(),
+            TimeOrNow::SpecificTime(at) => since_1970(at),
+            TimeOrNow::Now => since_1970(SystemTime::now()),
         };
         let node = self.node(node)?;
         if let Some(size) = to.size {
@@ -346,7 +350,7 @@ impl Memory {
         drop(data);
         let mut of = node.of.lock();
         of.size = size;
-        of.mtime = SystemTime::now();
+        of.mtime = since_1970(SystemTime::now());
         Ok(())
     }
 
