@@ -134,8 +134,10 @@ impl Encoder {
     /// Appends fixed-length opaque data (RFC 4506 section 4.9).
     pub fn opaque_fixed(&mut self, bytes: &[u8]) {
         self.out.extend_from_slice(bytes);
-        let zeros = [0; 3];
-        self.out.extend_from_slice(&zeros[..padding(bytes.len())]);
+        let pad = padding(bytes.len());
+        if pad > 0 {
+            self.out.extend_from_slice(&[0; 3][..pad]);
+        }
     }
 
     /// Appends variable-length opaque data or a string (RFC 4506 sections 4.10 and 4.11).

@@ -75,6 +75,13 @@ impl Control {
     }
 }
 
+/// Stores a field of fixed size, which needs no call to copy it.
+fn put<const N: usize>(to: &mut [u8], at: usize, field: [u8; N]) {
+    if let Some(place) = to[at..].first_chunk_mut() {
+        *place = field;
+    }
+}
+
 /// The header of a tagged segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tagged {
@@ -96,9 +103,9 @@ impl Tagged {
     /// Encodes the header.
     pub fn emit(&self) -> [u8; TAGGED_HEADER] {
         let mut b = [0; TAGGED_HEADER];
-        b[..2].copy_from_slice(&Control::emit(true, self.last, self.opcode));
-        b[2..6].copy_from_slice(&self.stag.to_be_bytes());
-        b[6..].copy_from_slice(&self.offset.to_be_bytes());
+        put(&mut b, 0, Control::emit(true, self.last, self.opcode));
+        put(&mut b, 2, self.stag.to_be_bytes());
+        put(&mut b, 6, self.offset.to_be_bytes());
         b
     }
 
@@ -142,11 +149,11 @@ impl Untagged {
     /// Encodes the header.
     pub fn emit(&self) -> [u8; UNTAGGED_HEADER] {
         let mut b = [0; UNTAGGED_HEADER];
-        b[..2].copy_from_slice(&Control::emit(false, self.last, self.opcode));
-        b[2..6].copy_from_slice(&self.invalidate.to_be_bytes());
-        b[6..10].copy_from_slice(&self.queue.to_be_bytes());
-        b[10..14].copy_from_slice(&self.msn.to_be_bytes());
-        b[14..].copy_from_slice(&self.offset.to_be_bytes());
+        put(&mut b, 0, Control::emit(false, self.last, self.opcode));
+        put(&mut b, 2, self.invalidate.to_be_bytes());
+        put(&mut b, 6, self.queue.to_be_bytes());
+        put(&mut b, 10, self.msn.to_be_bytes());
+        put(&mut b, 14, self.offset.to_be_bytes());
         b
     }
 

@@ -210,8 +210,9 @@ pub(super) fn plain_header(xid: u32, credits: u32, to: &mut Encoder) {
     //# This XID MUST be the same as the XID in the RPC message.
     // XVCP: then RDMA_MSG and three empty lists, all of which are zero.
     let mut header = [0; MIN_HEADER_LEN];
-    for (word, value) in header.chunks_exact_mut(4).zip([xid, VERSION, credits]) {
-        word.copy_from_slice(&value.to_be_bytes());
+    let (words, _) = header.as_chunks_mut();
+    for (word, value) in words.iter_mut().zip([xid, VERSION, credits]) {
+        *word = value.to_be_bytes();
     }
     to.opaque_fixed(&header);
 }

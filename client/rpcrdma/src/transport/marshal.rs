@@ -100,13 +100,14 @@ thread_cell! {
 
 /// Encodes into this thread's scratch space and passes the bytes to `with`.
 pub(super) fn encoded<T>(encode: impl FnOnce(&mut Encoder), with: impl FnOnce(&[u8]) -> T) -> T {
-    let mut scratch = SCRATCH.take();
-    scratch.clear();
-    let mut encoder = Encoder::new(scratch);
-    encode(&mut encoder);
-    let result = with(encoder.as_slice());
-    SCRATCH.set(encoder.into_vec());
-    result
+    SCRATCH.with_borrow_mut(|scratch| {
+        scratch.clear();
+        let mut encoder = Encoder::new(std::mem::take(scratch));
+        encode(&mut encoder);
+        let result = with(encoder.as_slice());
+        *scratch = encoder.into_vec();
+        result
+    })
 }
 
 /// Copies bytes into a registered buffer; `None` if the pool is empty.
