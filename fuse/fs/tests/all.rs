@@ -7,5 +7,6 @@ mod common;
 mod cut_reads;
 mod lies;
 mod mount;
+mod resume;
 mod semantics;
 mod trips;
