@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use std::{env, io, thread};
 
 const ORDERS: &str = "NFSRDMA_TEST_DAEMON";
@@ -309,9 +309,9 @@ impl Daemon {
 
     /// Waits until a thread of this name waits in the kernel, not to be interrupted.
     pub(crate) fn wait_for_thread(&self, name: &str) {
-        let end = std::time::Instant::now() + PATIENCE;
+        let end = Instant::now() + PATIENCE;
         while !self.has_waiting_thread(name) {
-            assert!(std::time::Instant::now() < end, "{name} does not wait");
+            assert!(Instant::now() < end, "{name} does not wait");
             thread::sleep(Duration::from_millis(1));
         }
     }
@@ -333,6 +333,16 @@ impl Daemon {
     /// Whether the process has ended.
     pub(crate) fn has_ended(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
+    }
+
+    /// Waits until it ends by itself, as it does with the mount.
+    pub(crate) fn succeeds(mut self) {
+        let end = Instant::now() + PATIENCE;
+        while !self.has_ended() {
+            assert!(Instant::now() < end, "it does not end");
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(self.child.wait().unwrap().success());
     }
 
     /// Sends SIGKILL, and waits for the end.

@@ -8,6 +8,7 @@ use daemon::{Daemon, Orders, SIZE};
 use nfsrdma_channel::abi::opcode;
 use nfsrdma_channel::{Channel, Features, MountOptions, Users, Wanted};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use std::fs;
 use std::io;
@@ -273,6 +274,45 @@ fn a_thread_that_notifies_outlives_its_process_until_the_next_answers() {
     first.end();
     second.end();
     third.end();
+}
+
+#[test]
+fn who_takes_over_what_was_unmounted_meanwhile_finds_its_end() {
+    for (name, flags) in [
+        ("plain", UnmountFlags::empty()),
+        ("lazy", UnmountFlags::DETACH),
+        ("force", UnmountFlags::FORCE),
+    ] {
+        let Some(mut mount) = Mount::new(name) else {
+            return;
+        };
+        let first = mount.serve(&Orders::deaf(&[opcode::MKDIR]));
+        // With a caller the mount is busy, which plain umount(8) refuses.
+        let made = match flags {
+            plain if plain.is_empty() => None,
+            _ => {
+                let made = mount.make("d");
+                first.wait_for("MKDIR");
+                Some(made)
+            }
+        };
+        first.end();
+        match unmount(&mount.dir, flags) {
+            Ok(()) => {}
+            Err(Errno::PERM) => {
+                eprintln!("skipped: umount(2) is for root");
+                return;
+            }
+            // It has aborted the connection all the same.
+            Err(error) => assert_eq!((name, error), ("force", Errno::BUSY)),
+        }
+        let second = mount.serve(&Orders::default());
+        if let Some(made) = made {
+            // What is out of sight is served until its last user has left it.
+            assert_eq!(made.end().0, name == "lazy");
+        }
+        second.succeeds();
+    }
 }
 
 #[test]
