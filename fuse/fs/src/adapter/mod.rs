@@ -253,6 +253,8 @@ pub fn serve<N: Nfs3>(
         waiting: channel.waiting_notifier(),
     };
     let mut tasks = JoinSet::new();
+    // Before any request is answered, and before there is a way to the kernel that it is told of.
+    fs.restore();
     invalidate::start(&fs, &notifiers, &mut tasks, runtime);
     let waiting = Arc::new(Waiting::default());
     let requests = Arc::new(AtomicU64::new(0));

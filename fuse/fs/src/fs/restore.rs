@@ -35,7 +35,7 @@ fn log_lost(files: &[u64]) {
 }
 
 impl<N: Nfs3> Fs<N> {
-    /// Goes on with what was open. To be called once, before anything is served.
+    /// Goes on with what was open. To be called before anything is served; more calls do nothing.
     pub fn restore(self: &Arc<Self>) {
         for open in self.records.opens().restore() {
             self.restore_open(open);
