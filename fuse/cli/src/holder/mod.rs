@@ -12,4 +12,8 @@
 //! only the end of a pipe: that is closed when this thread is gone, and no request holds it up.
 
 pub mod client;
+mod program;
 pub mod protocol;
+pub mod run;
+
+pub use program::Program;

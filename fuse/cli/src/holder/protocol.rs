@@ -1,8 +1,8 @@
 //! The messages between holder and daemon: packets of a Unix socket (SOCK_SEQPACKET), with
 //! descriptors (SCM_RIGHTS).
 //!
-//! The daemon asks, and the holder answers each request but [`Request::Bye`] by one byte: 0, or the
-//! number of an error. Before that byte, [`Request::Take`] is answered by a packet for each
+//! The daemon asks, and the holder answers each request by one byte: 0, or the number of an error
+//! (for that of [`Request::Bye`] nobody waits). Before that byte, [`Request::Take`] is answered by a packet for each
 //! descriptor, which has its name.
 
 use rustix::io::Errno;

@@ -1,0 +1,384 @@
+//! The holder with small daemons that serve nothing: this program is the holder if its first word is
+//! `hold`, and a successor if it is `serve`. It has no other threads, as the holder needs.
+//!
+//! A daemon notes each step as a line of the file `steps` in its directory; the tests wait for these.
+
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
+use nfsrdma::holder::Program;
+use nfsrdma::holder::client::Held;
+use nfsrdma::holder::run::{Side, split};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::Errno;
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+/// The environment variables that name the directory of a test, and what its daemons do.
+const PLACE: &str = "HOLDER_TEST_PLACE";
+const CASE: &str = "HOLDER_TEST_CASE";
+
+type Test = (&'static str, fn());
+const TESTS: [Test; 9] = [
+    (
+        "a_successor_gets_what_was_kept",
+        a_successor_gets_what_was_kept,
+    ),
+    ("five_failures_end_it", five_failures_end_it),
+    (
+        "kills_after_a_while_are_no_failures",
+        kills_after_a_while_are_no_failures,
+    ),
+    (
+        "it_ends_with_the_status_that_it_was_told",
+        it_ends_with_the_status_that_it_was_told,
+    ),
+    (
+        "before_there_is_a_mount_it_ends_with_its_daemon",
+        before_there_is_a_mount_it_ends_with_its_daemon,
+    ),
+    ("signals_are_passed_on", signals_are_passed_on),
+    (
+        "a_daemon_goes_on_without_its_holder",
+        a_daemon_goes_on_without_its_holder,
+    ),
+    (
+        "without_descriptors_keeping_fails",
+        without_descriptors_keeping_fails,
+    ),
+    (
+        "descriptors_of_others_do_not_reach_a_successor",
+        descriptors_of_others_do_not_reach_a_successor,
+    ),
+];
+
+fn main() {
+    let words: Vec<_> = std::env::args().skip(1).collect();
+    let words: Vec<_> = words.iter().map(String::as_str).collect();
+    match words[..] {
+        ["hold"] => hold(),
+        ["serve", "--held", fd, "server:/export", "/mnt"] => {
+            // SAFETY: the holder has left this descriptor to this process.
+            let talk = unsafe { OwnedFd::from_raw_fd(fd.parse().unwrap()) };
+            serve(&Held::begin(talk).unwrap(), true)
+        }
+        _ => {
+            let wanted = words.iter().find(|word| !word.starts_with('-'));
+            for (name, test) in TESTS {
+                if words.contains(&"--list") {
+                    println!("{name}: test");
+                } else if wanted.is_none_or(|wanted| name.contains(wanted)) {
+                    test();
+                    println!("test {name} ... ok");
+                }
+            }
+        }
+    }
+}
+
+fn hold() {
+    if std::env::var(CASE).as_deref() == Ok("no descriptors") {
+        let limit = Rlimit {
+            current: Some(16),
+            ..getrlimit(Resource::Nofile)
+        };
+        setrlimit(Resource::Nofile, limit).unwrap();
+    }
+    let program = Program::of_holder(vec!["server:/export".into(), "/mnt".into()]).unwrap();
+    match split(program).unwrap() {
+        Side::Daemon(held) => serve(&held, false),
+        Side::Holder(holder) => {
+            let status = holder.run(|| {
+                step("holder detached");
+                Ok(())
+            });
+            std::process::exit(status.into());
+        }
+    }
+}
+
+fn step(what: &str) {
+    let path = Path::new(&std::env::var_os(PLACE).unwrap()).join("steps");
+    // A test that failed has removed the directory.
+    if let Ok(mut steps) = OpenOptions::new().append(true).create(true).open(path) {
+        let line = format!("{what} {}\n", std::process::id());
+        let _ = steps.write_all(line.as_bytes());
+    }
+}
+
+/// A daemon.
+fn serve(held: &Held, is_successor: bool) {
+    let case = std::env::var(CASE).unwrap();
+    let table = match is_successor {
+        true => successors_table(held),
+        false => first_table(held),
+    };
+    match &*case {
+        "fails" => {
+            held.serving().unwrap();
+            step("serving");
+            std::process::abort();
+        }
+        "mounts" => std::process::exit(3),
+        "hangs" => {
+            step("mounting");
+            loop {
+                std::thread::park();
+            }
+        }
+        "no descriptors" => return fill(held, &table),
+        _ => {}
+    }
+    let mut signals = held.signals().unwrap();
+    if case == "background" && !is_successor {
+        held.detach().unwrap();
+    }
+    held.serving().unwrap();
+    step("serving");
+    let mut count = 0;
+    loop {
+        let mut number = [0];
+        match signals.read(&mut number).unwrap() {
+            0 => {
+                step("alone");
+                held.keep("later", table.as_fd()).unwrap();
+                return held.bye(0);
+            }
+            _ => step(&format!("signal {}", number[0])),
+        }
+        count += 1;
+        if count == 2 {
+            held.bye(7);
+            return;
+        }
+    }
+}
+
+fn first_table(held: &Held) -> File {
+    let mut table = File::from(memfd_create("table", MemfdFlags::CLOEXEC).unwrap());
+    table.write_all(b"first").unwrap();
+    held.keep("dev0", File::open("/dev/null").unwrap().as_fd())
+        .unwrap();
+    held.keep("table", File::open("/dev/null").unwrap().as_fd())
+        .unwrap();
+    held.keep("table", table.as_fd()).unwrap();
+    table
+}
+
+/// The table of the daemons before, which notes this one as well.
+fn successors_table(held: &Held) -> File {
+    let mut kept = held.take().unwrap();
+    let names: Vec<_> = kept.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["dev0", "table"]);
+    let mut table = File::from(kept.pop().unwrap().1);
+    table.rewind().unwrap();
+    let mut said = String::new();
+    table.read_to_string(&mut said).unwrap();
+    step(&format!("found {said} with {}", open_descriptors()));
+    table.write_all(b"+next").unwrap();
+    table
+}
+
+fn open_descriptors() -> String {
+    let links = std::fs::read_dir("/proc/self/fd").unwrap();
+    let names = links.filter_map(|link| std::fs::read_link(link.unwrap().path()).ok());
+    let names: Vec<_> = names.map(|name| name.display().to_string()).collect();
+    names.join(" ")
+}
+
+fn fill(held: &Held, table: &File) {
+    let refused = (0..32).find_map(|at| held.keep(&format!("dev{at}"), table.as_fd()).err());
+    let refused = refused.and_then(|error| Errno::from_io_error(&error));
+    step(&format!("refused {}", refused == Some(Errno::MFILE)));
+    held.bye(0);
+}
+
+/// A holder with its daemon, in a directory of its own. None of it stays.
+struct Holder {
+    child: Child,
+    place: PathBuf,
+}
+
+impl Holder {
+    fn start(case: &str) -> Holder {
+        let name = format!(
+            "nfsrdma-holder-{}-{}",
+            std::process::id(),
+            case.replace(' ', "-")
+        );
+        let place = std::env::temp_dir().join(name);
+        std::fs::create_dir(&place).unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.arg("hold").env(PLACE, &place).env(CASE, case);
+        let child = command.spawn().unwrap();
+        Holder { child, place }
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    fn steps(&self) -> Vec<String> {
+        let said = std::fs::read_to_string(self.place.join("steps")).unwrap_or_default();
+        said.lines().map(str::to_owned).collect()
+    }
+
+    /// Waits for the n-th step that begins so, and returns its rest and the process.
+    fn step(&self, what: &str, nth: usize) -> (String, Pid) {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            let steps = self.steps();
+            let mut found = steps.iter().filter_map(|line| line.strip_prefix(what));
+            if let Some(line) = found.nth(nth - 1) {
+                let (rest, pid) = line.rsplit_once(' ').unwrap();
+                return (
+                    rest.trim().to_owned(),
+                    Pid::from_raw(pid.parse().unwrap()).unwrap(),
+                );
+            }
+            assert!(Instant::now() < end, "no {what} number {nth}: {steps:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn end(&mut self) -> ExitStatus {
+        self.child.wait().unwrap()
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.place);
+    }
+}
+
+fn a_successor_gets_what_was_kept() {
+    let mut holder = Holder::start("background");
+    assert_eq!(holder.step("holder detached", 1).1, holder.pid());
+    let (_, first) = holder.step("serving", 1);
+    assert_ne!(first, holder.pid());
+    kill_process(first, Signal::KILL).unwrap();
+    let (found, second) = holder.step("found", 1);
+    assert!(found.starts_with("first with "), "{found}");
+    assert_eq!(holder.step("serving", 2).1, second);
+    kill_process(second, Signal::KILL).unwrap();
+    let (found, third) = holder.step("found", 2);
+    assert!(found.starts_with("first+next with "), "{found}");
+    holder.step("serving", 3);
+    kill_process(holder.pid(), Signal::TERM).unwrap();
+    assert_eq!(holder.step("signal", 1), ("15".into(), third));
+    kill_process(holder.pid(), Signal::TERM).unwrap();
+    assert_eq!(holder.end().code(), Some(7));
+}
+
+fn five_failures_end_it() {
+    let mut holder = Holder::start("fails");
+    assert_eq!(holder.end().code(), Some(4));
+    let steps = holder.steps();
+    let served = steps.iter().filter(|step| step.starts_with("serving"));
+    assert_eq!(served.count(), 5, "{steps:?}");
+}
+
+fn kills_after_a_while_are_no_failures() {
+    let mut holder = Holder::start("serves");
+    for nth in 1..=6 {
+        let (_, daemon) = holder.step("serving", nth);
+        // What counts is how long a daemon has served.
+        std::thread::sleep(Duration::from_millis(1100));
+        kill_process(daemon, Signal::KILL).unwrap();
+    }
+    holder.step("serving", 7);
+    for _ in 0..2 {
+        kill_process(holder.pid(), Signal::INT).unwrap();
+        holder.step("signal 2", 1);
+    }
+    assert_eq!(holder.end().code(), Some(7));
+}
+
+fn it_ends_with_the_status_that_it_was_told() {
+    let mut holder = Holder::start("serves");
+    holder.step("serving", 1);
+    for _ in 0..2 {
+        kill_process(holder.pid(), Signal::HUP).unwrap();
+        holder.step("signal 1", 1);
+    }
+    assert_eq!(holder.end().code(), Some(7));
+    let steps = holder.steps();
+    assert!(
+        !steps.iter().any(|step| step.starts_with("found")),
+        "{steps:?}"
+    );
+}
+
+fn before_there_is_a_mount_it_ends_with_its_daemon() {
+    assert_eq!(Holder::start("mounts").end().code(), Some(3));
+    let mut holder = Holder::start("hangs");
+    let (_, daemon) = holder.step("mounting", 1);
+    kill_process(daemon, Signal::KILL).unwrap();
+    assert_eq!(holder.end().code(), Some(128 + 9));
+}
+
+fn signals_are_passed_on() {
+    // Before it serves, a daemon gets the signal itself.
+    let mut holder = Holder::start("hangs");
+    holder.step("mounting", 1);
+    kill_process(holder.pid(), Signal::TERM).unwrap();
+    assert_eq!(holder.end().code(), Some(128 + 15));
+    drop(holder);
+    // A successor learns that the end was wanted.
+    let mut holder = Holder::start("serves");
+    let (_, first) = holder.step("serving", 1);
+    kill_process(holder.pid(), Signal::TERM).unwrap();
+    holder.step("signal 15", 1);
+    kill_process(first, Signal::KILL).unwrap();
+    let (_, second) = holder.step("found", 1);
+    assert_eq!(holder.step("signal 15", 2).1, second);
+    kill_process(holder.pid(), Signal::INT).unwrap();
+    assert_eq!(holder.step("signal 2", 1).1, second);
+    assert_eq!(holder.end().code(), Some(7));
+}
+
+fn a_daemon_goes_on_without_its_holder() {
+    let mut holder = Holder::start("serves");
+    let (_, daemon) = holder.step("serving", 1);
+    holder.child.kill().unwrap();
+    assert_eq!(holder.end().signal(), Some(9));
+    assert_eq!(holder.step("alone", 1).1, daemon);
+}
+
+fn without_descriptors_keeping_fails() {
+    let mut holder = Holder::start("no descriptors");
+    assert_eq!(holder.step("refused", 1).0, "true");
+    assert_eq!(holder.end().code(), Some(0));
+}
+
+fn descriptors_of_others_do_not_reach_a_successor() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let number = rustix::io::dup(&writer).unwrap();
+    rustix::io::fcntl_setfd(&number, rustix::io::FdFlags::empty()).unwrap();
+    let mut holder = Holder::start("serves");
+    drop((number, writer));
+    let (_, first) = holder.step("serving", 1);
+    kill_process(first, Signal::KILL).unwrap();
+    let (found, _) = holder.step("found", 1);
+    assert!(
+        !found.contains("/exe") && !found.contains("signalfd"),
+        "{found}"
+    );
+    let of_pipe = format!("/proc/self/fd/{}", reader.as_raw_fd());
+    let of_pipe = std::fs::read_link(of_pipe);
+    let of_pipe = of_pipe.unwrap().display().to_string();
+    assert!(!found.contains(&of_pipe), "{of_pipe}: {found}");
+    for _ in 0..2 {
+        kill_process(holder.pid(), Signal::TERM).unwrap();
+        holder.step("signal 15", 1);
+    }
+    holder.end();
+}
