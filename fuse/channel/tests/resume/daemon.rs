@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 use std::{env, io, thread};
 
 const ORDERS: &str = "NFSRDMA_TEST_DAEMON";
@@ -101,7 +101,7 @@ fn attr(node: u64) -> Attr {
     Attr {
         fileid: node,
         size,
-        atime: SystemTime::UNIX_EPOCH,
+        atime: Duration::ZERO,
         mode,
         nlink: 1,
         uid: rustix::process::getuid().as_raw(),
