@@ -2,7 +2,7 @@
 //! after the connection was lost, because a restarted server may have other limits.
 
 use crate::api::Cred;
-use crate::options::WriteChunk;
+use crate::options::{ClientOptions, WriteChunk};
 use crate::transport::Limits;
 use nfsrdma_rdma::Buf;
 use nfsrdma_rdma::contract::Segs;
@@ -63,6 +63,16 @@ pub(crate) struct Source {
 }
 
 impl Source {
+    pub(crate) fn new(root: FileHandle, cred: Cred, options: &ClientOptions) -> Self {
+        Source {
+            root,
+            cred,
+            rsize: options.rsize,
+            wsize: options.wsize,
+            write_chunk: options.transport.write_chunk,
+        }
+    }
+
     /// The limits of FSINFO, bounded by the options. A server that states no limit (0) is assumed
     /// to accept what every server accepts.
     fn limits(&self, fsinfo: &FsinfoOk) -> Limits {

@@ -130,7 +130,8 @@ async fn mount_over_rdma_and_by_tcp_and_refusals() {
     };
     for options in [server.options(), rdma] {
         let (mounted, pool) = server.mount(&options).await;
-        assert_eq!(mounted.root_attributes.kind, FileType::Directory);
+        let root = mounted.client.getattr(&cred(), &mounted.root).await;
+        assert_eq!(root.unwrap().kind, FileType::Directory);
         mounted.unmount().await;
         let target = MountTarget::parse("127.0.0.1:/nothing").unwrap();
         let provider = Arc::new(IwarpProvider::new(IwarpOptions::default()));
@@ -233,6 +234,36 @@ async fn calls_survive_restarts_of_the_server() {
         connected(&mounted, round + 1).await;
     }
     mounted.client.shutdown();
+}
+
+/// With the server away, under a name that nobody resolves, and with a mountd that nobody answers for.
+#[tokio::test]
+async fn a_mount_is_gone_on_with_by_its_record_alone() {
+    let mut server = Server::start(&[]);
+    let (mounted, pool) = server.mount(&server.options()).await;
+    let text = serde_json::to_string(&mounted.found()).unwrap();
+    mounted.client.shutdown();
+    server.responder.kill().unwrap();
+    let target = MountTarget::parse("no-such-host.invalid:/export").unwrap();
+    let options = ClientOptions {
+        mountport: Some(1),
+        ..server.options()
+    };
+    let found = serde_json::from_str(&text).unwrap();
+    let provider = Arc::new(IwarpProvider::new(IwarpOptions::default()));
+    let resumed = nfsrdma_nfs3::mount::resume(&target, &options, &found, provider, pool).unwrap();
+    assert_eq!(resumed.client.limits(), mounted.client.limits());
+    assert_eq!(resumed.found(), found);
+    let (user, root) = (cred(), resumed.root);
+    let mut waiting = std::pin::pin!(resumed.client.getattr(&user, &root));
+    let failed = || resumed.client.stats().connections[0].connect_failures;
+    while failed() == 0 {
+        let pause = Duration::from_millis(10);
+        assert!(tokio::time::timeout(pause, &mut waiting).await.is_err());
+    }
+    server.responder.start_again().unwrap();
+    assert_eq!(waiting.await.unwrap().kind, FileType::Directory);
+    resumed.unmount().await;
 }
 
 /// Deferred calls are sent by the flush, or when the next reply arrives.

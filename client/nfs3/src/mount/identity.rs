@@ -1,6 +1,7 @@
 //! The identity of this machine and process, for AUTH_SYS.
 
 use crate::api::{Cred, Credential};
+use crate::options::ClientOptions;
 use std::sync::Arc;
 
 /// The host's name.
@@ -10,6 +11,11 @@ pub(crate) fn machine_name() -> String {
         "" => "localhost".to_owned(),
         name => name.to_owned(),
     }
+}
+
+/// The machine's name in AUTH_SYS credentials: that of the options, or the host's.
+pub(super) fn machine_name_of(options: &ClientOptions) -> String {
+    options.machine_name.clone().unwrap_or_else(machine_name)
 }
 
 /// This process's own credential, with its file system IDs; user nobody if /proc does not tell.

@@ -14,10 +14,12 @@ pub(crate) mod identity;
 pub(crate) mod locate;
 mod mountd;
 mod ping;
+mod resume;
 
 pub use error::{MountError, Step};
 pub use mountd::Exported;
 pub use ping::{PingEvent, PingTarget, Taken, exports, ping};
+pub use resume::{Found, resume};
 
 use crate::api::{Cred, Nfs3, NfsError};
 use crate::client::Nfs3Client;
@@ -28,7 +30,7 @@ use dial::{Probe, dial};
 use mountd::Mountd;
 use nfsrdma_rdma::{Pool, Protection, Provider};
 use nfsrdma_rpcrdma::transport::{Engine, SessionInfo};
-use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, FsinfoOk, PathconfOk};
+use nfsrdma_xdr::nfs3::{FileHandle, FileType, FsinfoOk, PathconfOk};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -37,6 +39,8 @@ use std::time::Duration;
 
 /// Time limit of UMNT, whose answer does not matter.
 const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(3);
+/// The longest name of a server that does not say, in bytes.
+const NAME_MAX: u32 = 255;
 /// How often the server is asked for NFS_ACL while it does not answer.
 const ACL_TRIES: u32 = 2;
 
@@ -116,11 +120,11 @@ impl fmt::Display for Description {
 pub struct Mounted {
     pub client: Nfs3Client,
     pub root: FileHandle,
-    pub root_attributes: Attributes,
     pub fsinfo: FsinfoOk,
-    /// `None` if the server does not answer PATHCONF.
-    pub pathconf: Option<PathconfOk>,
-    pub description: Description,
+    name_max: u32,
+    pub server: SocketAddr,
+    /// As it was when mounted; `None` if another process mounted it.
+    pub description: Option<Description>,
     mountd: Mountd,
     export: Vec<u8>,
     cred: Cred,
@@ -129,7 +133,7 @@ pub struct Mounted {
 impl Mounted {
     /// The longest name at the server, in bytes.
     pub fn name_max(&self) -> u32 {
-        self.pathconf.as_ref().map_or(255, |of| of.name_max)
+        self.name_max
     }
 
     /// Calls UMNT, whose answer does not matter, and ends the connections. Pending calls fail with
@@ -367,10 +371,7 @@ async fn mount_at(
     pool: Pool,
 ) -> Result<Mounted, MountError> {
     let host = &at_address(&target.host, address);
-    let machine = match &options.machine_name {
-        Some(name) => name.clone(),
-        None => identity::machine_name(),
-    };
+    let machine = identity::machine_name_of(options);
     let cred = identity::own_credential();
     let timeout = options.transport.connect_timeout;
     let mut mountd = Mountd::new(&machine);
@@ -420,26 +421,19 @@ async fn mount_at(
     if options.acl {
         find_acls(&client, &cred, host, timeout).await;
     }
-    let source = Source {
-        root,
-        cred: cred.clone(),
-        rsize: options.rsize,
-        wsize: options.wsize,
-        write_chunk: options.transport.write_chunk,
-    };
-    client.set_limits(source, &examined.fsinfo);
+    client.set_limits(Source::new(root, cred.clone(), options), &examined.fsinfo);
     let session = engine.session().ok_or_else(|| {
         let message = format!("{host} closed the connection after it was mounted");
         MountError::new(Step::Connect, true, message)
     })?;
     undo.0 = None;
     Ok(Mounted {
-        description: Description::new(peer, &client, session, options),
+        description: Some(Description::new(peer, &client, session, options)),
         client,
         root,
-        root_attributes: examined.root_attributes,
         fsinfo: examined.fsinfo,
-        pathconf: examined.pathconf,
+        name_max: examined.pathconf.map_or(NAME_MAX, |of| of.name_max),
+        server: peer,
         mountd,
         export: target.export.clone(),
         cred,
@@ -467,8 +461,8 @@ async fn find_acls(client: &Nfs3Client, cred: &Cred, host: &str, timeout: Durati
 /// What the server returned about itself and the export's root.
 struct Examined {
     fsinfo: FsinfoOk,
+    /// `None` if the server does not answer PATHCONF.
     pathconf: Option<PathconfOk>,
-    root_attributes: Attributes,
 }
 
 async fn examine(
@@ -499,11 +493,7 @@ async fn examine(
         let message = format!("what {host} exports is not a directory: mount the one it is in");
         return Err(MountError::new(Step::Fsinfo, false, message));
     }
-    Ok(Examined {
-        fsinfo,
-        pathconf,
-        root_attributes,
-    })
+    Ok(Examined { fsinfo, pathconf })
 }
 
 #[cfg(test)]

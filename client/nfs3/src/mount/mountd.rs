@@ -18,6 +18,7 @@ use nfsrdma_xdr::mount3::{self, MountArgs, MountRes, MountStatus};
 use nfsrdma_xdr::nfs3::{FileHandle, Void};
 use nfsrdma_xdr::procedure::Procedure;
 use nfsrdma_xdr::rpc::{CallTemplate, flavor};
+use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -36,6 +37,16 @@ pub(super) struct Mountd {
     reach: Reach,
     /// Whether the port was given by an option.
     port_given: bool,
+}
+
+/// Where UMNT goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum MountdPlace {
+    Nowhere,
+    Tcp(SocketAddr),
+    Udp(SocketAddr),
+    /// Over the NFS connections.
+    Rdma,
 }
 
 /// How mountd is reached.
@@ -124,6 +135,38 @@ impl Mountd {
             machine: machine.as_bytes().to_vec(),
             reach: Reach::Unknown,
             port_given: false,
+        }
+    }
+
+    /// mountd of a mount that another process made.
+    pub(super) fn at(machine: &str, place: MountdPlace, options: &ClientOptions) -> Self {
+        let plain = |address, protocol| {
+            Reach::Plain(Target {
+                address,
+                protocol,
+                privileged: options.resvport,
+                timeout: options.transport.connect_timeout,
+            })
+        };
+        Mountd {
+            reach: match place {
+                MountdPlace::Nowhere => Reach::Unknown,
+                MountdPlace::Tcp(address) => plain(address, Protocol::Tcp),
+                MountdPlace::Udp(address) => plain(address, Protocol::Udp),
+                MountdPlace::Rdma => Reach::Rdma,
+            },
+            ..Mountd::new(machine)
+        }
+    }
+
+    pub(super) fn place_of_umnt(&self) -> MountdPlace {
+        match &self.reach {
+            Reach::Unknown => MountdPlace::Nowhere,
+            Reach::Rdma => MountdPlace::Rdma,
+            Reach::Plain(target) => match target.protocol {
+                Protocol::Tcp => MountdPlace::Tcp(target.address),
+                Protocol::Udp => MountdPlace::Udp(target.address),
+            },
         }
     }
 

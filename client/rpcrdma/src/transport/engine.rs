@@ -91,6 +91,33 @@ impl Engine {
         options: &TransportOptions,
         pool: Pool,
     ) -> Result<Arc<Self>, ConnectError> {
+        let engine = Self::unconnected(provider, peer, server, program, options, pool)?;
+        let first = engine.links[0].establish()?;
+        engine.links[0].install(&first);
+        engine.begin(Some(first))
+    }
+
+    /// As [`Engine::connect`], but every connection is made in the background, as often as it takes.
+    /// Calls wait for it as they do when a connection is lost.
+    pub fn resume(
+        provider: Arc<dyn Provider>,
+        peer: SocketAddr,
+        server: &str,
+        program: Program,
+        options: &TransportOptions,
+        pool: Pool,
+    ) -> Result<Arc<Self>, ConnectError> {
+        Self::unconnected(provider, peer, server, program, options, pool)?.begin(None)
+    }
+
+    fn unconnected(
+        provider: Arc<dyn Provider>,
+        peer: SocketAddr,
+        server: &str,
+        program: Program,
+        options: &TransportOptions,
+        pool: Pool,
+    ) -> Result<Arc<Self>, ConnectError> {
         let calls = (options.credits * options.nconnect) as usize;
         let heads = Blocks::new(pool.clone(), SMALL, 2 * calls + 64);
         let headers = Blocks::new(pool.clone(), SMALL, calls + 16);
@@ -140,23 +167,26 @@ impl Engine {
         let links: Vec<_> = (0..options.nconnect.max(1))
             .map(|slot| Link::new(shared.clone(), slot as usize))
             .collect();
-        let first = links[0].establish()?;
-        links[0].install(&first);
-        let engine = Arc::new(Engine {
+        Ok(Arc::new(Engine {
             shared,
             links,
             timer: Arc::new(Timer::default()),
             sequence: AtomicU64::new(0),
-        });
-        let spawned = engine.spawn_threads(first);
-        spawned.map_err(|error| {
-            engine.shut_down();
-            nfsrdma_rdma::Error::local("cannot start a thread", error).into()
-        })
+        }))
     }
 
-    fn spawn_threads(self: &Arc<Self>, first: Established) -> std::io::Result<Arc<Self>> {
-        let mut first = Some(first);
+    /// Starts the threads.
+    fn begin(self: Arc<Self>, first: Option<Established>) -> Result<Arc<Self>, ConnectError> {
+        match self.spawn_threads(first) {
+            Ok(()) => Ok(self),
+            Err(error) => {
+                self.shut_down();
+                Err(nfsrdma_rdma::Error::local("cannot start a thread", error).into())
+            }
+        }
+    }
+
+    fn spawn_threads(&self, mut first: Option<Established>) -> std::io::Result<()> {
         for (index, link) in self.links.iter().enumerate() {
             let (link, first, links) = (link.clone(), first.take(), self.links.clone());
             thread::Builder::new()
@@ -174,7 +204,7 @@ impl Engine {
                     shared.check_logs(now);
                 });
             })?;
-        Ok(self.clone())
+        Ok(())
     }
 
     /// Makes a call. `encode` writes the whole RPC message with the XID that it gets, except for
