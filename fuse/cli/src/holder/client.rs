@@ -131,6 +131,13 @@ fn keep_while_alive(life: PipeWriter) -> io::Result<()> {
         // SAFETY: `life` is open in the table of the process until this thread has told.
         let shared = unsafe { BorrowedFd::borrow_raw(raw) };
         let own = own_table::with_only(shared);
+        if own.is_ok() {
+            // Whoever waits for the end of the command's output must not wait for this thread.
+            for standard in 0..3 {
+                // SAFETY: this table is the thread's own, and the thread writes nothing.
+                unsafe { libc::close(standard) };
+            }
+        }
         let _ = tell.send(own.as_ref().map(drop).map_err(io::Error::kind));
         while own.is_ok() {
             thread::park();
