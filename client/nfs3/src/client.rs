@@ -90,6 +90,11 @@ impl Nfs3Client {
         self.inner.recovery
     }
 
+    /// The name of the provider: `iwarp`, `verbs`, `loopback`.
+    pub fn provider(&self) -> &'static str {
+        self.inner.engine.provider()
+    }
+
     /// A snapshot of the counters.
     pub fn stats(&self) -> Stats {
         let mut stats = self.inner.engine.stats();

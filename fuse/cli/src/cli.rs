@@ -11,6 +11,7 @@ pub use wrong::NoCommand;
 use arguments::{CliOptions, join, our_type};
 use clap::{Args, Parser, Subcommand};
 use std::ffi::{OsStr, OsString};
+use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use wrong::number;
@@ -31,6 +32,9 @@ pub enum Command {
     Trace(TraceArgs),
     Capture(CaptureArgs),
     Fstab(FstabArgs),
+    /// Go on with the mount of a process that has ended; its holder is at this descriptor. Not in the
+    /// help: holders run it.
+    Serve(RawFd),
     /// Print the names that `-o` accepts, one on each line, for tests and scripts. Not in the help.
     ListOptions,
 }
@@ -453,6 +457,13 @@ fn parse_as_clap(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
     }
     if matches!(&arguments[..], [_, only] if only == "list-options") {
         return Ok(Command::ListOptions);
+    }
+    if let [_, serve, held, fd, ..] = &arguments[..]
+        && serve == "serve"
+        && held == "--held"
+        && let Some(fd) = fd.to_str().and_then(|fd| fd.parse().ok())
+    {
+        return Ok(Command::Serve(fd));
     }
     let cli = Cli::try_parse_from(with_command(arguments))?;
     Ok(match cli.command {

@@ -121,6 +121,7 @@ fn run(name: &str, command: &Command) -> Result<(), Failure> {
             }
             Ok(())
         }
+        Command::Serve(held) => commands::serve::run(*held),
         Command::MountDead => commands::dead::run(),
         Command::Unmount(args) => {
             enter(args.namespace.as_deref())?;

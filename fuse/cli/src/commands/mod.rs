@@ -7,5 +7,6 @@ pub(crate) mod fstab;
 pub(crate) mod log;
 pub(crate) mod mount;
 mod remount;
+pub(crate) mod serve;
 pub(crate) mod server;
 pub(crate) mod unmount;

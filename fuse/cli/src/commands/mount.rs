@@ -1,32 +1,39 @@
 //! The command `mount`: checks, connects, and mounts; [`service`](crate::mount::service) goes on.
 
 use crate::cli::MountArgs;
-use crate::commands::{remount, unmount};
+use crate::commands::remount;
+use crate::commands::unmount;
 use crate::failure::{Exit, Failure};
-use crate::ipc::{control, exit_watch, flush_request};
+use crate::holder::Program;
+use crate::holder::client::Held;
+use crate::holder::run::{self as holder, Side};
+use crate::ipc::keeper::{FUSE, Keeper, PLAN, TABLE};
+use crate::mount::begun::{self, Begun, Kernel, Process, system};
 use crate::mount::connect::{Plan, connect};
-use crate::mount::daemon::{self, Reporter, Side};
+use crate::mount::daemon::{self, Forked, Reporter};
 use crate::mount::locking::{self, Chosen};
 use crate::mount::log::Log;
 use crate::mount::mount_point::{self, MountPoint};
+use crate::mount::record::{Facts, MountIdentity, Record, now_ns};
 use crate::mount::service::{Service, Signals};
 use crate::mount::{fuse_mount, nfsmount_conf, privileges, settings, summary, utab};
-use crate::options::Options;
 use crate::options::mount_source::MountSource;
-use crate::{mounts, output, stats};
+use crate::options::{Options, Restart};
+use crate::stats::Life;
+use crate::{mounts, output};
 use nfsrdma_fs::adapter::{self, OwnMount};
-use nfsrdma_fs::fs::Fs;
-use nfsrdma_nfs3::Nfs3Client;
+use nfsrdma_nfs3::Description;
 use nfsrdma_nfs3::mount::Mounted;
 use nfsrdma_rdma::Pool;
+use nfsrdma_record::Table;
 use rustix::process::geteuid;
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::runtime::Runtime;
-use tracing::{debug, error, info, warn};
+use tracing::{debug, error, info};
 
 /// Runs `mount`. In the background it returns as soon as the mount works, with a line to print, if
 /// any; in the foreground it returns when the mount has ended.
@@ -71,43 +78,86 @@ fn mount(
         return Ok(None);
     }
     let plan = Plan {
+        args: args.clone(),
         spec,
         point,
         options,
-        options_given: args.options.clone(),
-        verbose: args.verbose > 0,
-        quiet: args.quiet,
+        text,
     };
     let name = plan.name();
     let log = || Log::install(args.foreground, args.verbose, args.log.as_deref(), &name);
     if args.foreground {
-        return serve(&plan, &log()?, Reporter::foreground()).map(|()| None);
+        let reporter = Reporter::foreground();
+        return held(&plan, reporter, log).map(|()| None);
     }
     match daemon::fork_off(notice)? {
-        Side::Parent(outcome) => outcome.map(|line| (!line.is_empty()).then_some(line)),
-        Side::Child(mut reporter) => {
-            let served = match log() {
-                Ok(log) => serve(&plan, &log, reporter),
-                Err(failure) => {
-                    reporter.failure(&failure);
-                    Err(failure)
-                }
-            };
+        Forked::Parent(outcome) => outcome.map(|line| (!line.is_empty()).then_some(line)),
+        Forked::Child(reporter) => {
+            let served = held(&plan, reporter, log);
             std::process::exit(served.map_or_else(|failure| failure.exit as i32, |()| 0))
         }
     }
 }
 
-/// Makes the mount and serves it to its end.
-fn serve(plan: &Plan, log: &Log, mut reporter: Reporter) -> Result<(), Failure> {
-    nfsrdma_fs::adapter::heap::limit_arenas();
-    let begun = begin(plan, log, &mut reporter);
-    match begun {
-        Ok((runtime, service)) => {
-            let result = runtime.block_on(service.run());
-            runtime.shutdown_timeout(Duration::from_secs(1));
-            result
+/// The exit status of the command.
+pub(super) fn status(served: &Result<(), Failure>) -> u8 {
+    served
+        .as_ref()
+        .map_or_else(|failure| failure.exit as u8, |()| 0)
+}
+
+/// Makes the mount and serves it to its end. With `restart=` that is done by a child, and this process
+/// becomes its holder.
+fn held(
+    plan: &Plan,
+    mut reporter: Reporter,
+    log: impl FnOnce() -> Result<Log, Failure>,
+) -> Result<(), Failure> {
+    let held = match plan.options.restart {
+        Restart::No => None,
+        Restart::Files => {
+            let held;
+            (held, reporter) = split(plan, reporter)?;
+            reporter.set_holder(held.clone());
+            Some(held)
         }
+    };
+    let served = match log() {
+        Ok(log) => serve(plan, &log, &mut reporter, held.clone()),
+        Err(failure) => {
+            reporter.failure(&failure);
+            Err(failure)
+        }
+    };
+    if let Some(held) = held {
+        held.bye(status(&served));
+    }
+    served
+}
+
+/// Forks, and returns in the daemon. This process becomes its holder, and ends when the mount has ended.
+fn split(plan: &Plan, reporter: Reporter) -> Result<(Held, Reporter), Failure> {
+    let words = vec![plan.args.spec.clone(), plan.point.path.clone().into()];
+    let program = Program::of_holder(words).map_err(system)?;
+    privileges::give_up();
+    match holder::split(program).map_err(system)? {
+        Side::Daemon(held) => Ok((held, reporter)),
+        Side::Holder(holder) => {
+            // The daemon has it.
+            drop(reporter);
+            std::process::exit(holder.run(daemon::leave_terminal).into())
+        }
+    }
+}
+
+fn serve(
+    plan: &Plan,
+    log: &Log,
+    reporter: &mut Reporter,
+    held: Option<Held>,
+) -> Result<(), Failure> {
+    match begin(plan, log, reporter, Keeper::new(held)) {
+        Ok((runtime, service)) => begun::run(runtime, service),
         Err(failure) => {
             if !reporter.is_foreground() && !reporter.reports() {
                 // With `bg`, the parent returned long ago, and only the log is left to report to.
@@ -119,25 +169,19 @@ fn serve(plan: &Plan, log: &Log, mut reporter: Reporter) -> Result<(), Failure> 
     }
 }
 
-/// The error for threads, descriptors or signal handlers that the system does not give.
-fn system(error: std::io::Error) -> Failure {
-    Failure::new(
-        Exit::System,
-        format!("cannot start the mount's threads: {error}"),
-    )
-}
-
 /// Connects, and chooses who keeps the locks. A signal interrupts both.
 async fn reach_server(
     plan: &Plan,
     log: &Log,
     reporter: &mut Reporter,
     pool: &Pool,
+    keeper: &Keeper,
 ) -> Result<(Mounted, String, Chosen, Signals), Failure> {
-    let mut signals = Signals::new(reporter.is_foreground(), log).map_err(system)?;
+    let by_holder = keeper.held().and_then(Held::signals);
+    let mut signals = Signals::new(reporter.is_foreground(), log, by_holder).map_err(system)?;
     let connecting = async {
         let (mounted, reason) = connect(plan, log, reporter, pool).await?;
-        let server = mounted.description.server.ip();
+        let server = mounted.server.ip();
         let locks = locking::choose(server, &plan.options, mounted.client.tap()).await?;
         Ok::<_, Failure>((mounted, reason, locks))
     };
@@ -161,49 +205,36 @@ fn report(
     plan: &Plan,
     log: &Log,
     reporter: &mut Reporter,
-    mounted: &Mounted,
-    options: &Options,
-    reason: &str,
+    description: &Description,
+    details: [String; 2],
 ) -> Result<(), Failure> {
-    let line = summary::line(&plan.spec, &plan.point.path, &mounted.description);
-    if plan.verbose {
-        reporter.notice(&format!("{}; {reason}", mounted.description));
-        reporter.notice(&format!(
-            "options: {}",
-            settings::effective(options, &mounted.client)
-        ));
+    let line = summary::line(&plan.spec, &plan.point.path, description);
+    if plan.args.verbose > 0 {
+        details.iter().for_each(|line| reporter.notice(line));
     }
     if reporter.is_foreground() {
         output::notice(&line);
     } else {
-        let told = if plan.quiet { "" } else { &line };
+        let told = if plan.args.quiet { "" } else { &line };
         reporter.success(told).map_err(system)?;
         log.detach();
     }
     Ok(())
 }
 
-fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Service), Failure> {
-    daemon::mark_io_flusher();
-    daemon::ignore_other_signals();
-    // Capabilities belong to a thread, so this must happen before there are others.
-    privileges::give_up();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .thread_name("nfsrdma-rt")
-        .enable_all()
-        .build()
-        .map_err(system)?;
-    let metrics = plan
-        .options
-        .metrics
-        .as_ref()
-        .map(|at| stats::metrics::listen(at, "metrics="))
-        .transpose()?;
-    let mut config = settings::file_system(&plan.options);
-    let pool = Pool::new(settings::pool_bytes(&plan.options, &config))
-        .map_err(|error| Failure::new(Exit::System, error.to_string()))?;
-    let connected = runtime.block_on(reach_server(plan, log, reporter, &pool));
+fn begin(
+    plan: &Plan,
+    log: &Log,
+    reporter: &mut Reporter,
+    keeper: Keeper,
+) -> Result<(Runtime, Service), Failure> {
+    let Process {
+        runtime,
+        metrics,
+        mut config,
+        pool,
+    } = begun::prepare(&plan.options)?;
+    let connected = runtime.block_on(reach_server(plan, log, reporter, &pool, &keeper));
     let (mounted, reason, locks, signals) = match connected {
         Ok(connected) => connected,
         Err(failure) => {
@@ -212,72 +243,93 @@ fn begin(plan: &Plan, log: &Log, reporter: &mut Reporter) -> Result<(Runtime, Se
             return Err(failure);
         }
     };
+    let Some(description) = mounted.description.clone() else {
+        return Err(Failure::new(Exit::Internal, "the mount has no description"));
+    };
     config.name_max = mounted.name_max();
-    let fs = Fs::new(Arc::new(mounted.client.clone()), mounted.root, pool, config);
+    let table = match keeper.held() {
+        Some(_) => Table::create().map_err(system)?,
+        None => Table::anonymous(),
+    };
+    let table = Arc::new(table);
+    let client = Arc::new(mounted.client.clone());
+    let fs = begun::file_system(client, mounted.root, pool, config, table.clone());
+    let begun = Begun {
+        table,
+        mounted,
+        locks,
+        fs,
+        signals,
+        metrics,
+        keeper,
+    };
+    let details = [
+        format!("{description}; {reason}"),
+        format!(
+            "options: {}",
+            settings::effective(&begun.options(plan), &begun.mounted.client)
+        ),
+    ];
     let point = cleared(plan, reporter)?;
     let device = fuse_mount::attach(&point, &plan.spec.source(), &plan.options)?;
-    let probe = Arc::new(device.try_clone().map_err(system)?);
-    let fuse = settings::fuse(&plan.spec, &plan.options, locks.local);
-    let options = Options {
-        local_lock: Some(locks.local),
-        ..plan.options.clone()
-    };
-    if let Some(locks) = &locks.locks {
-        fs.set_locks(locks.clone());
-    }
-    let (dir, tasks) = (&plan.point.path, runtime.handle());
-    let served = adapter::adopt(&fs, device, &fuse).and_then(|channel| {
-        let own = OwnMount::on(dir);
-        adapter::serve(fs.clone(), channel, own, &fuse, tasks, &mut |_, _| Ok(()))
-    });
-    let session = Arc::new(served.map_err(|error| {
-        let _ = unmount::detach(dir);
+    let kernel = greet(plan, &begun, device);
+    let served = kernel.and_then(|kernel| begun.serve(plan, log, &runtime, kernel));
+    let service = served.map_err(|error| {
+        let _ = unmount::detach(&plan.point.path);
         let message = format!("the kernel does not accept the FUSE mount: {error}");
         Failure::new(Exit::System, message)
-    })?);
-    let own = session.own_mount().id();
-    let mount = mounts::all()
-        .ok()
-        .and_then(|all| all.into_iter().find(|mount| mount.id == own));
+    })?;
     if geteuid().is_root() {
         enter_in_utab(plan);
     }
-    raise_read_ahead(mount.as_ref(), &fs, plan.options.fs.readahead_bytes as u64);
-    let notifier = mount
-        .as_ref()
-        .and_then(|mount| exit_watch::ExitNotifier::listen(&mount.device).ok());
-    let source = Arc::new(stats::Source::new(
-        &mounted,
-        fs.clone(),
-        &plan.spec.source(),
-        &plan.point.path,
-        &options,
-    ));
-    let control = mount.and_then(|mount| {
-        let _inside = runtime.enter();
-        let answer = answer_sync(fs.clone(), probe, source.clone().answer());
-        control::Control::start(&mount.device, log.answer(answer))
-            .inspect_err(|error| warn!("no statistics: {error}"))
-            .ok()
-    });
-    if let Some(listener) = metrics {
-        runtime.spawn(stats::metrics::serve(listener, source.render()));
-    }
-    report(plan, log, reporter, &mounted, &options, &reason)?;
-    info!("mounted: {}; {reason}", mounted.description);
-    let service = Service {
-        mounted,
-        fs,
-        session,
-        signals,
-        notifier,
-        control,
-        name: plan.name(),
-        source: plan.spec.source(),
-        lost: Vec::new(),
-        given_up: None,
-    };
+    report(plan, log, reporter, &description, details)?;
+    info!("mounted: {description}; {reason}");
     Ok((runtime, service))
+}
+
+/// Answers the kernel's INIT. Has everything kept that a successor needs.
+fn greet(plan: &Plan, begun: &Begun, device: OwnedFd) -> io::Result<Kernel> {
+    let keeper = &begun.keeper;
+    keeper.keep(FUSE, device.as_fd())?;
+    let copy = Arc::new(device.try_clone()?);
+    let channel = adapter::adopt(&begun.fs, device, &begun.fuse(plan))?;
+    let id = OwnMount::on(&plan.point.path).id();
+    let own = mounts::all()
+        .ok()
+        .and_then(|all| all.into_iter().find(|mount| mount.id == id));
+    let mount = MountIdentity {
+        id,
+        device: own.map(|mount| mount.device),
+    };
+    let life = Life {
+        mounted_ns: now_ns(),
+        started_ns: now_ns(),
+        restarts: 0,
+    };
+    if let Some(table) = begun.table.fd() {
+        if !channel.features().resends() {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "restart=files needs Linux 6.9: leave it out",
+            ));
+        }
+        begun.table.set_features((*channel.features()).into());
+        keeper.keep(TABLE, table)?;
+        let facts = Facts {
+            found: begun.mounted.found(),
+            provider: begun.mounted.client.provider(),
+            local_lock: begun.locks.local,
+            mount: mount.clone(),
+            mounted_ns: life.mounted_ns,
+        };
+        keeper.keep(PLAN, Record::new(plan, facts)?.written()?.as_fd())?;
+    }
+    Ok(Kernel {
+        channel,
+        device: copy,
+        mount,
+        life,
+    })
 }
 
 /// The mount point without dead mounts. They are taken away only now that the server has answered:
@@ -299,31 +351,5 @@ fn cleared(plan: &Plan, reporter: &mut Reporter) -> Result<MountPoint, Failure> 
 fn enter_in_utab(plan: &Plan) {
     if let Err(error) = utab::add(&plan.spec.source(), &plan.point.path) {
         debug!("umount(8) will not find its helper: /run/mount/utab: {error}");
-    }
-}
-
-/// Answers [`flush_request::SYNC`] before `next`.
-fn answer_sync(
-    fs: Arc<Fs<Nfs3Client>>,
-    device: Arc<OwnedFd>,
-    next: control::Answer,
-) -> control::Answer {
-    Arc::new(move |request| match request {
-        flush_request::SYNC => Some(control::ControlReply::Feed(flush_request::feed(
-            fs.clone(),
-            device.clone(),
-        ))),
-        _ => next(request),
-    })
-}
-
-/// Sets the kernel's readahead in sysfs, which needs root. INIT cannot ask for more than 128 KiB, so
-/// `fs` reads ahead where this fails.
-fn raise_read_ahead(mount: Option<&mounts::Mount>, fs: &Fs<Nfs3Client>, bytes: u64) {
-    let Some(mount) = mount else { return };
-    let kib = (bytes >> 10).min(u64::from(u32::MAX)) as u32;
-    match adapter::set_read_ahead(&mount.device, kib) {
-        Ok(()) => fs.kernel_reads_ahead(),
-        Err(error) => debug!("the kernel's read-ahead stays as it is: {error}"),
     }
 }

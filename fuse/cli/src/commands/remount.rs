@@ -101,13 +101,28 @@ fn access_times(current: &str, wanted: &str) -> MountFlags {
 /// The options that the process serving `mount` was started with.
 fn given(mount: &Mount) -> Option<String> {
     let pid = ExitWatch::connect(&mount.device, mount.owner).ok()?.pid()?;
+    match command_of(pid)? {
+        Command::Mount(args) => Some(args.options),
+        // It has taken the mount over, and its holder was started with the options.
+        Command::Serve(_) => match command_of(parent_of(pid)?)? {
+            Command::Mount(args) => Some(args.options),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn command_of(pid: i32) -> Option<Command> {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let words = line.strip_suffix(b"\0")?.split(|&byte| byte == 0);
     let words = words.map(|word| OsString::from_vec(word.to_vec()));
-    match cli::parse(words.collect()).ok()? {
-        Command::Mount(args) => Some(args.options),
-        _ => None,
-    }
+    cli::parse(words.collect()).ok()
+}
+
+fn parent_of(pid: i32) -> Option<i32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+    parent?.trim().parse().ok()
 }
 
 /// Whether `wanted` changes nothing of `current` but flags that the VFS keeps. mount(8) repeats the

@@ -7,13 +7,15 @@
 //! [`PATIENCE`], and a request has at most [`REQUEST_MAX`] bytes. Some requests are answered by a
 //! [`Feed`], which goes on until the mount or the client ends; at most [`FEEDS`] run at a time.
 
+use crate::ipc::keeper::Keeper;
 use crate::ipc::sockets;
 use parking_lot::Mutex;
 use rustix::process::geteuid;
 use std::fmt;
 use std::future::Future;
 use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -38,6 +40,8 @@ pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// The request for the statistics.
 pub(crate) const STATS: &str = "stats";
 
+/// The name of the listener at the holder.
+const KEPT: &str = "control";
 /// The suffix of the names of these sockets.
 pub(crate) const SUFFIX: &str = ".control";
 
@@ -71,6 +75,7 @@ pub(crate) type Answer = Arc<dyn Fn(&str) -> Option<ControlReply> + Send + Sync>
 /// The server side of the socket.
 pub(crate) struct Control {
     device: String,
+    keeper: Keeper,
     answer: Answer,
     name: sockets::Name,
     task: JoinHandle<()>,
@@ -109,10 +114,24 @@ fn refusal(why: &str) -> String {
 impl Control {
     /// Listens for the mount with this `major:minor`. Must be called within tokio.
     pub(crate) fn start(device: &str, answer: Answer) -> io::Result<Control> {
+        Control::start_kept(device, answer, &Keeper::default())
+    }
+
+    /// The same, with a listener that the holder keeps: clients of a process that this one replaces are
+    /// answered.
+    pub(crate) fn start_kept(device: &str, answer: Answer, keeper: &Keeper) -> io::Result<Control> {
         let feeds = Arc::default();
-        let (name, task) = begin_to_listen(device, &answer, &feeds)?;
+        let kept = keeper
+            .take(KEPT)
+            .map(|kept| sockets::listen_on(kept, &name(device)));
+        let socket = match kept {
+            Some(Ok(socket)) => socket,
+            Some(Err(_)) | None => sockets::listen(&name(device))?,
+        };
+        let (name, task) = begin_to_listen(socket, keeper, &answer, &feeds)?;
         Ok(Control {
             device: device.to_owned(),
+            keeper: keeper.clone(),
             answer,
             name,
             task,
@@ -123,7 +142,9 @@ impl Control {
     /// Takes the name again if it is gone. Feeds go on. Must be called within tokio.
     pub(crate) fn renew(&mut self) {
         if self.name.is_missing()
-            && let Ok((name, task)) = begin_to_listen(&self.device, &self.answer, &self.feeds)
+            && let Ok(socket) = sockets::listen(&name(&self.device))
+            && let Ok((name, task)) =
+                begin_to_listen(socket, &self.keeper, &self.answer, &self.feeds)
         {
             self.name = name;
             std::mem::replace(&mut self.task, task).abort();
@@ -141,11 +162,12 @@ impl Control {
 }
 
 fn begin_to_listen(
-    device: &str,
+    (listener, name): (UnixListener, sockets::Name),
+    keeper: &Keeper,
     answer: &Answer,
     feeds: &Arc<Mutex<JoinSet<()>>>,
 ) -> io::Result<(sockets::Name, JoinHandle<()>)> {
-    let (listener, name) = sockets::listen(&name(device))?;
+    keeper.keep_listener(KEPT, listener.as_fd());
     listener.set_nonblocking(true)?;
     let listener = tokio::net::UnixListener::from_std(listener)?;
     let owner = geteuid().as_raw();

@@ -13,9 +13,11 @@
 //! is gone, because `umount -f` aborts the session and then fails if the mount is in use. For
 //! watchers that connect after that, the process takes a second name.
 
+use crate::ipc::keeper::Keeper;
 use crate::ipc::sockets;
 use nix::sys::socket::{setsockopt, sockopt};
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
@@ -40,6 +42,9 @@ fn old_last_name(device: &str) -> String {
 /// The line after which nothing is left to be told: what was not named as lost is at the server.
 const COMPLETE: &str = "complete";
 
+/// The name of the listener at the holder.
+const KEPT: &str = "end";
+
 /// Most watchers at a time. Further ones are disconnected.
 const MOST_WATCHERS: usize = 64;
 
@@ -53,12 +58,33 @@ pub(crate) struct ExitNotifier {
     session_ended: bool,
     /// Watchers accepted since the end of the session.
     watchers: Vec<UnixStream>,
+    /// Keeps the listener.
+    keeper: Keeper,
 }
 
 impl ExitNotifier {
-    /// Announces the mount with this `major:minor`.
-    pub(crate) fn listen(device: &str) -> io::Result<ExitNotifier> {
-        let (listener, name) = sockets::listen(&name(device))?;
+    /// Announces the mount with this `major:minor`. Watchers of a process that this one replaces go on.
+    pub(crate) fn begin(device: &str, keeper: &Keeper) -> io::Result<ExitNotifier> {
+        let kept = keeper
+            .take(KEPT)
+            .map(|kept| sockets::listen_on(kept, &name(device)));
+        let mut notifier = match kept {
+            Some(Ok(socket)) => ExitNotifier::of(device, socket)?,
+            Some(Err(_)) | None => ExitNotifier::listen(device)?,
+        };
+        keeper.keep_listener(KEPT, notifier.listener.as_fd());
+        notifier.keeper = keeper.clone();
+        Ok(notifier)
+    }
+
+    fn listen(device: &str) -> io::Result<ExitNotifier> {
+        ExitNotifier::of(device, sockets::listen(&name(device))?)
+    }
+
+    fn of(
+        device: &str,
+        (listener, name): (UnixListener, sockets::Name),
+    ) -> io::Result<ExitNotifier> {
         listener.set_nonblocking(true)?;
         Ok(ExitNotifier {
             device: device.to_owned(),
@@ -66,6 +92,7 @@ impl ExitNotifier {
             listener,
             session_ended: false,
             watchers: Vec::new(),
+            keeper: Keeper::default(),
         })
     }
 
@@ -92,6 +119,7 @@ impl ExitNotifier {
         self.accept();
         if let Ok(other) = ExitNotifier::listen(&self.device) {
             (self.listener, self.name) = (other.listener, other.name);
+            self.keeper.keep_listener(KEPT, self.listener.as_fd());
         }
     }
 

@@ -5,6 +5,7 @@ pub(crate) mod client;
 pub(crate) mod control;
 pub(crate) mod exit_watch;
 pub(crate) mod flush_request;
+pub(crate) mod keeper;
 pub(crate) mod pending;
 pub(crate) mod sockets;
 

@@ -18,7 +18,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -26,6 +26,8 @@ use std::time::{Duration, Instant};
 
 /// How long a client waits for room in the listener's queue.
 const QUEUE: Duration = Duration::from_secs(2);
+/// How many clients may wait in the listener's queue, as in the standard library.
+const BACKLOG: i32 = 128;
 /// Most entries of /tmp and /run/user that are looked at.
 const MOST_ENTRIES: usize = 100_000;
 
@@ -161,7 +163,20 @@ pub(crate) fn listen(name: &str) -> io::Result<(UnixListener, Name)> {
     }
 }
 
-/// The sockets whose names begin with `prefix` and end with `suffix`, at most `most`: those of this
+/// Listens on at the socket `name` of a process that has ended.
+pub(crate) fn listen_on(listener: OwnedFd, name: &str) -> io::Result<(UnixListener, Name)> {
+    // Who connects is told (SO_PEERCRED) who has called this last.
+    rustix::net::listen(&listener, BACKLOG)?;
+    let listener = UnixListener::from(listener);
+    // It was bound by another name in the same directory.
+    let bound = listener.local_addr()?;
+    let dir = bound.as_pathname().and_then(Path::parent);
+    let path = dir.ok_or(io::ErrorKind::NotFound)?.join(name);
+    let inode = fs::symlink_metadata(&path)?.ino();
+    Ok((listener, Name { path, inode }))
+}
+
+/// The sockets whose with `prefix` and end with `suffix`, at most `most`: those of this
 /// user, or of all users for root, its own first: of another user's it may not see all. Each has its
 /// name without the suffix, and its owner as [`connect`] takes it.
 pub(crate) fn names(prefix: &str, suffix: &str, most: usize) -> Vec<(String, Option<u32>)> {
@@ -271,6 +286,26 @@ mod tests {
         connect(&other, own()).unwrap();
         drop(second);
         assert!(connect(&other, own()).is_err());
+    }
+
+    #[test]
+    fn a_successor_listens_on() {
+        let name = format!("test-{}.kept", std::process::id());
+        let (listener, first) = listen(&name).unwrap();
+        let early = connect(&name, own()).unwrap();
+        let kept = OwnedFd::from(listener.try_clone().unwrap());
+        // As if it was killed.
+        drop(listener);
+        std::mem::forget(first);
+        let between = connect(&name, own()).unwrap();
+        let (listener, second) = listen_on(kept, &name).unwrap();
+        let late = connect(&name, own()).unwrap();
+        for client in [early, between, late] {
+            drop(listener.accept().unwrap());
+            assert_eq!(peer(&client), Some(std::process::id() as i32));
+        }
+        drop(second);
+        assert!(connect(&name, own()).is_err());
     }
 
     #[test]

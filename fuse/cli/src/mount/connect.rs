@@ -1,5 +1,6 @@
 //! Connects to the server of a mount, as often as the options `retry`, `fg` and `bg` say.
 
+use crate::cli::MountArgs;
 use crate::failure::{Exit, Failure, Retry};
 use crate::ipc::pending::{Announcement, Pending};
 use crate::mount::daemon::Reporter;
@@ -25,13 +26,12 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// All that is decided before the server is asked.
 #[derive(Debug)]
 pub(crate) struct Plan {
+    pub(crate) args: MountArgs,
     pub(crate) spec: MountSource,
     pub(crate) point: MountPoint,
     pub(crate) options: Options,
-    pub(crate) options_given: String,
-    pub(crate) verbose: bool,
-    /// Whether to leave out the summary line.
-    pub(crate) quiet: bool,
+    /// The options as text, with those of nfsmount.conf.
+    pub(crate) text: String,
 }
 
 impl Plan {
@@ -127,7 +127,7 @@ fn announce(plan: &Plan, since: Instant) -> Announcement {
             Some(_) => Vec::new(),
             None => plan.point.path.as_os_str().as_bytes().to_owned(),
         },
-        options: plan.options_given.clone(),
+        options: plan.args.options.clone(),
         background: plan.options.background,
         ..Pending::default()
     };

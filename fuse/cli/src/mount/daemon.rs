@@ -4,6 +4,7 @@
 //! line for the user) or failure (exit status and sentence).
 
 use crate::failure::{Exit, Failure};
+use crate::holder::client::Held;
 use crate::output;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -22,11 +23,13 @@ pub(crate) struct Reporter {
     /// `None` in the foreground, and after the outcome was reported.
     pipe: Option<PipeWriter>,
     foreground: bool,
+    /// Goes to the background as well.
+    holder: Option<Held>,
 }
 
 /// Which process this is after [`fork_off`].
 #[derive(Debug)]
-pub(crate) enum Side {
+pub(crate) enum Forked {
     /// The process that the caller waits for, with the outcome.
     Parent(Result<String, Failure>),
     /// The process that makes the mount.
@@ -35,7 +38,7 @@ pub(crate) enum Side {
 
 /// Forks. The caller must not have started a thread. In the parent, it returns when the child has
 /// reported its outcome; `notice` gets the notices that the child sends before.
-pub(crate) fn fork_off(notice: impl FnMut(&str)) -> Result<Side, Failure> {
+pub(crate) fn fork_off(notice: impl FnMut(&str)) -> Result<Forked, Failure> {
     let system = |error: io::Error| {
         Failure::new(
             Exit::System,
@@ -48,15 +51,16 @@ pub(crate) fn fork_off(notice: impl FnMut(&str)) -> Result<Side, Failure> {
     match unsafe { fork() }.map_err(|error| system(error.into()))? {
         ForkResult::Parent { child } => {
             drop(writer);
-            Ok(Side::Parent(listen(reader, child, notice)))
+            Ok(Forked::Parent(listen(reader, child, notice)))
         }
         ForkResult::Child => {
             drop(reader);
             close_others(&writer);
             end_with_parent();
-            Ok(Side::Child(Reporter {
+            Ok(Forked::Child(Reporter {
                 pipe: Some(writer),
                 foreground: false,
+                holder: None,
             }))
         }
     }
@@ -78,6 +82,21 @@ fn close_others(keep: &PipeWriter) {
 /// Sends SIGTERM to this process when its parent ends, until [`Reporter::success`].
 fn end_with_parent() {
     let _ = set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
+}
+
+/// Goes to the background: neither a terminal nor the caller's directory is used any more.
+pub(crate) fn leave_terminal() -> io::Result<()> {
+    let null = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/null")?;
+    std::env::set_current_dir("/")?;
+    setsid()?;
+    let _ = set_parent_process_death_signal(None);
+    dup2_stdin(&null)?;
+    dup2_stdout(&null)?;
+    dup2_stderr(&null)?;
+    Ok(())
 }
 
 /// The descriptors that a mount with many connections and clients of its sockets may need.
@@ -219,7 +238,13 @@ impl Reporter {
         Reporter {
             pipe: None,
             foreground: true,
+            holder: None,
         }
+    }
+
+    /// This process has a holder.
+    pub(crate) fn set_holder(&mut self, holder: Held) {
+        self.holder = Some(holder);
     }
 
     fn say(&mut self, kind: u8, text: &str) {
@@ -246,16 +271,10 @@ impl Reporter {
         if self.pipe.is_none() {
             return Ok(());
         }
-        let null = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open("/dev/null")?;
-        std::env::set_current_dir("/")?;
-        setsid()?;
-        let _ = set_parent_process_death_signal(None);
-        dup2_stdin(&null)?;
-        dup2_stdout(&null)?;
-        dup2_stderr(&null)?;
+        leave_terminal()?;
+        if let Some(holder) = &self.holder {
+            holder.detach()?;
+        }
         self.say(b'o', line);
         self.pipe = None;
         Ok(())

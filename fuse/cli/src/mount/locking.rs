@@ -22,6 +22,14 @@ const ORPHANS: Duration = Duration::from_secs(3);
 /// How long to try to tell the server that locks were lost.
 const CRASH: Duration = Duration::from_secs(10);
 
+/// Whether this process makes the mount, or goes on with it. A process that goes on waits for nobody.
+/// Nor does it tell the server of a crash, upon which the server would drop new locks, too.
+#[derive(PartialEq, Eq)]
+enum Start {
+    First,
+    Again,
+}
+
 /// The outcome of the choice.
 #[derive(Debug)]
 pub(crate) struct Chosen {
@@ -59,7 +67,7 @@ pub(crate) async fn choose(
                 let (over, port) = (place.protocol.name(), place.port);
                 info!("locks go to {server}, NLM over {over} port {port}");
             }
-            return Ok(begin(client, local, options, tap).await);
+            return Ok(begin(client, local, options, tap, &Start::First).await);
         }
         Ok(false) => (true, "it has no NLM version 4".to_owned()),
         Err(error) if client.place().is_none() => (
@@ -81,15 +89,35 @@ pub(crate) async fn choose(
     warn!(
         "locks wait until {server} answers for its lock manager ({why}); nolock keeps them on this machine only"
     );
-    Ok(begin(client, local, options, tap).await)
+    Ok(begin(client, local, options, tap, &Start::First).await)
 }
 
-async fn begin(client: NlmClient, local: LocalLock, options: &Options, tap: &Arc<Tap>) -> Chosen {
+/// As it was chosen for a process that has died. Waits for nobody.
+pub(crate) async fn resume(
+    server: IpAddr,
+    local: LocalLock,
+    options: &Options,
+    tap: &Arc<Tap>,
+) -> Chosen {
+    if local == LocalLock::All {
+        return Chosen::local();
+    }
+    let client = NlmClient::new(server, options.lock_port, options.client.resvport);
+    begin(client, local, options, tap, &Start::Again).await
+}
+
+async fn begin(
+    client: NlmClient,
+    local: LocalLock,
+    options: &Options,
+    tap: &Arc<Tap>,
+    which: &Start,
+) -> Chosen {
     let client = Arc::new(client);
     client.set_tap(tap.clone());
     Chosen {
         local,
-        locks: Some(start(client, local, options).await),
+        locks: Some(start(client, local, options, which).await),
     }
 }
 
@@ -115,7 +143,12 @@ fn journals() -> Vec<PathBuf> {
 }
 
 /// Unlocks what killed mounts have left, and begins a journal for this mount.
-async fn start(client: Arc<NlmClient>, local: LocalLock, options: &Options) -> Arc<Locks> {
+async fn start(
+    client: Arc<NlmClient>,
+    local: LocalLock,
+    options: &Options,
+    which: &Start,
+) -> Arc<Locks> {
     let server = client.server();
     let dirs = journals();
     let find = |dir: &PathBuf| Abandoned::find(dir, server);
@@ -130,7 +163,10 @@ async fn start(client: Arc<NlmClient>, local: LocalLock, options: &Options) -> A
     let (dir, journal) = journal.unzip();
     let port = options.callback_port;
     let callbacks = client.listen(CallbackOptions { port, dir });
-    if abandoned.iter().any(Abandoned::may_have_locks) {
+    let lost = abandoned.iter().any(Abandoned::may_have_locks);
+    if lost && *which == Start::Again {
+        warn!("locks of programs may be lost: the process that has died held them");
+    } else if lost {
         let told = tokio::time::timeout(CRASH, callbacks.notify_crash()).await;
         debug!(?told, "telling the server of locks that were lost");
     }
@@ -150,7 +186,9 @@ async fn start(client: Arc<NlmClient>, local: LocalLock, options: &Options) -> A
             told.notify_one();
         });
         // A program that locks right after the mount should not find the lock of a dead process.
-        let _ = tokio::time::timeout(ORPHANS, done.notified()).await;
+        if *which == Start::First {
+            let _ = tokio::time::timeout(ORPHANS, done.notified()).await;
+        }
     }
     locks
 }

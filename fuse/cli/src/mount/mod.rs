@@ -1,6 +1,7 @@
 //! The parts of a mount from its options to its end: the files of the machine that add to the
 //! options, the connection to the server, the FUSE mount, the serving process and its log.
 
+pub(crate) mod begun;
 pub(crate) mod connect;
 pub(crate) mod daemon;
 pub(crate) mod fstab_line;
@@ -11,6 +12,7 @@ pub(crate) mod mount_point;
 pub(crate) mod nfsmount_conf;
 pub(crate) mod privileges;
 pub(crate) mod provider;
+pub(crate) mod record;
 pub(crate) mod service;
 pub(crate) mod settings;
 pub(crate) mod summary;

@@ -36,6 +36,16 @@ impl MountPoint {
         }
     }
 
+    /// A directory on which this program has mounted already.
+    pub(crate) fn mounted(path: PathBuf) -> MountPoint {
+        MountPoint {
+            path,
+            device: 0,
+            inode: 0,
+            dead: None,
+        }
+    }
+
     /// Refuses a log in the directory. When it is opened again it would be a file of this mount, whose
     /// process would wait for itself, and keep the mount busy.
     pub(crate) fn has_outside(&self, log: &Path) -> Result<(), Failure> {
@@ -177,10 +187,8 @@ pub(crate) fn check(dir: &Path, source: &[u8]) -> Result<MountPoint, Failure> {
     let ours = ours.filter(|mount| mount.fstype == FSTYPE);
     if let Some(mount) = ours.clone().filter(is_dead) {
         return Ok(MountPoint {
-            path,
-            device: 0,
-            inode: 0,
             dead: Some(mount),
+            ..MountPoint::mounted(path)
         });
     }
     if let Some(mount) = ours.filter(|mount| mount.source.as_bytes() == source) {
@@ -227,12 +235,7 @@ mod tests {
             std::os::unix::fs::symlink(target, &path).unwrap();
             path
         };
-        let point = MountPoint {
-            path: top.join("mnt"),
-            device: 0,
-            inode: 0,
-            dead: None,
-        };
+        let point = MountPoint::mounted(top.join("mnt"));
         let absolute = link("absolute", &point.path.join("log"));
         let relative = link("relative", Path::new("mnt/log"));
         let twice = link("twice", Path::new("relative"));

@@ -13,11 +13,13 @@ use nfsrdma_nfs3::Nfs3Client;
 use nfsrdma_nfs3::mount::Mounted;
 use parking_lot::Mutex;
 use std::convert::Infallible;
-use std::io;
+use std::io::{self, PipeReader};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{debug, error, info, warn};
 
@@ -36,17 +38,30 @@ pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hang_up: Signal,
+    /// The numbers of the signals that the holder got, if there is one.
+    holder: Option<pipe::Receiver>,
+    /// How many signals that end the mount came here, how many to the holder, and how many of them were
+    /// told. A signal to a group of processes comes to both, and is one.
+    here: u32,
+    there: u32,
+    told: u32,
     /// Whether SIGHUP means the end of the mount's own terminal, and so of the mount.
     on_terminal: bool,
     log: Log,
 }
 
 impl Signals {
-    pub(crate) fn new(foreground: bool, log: &Log) -> io::Result<Self> {
+    /// `holder` is the pipe by which the holder tells of its signals. Must be called within tokio.
+    pub(crate) fn new(foreground: bool, log: &Log, holder: Option<PipeReader>) -> io::Result<Self> {
+        let holder = holder.map(|pipe| pipe::Receiver::from_owned_fd(pipe.into()));
         Ok(Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hang_up: signal(SignalKind::hangup())?,
+            holder: holder.transpose()?,
+            here: 0,
+            there: 0,
+            told: 0,
             on_terminal: foreground && !log.has_file(),
             log: log.clone(),
         })
@@ -55,16 +70,51 @@ impl Signals {
     /// Waits for the next signal that ends the mount, and returns its name.
     pub(crate) async fn next(&mut self) -> &'static str {
         loop {
-            tokio::select! {
-                _ = self.terminate.recv() => return "SIGTERM",
-                _ = self.interrupt.recv() => return "SIGINT",
-                _ = self.hang_up.recv() => match self.on_terminal {
-                    true => return "SIGHUP",
-                    false => self.log.reopen(),
+            let (name, by_holder) = tokio::select! {
+                _ = self.terminate.recv() => ("SIGTERM", false),
+                _ = self.interrupt.recv() => ("SIGINT", false),
+                _ = self.hang_up.recv() => ("SIGHUP", false),
+                number = from_holder(&mut self.holder) => match number {
+                    Some(number) => (name_of(number), true),
+                    None => continue,
                 },
+            };
+            if name == "SIGHUP" && !self.on_terminal {
+                self.log.reopen();
+                continue;
+            }
+            match by_holder {
+                true => self.there += 1,
+                false => self.here += 1,
+            }
+            if self.here.max(self.there) > self.told {
+                self.told += 1;
+                return name;
             }
         }
     }
+}
+
+fn name_of(signal: u8) -> &'static str {
+    match libc::c_int::from(signal) {
+        libc::SIGINT => "SIGINT",
+        libc::SIGHUP => "SIGHUP",
+        _ => "SIGTERM",
+    }
+}
+
+/// The next signal of the holder. `None` when the holder is gone; after that, and without a holder, this
+/// does not return.
+async fn from_holder(pipe: &mut Option<pipe::Receiver>) -> Option<u8> {
+    let Some(open) = pipe else {
+        return std::future::pending().await;
+    };
+    let number = open.read_u8().await.ok();
+    if number.is_none() {
+        warn!("the process that keeps this mount is gone: if this one dies, the mount ends");
+        *pipe = None;
+    }
+    number
 }
 
 /// A mount at work.

@@ -22,6 +22,7 @@ mod tests;
 
 use nfsrdma_fs::fs::FsConfig;
 use nfsrdma_nfs3::ClientOptions;
+use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -42,8 +43,17 @@ pub enum Permissions {
     Server,
 }
 
-/// Which locks stay on this machine (nfs(5)); the others go to the server.
+/// What outlives the program that serves a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Restart {
+    /// Nothing: the mount is dead until it is made again.
+    No,
+    /// The mount, its open files and directories, and what the server has.
+    Files,
+}
+
+/// Which locks stay on this machine (nfs(5)); the others go to the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LocalLock {
     None,
     Flock,
@@ -64,7 +74,7 @@ impl LocalLock {
 }
 
 /// Which RDMA provider to use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Transport {
     /// Verbs if an RDMA device reaches the server, and otherwise soft-iWARP.
     Auto,
@@ -171,6 +181,8 @@ pub struct Options {
     pub cache: u64,
     /// Most dirty bytes; `None` is a quarter of the cache.
     pub dirty: Option<u64>,
+    /// What outlives the program that serves the mount.
+    pub restart: Restart,
     /// The number of event loops; `None` chooses by the number of CPUs.
     pub workers: Option<usize>,
     /// Where Prometheus metrics are served.
@@ -229,6 +241,7 @@ impl Default for Options {
             fpdu: None,
             cache: 256 << 20,
             dirty: None,
+            restart: Restart::No,
             workers: None,
             metrics: None,
             allow_other: None,

@@ -26,6 +26,12 @@ pub struct Document {
     pub process: Process,
     /// The time since the mount, in nanoseconds.
     pub age_ns: u64,
+    /// How often the program was started again after it had died (`restart=`), and the time since the
+    /// last time. The counters are those of the program that serves now.
+    #[serde(default)]
+    pub restarts: u32,
+    #[serde(default)]
+    pub restarted_ns: u64,
     pub procedures: Vec<Procedure>,
     /// Counters of the file system and its caches, by name.
     pub cache: BTreeMap<String, u64>,

@@ -15,6 +15,7 @@ use crate::cli::{StatsArgs, StatsForm};
 use crate::failure::{Exit, Failure};
 use crate::ipc::client;
 use crate::ipc::control::{self, ControlReply};
+use crate::mount::record::now_ns;
 use crate::mount::settings;
 use crate::observe;
 use crate::options::Options;
@@ -29,12 +30,22 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// When this mount, and this process of it, began.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Life {
+    /// By the clock of [`now_ns`].
+    pub(super) mounted_ns: u64,
+    pub(super) started_ns: u64,
+    /// How many processes served it before this one.
+    pub(super) restarts: u32,
+}
+
 /// The source of the statistics, in the serving process.
 #[derive(Debug)]
 pub(super) struct Source {
     client: Nfs3Client,
     fs: Arc<Fs<Nfs3Client>>,
-    mounted_at: Instant,
+    life: Life,
     options: Options,
     /// The fields that do not change.
     constant: Document,
@@ -47,13 +58,15 @@ impl Source {
         source: &[u8],
         dir: &Path,
         options: &Options,
+        life: Life,
     ) -> Self {
         let constant = Document {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             source: String::from_utf8_lossy(source).into_owned(),
             directory: dir.to_string_lossy().into_owned(),
-            transport: mounted.description.provider.to_owned(),
+            restarts: life.restarts,
+            transport: mounted.client.provider().to_owned(),
             server: ServerLimits {
                 wtmult: mounted.fsinfo.wtmult,
                 dtpref: mounted.fsinfo.dtpref,
@@ -64,7 +77,7 @@ impl Source {
         Source {
             client: mounted.client.clone(),
             fs,
-            mounted_at: Instant::now(),
+            life,
             options: options.clone(),
             constant,
         }
@@ -73,10 +86,14 @@ impl Source {
     /// The statistics at this moment.
     pub(super) fn document(&self) -> Document {
         let stats = self.client.stats();
-        let age = self.mounted_at.elapsed().as_nanos();
+        let now = now_ns();
         let named = |(name, value): (&'static str, u64)| (name.to_owned(), value);
         let mut document = Document {
-            age_ns: u64::try_from(age).unwrap_or(u64::MAX),
+            age_ns: now.saturating_sub(self.life.mounted_ns),
+            restarted_ns: match self.life.restarts {
+                0 => 0,
+                _ => now.saturating_sub(self.life.started_ns),
+            },
             options: settings::effective(&self.options, &self.client),
             procedures: stats.procedures.iter().map(Into::into).collect(),
             connections: stats.connections.iter().map(Into::into).collect(),

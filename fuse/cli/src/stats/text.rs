@@ -55,6 +55,16 @@ pub(crate) fn waits(document: &Document) -> Option<String> {
     }
 }
 
+/// How long ago, and how often, the program was started again, if it was.
+pub(crate) fn restarted(document: &Document) -> Option<String> {
+    let since = age(document.restarted_ns);
+    match document.restarts {
+        0 => None,
+        1 => Some(format!("restarted {since} ago")),
+        times => Some(format!("restarted {since} ago, {times} times in all")),
+    }
+}
+
 /// Says that every call fails, if that is so.
 pub(crate) fn stale(document: &Document) -> Option<&'static str> {
     document.stale.then_some(
@@ -101,6 +111,9 @@ fn write(document: &Document, change: bool, out: &mut String) -> fmt::Result {
             document.pid
         )?;
         writeln!(out, "options: {}", plain(&document.options))?;
+    }
+    if let Some(restarted) = restarted(document).filter(|_| !change) {
+        writeln!(out, "{restarted}")?;
     }
     if let Some(stale) = stale(document) {
         writeln!(out, "{stale}")?;

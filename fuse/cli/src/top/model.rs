@@ -8,7 +8,7 @@ use crate::output::plain;
 use crate::stats::document::{Connection, Document, Procedure, all_latencies, percentile};
 use crate::stats::list::{is_connected, trouble};
 use crate::stats::mount_list::{ListedMount, MountState, Target};
-use crate::stats::text::{Rates, age, per_second, waiting, waits};
+use crate::stats::text::{Rates, age, per_second, restarted, waiting, waits};
 use nfsrdma_rpcrdma::words::counted;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime};
@@ -334,7 +334,7 @@ impl Row {
     fn values(&self) -> Option<Vec<String>> {
         let document = self
             .document()
-            .filter(|document| trouble(document).is_none())?;
+            .filter(|document| trouble(document).is_none() && self.just_restarted().is_none())?;
         let dirty = short_bytes(document.cache_counter("dirty_bytes"));
         let (used, granted) =
             document
@@ -379,6 +379,11 @@ impl Row {
         ])
     }
 
+    /// That the process is another one than at the last answer, or that there was none yet.
+    fn just_restarted(&self) -> Option<String> {
+        restarted(self.document().filter(|_| self.change.is_none())?)
+    }
+
     /// Why there are no values.
     pub(super) fn remark(&self, now: Instant, delay: Duration) -> String {
         let since = |silent: Duration| age(silent.as_nanos().try_into().unwrap_or(u64::MAX));
@@ -399,7 +404,9 @@ impl Row {
                     false => String::new(),
                 };
                 match (is_connected(document), trouble(document)) {
-                    (true, what) => what.unwrap_or_default() + &others,
+                    (true, what) => {
+                        what.or_else(|| self.just_restarted()).unwrap_or_default() + &others
+                    }
                     (false, _) => {
                         let without_credit = document.connections.iter().map(|c| c.waiting).sum();
                         let calls = waits(document).unwrap_or_else(|| waiting(without_credit));

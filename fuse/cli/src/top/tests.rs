@@ -333,6 +333,16 @@ fn a_restarted_process_is_not_compared_with_the_old_one() {
     let (_, lines) = model.table(80, now);
     let words: Vec<_> = lines[0].split_whitespace().collect();
     assert_eq!(words[1..5], ["nas", "-", "-", "-"], "{lines:?}");
+    let successor = Document {
+        pid: 100,
+        restarts: 1,
+        restarted_ns: 3_000_000_000,
+        ..document("/srv/data", 1)
+    };
+    let answer = answer("/srv/data", MountState::Answers(Box::new(successor)));
+    model.answered(&target, answer, now);
+    let (_, lines) = model.table(80, now);
+    assert!(lines[0].ends_with(" restarted 3 s ago"), "{lines:?}");
 }
 
 #[test]

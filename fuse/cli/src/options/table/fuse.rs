@@ -2,7 +2,7 @@
 
 use super::super::draft::{Draft, Outcome};
 use super::super::entry::*;
-use super::super::{MetricsAt, Permissions};
+use super::super::{MetricsAt, Permissions, Restart};
 
 pub(super) static SECTION: Section = Section {
     title: "FUSE",
@@ -47,6 +47,21 @@ pub(super) static SECTION: Section = Section {
             does all the work as long as it can; the others join it under load",
             show: |o, n, w| w.value(n, o.workers()),
             ..number!(1..=16, workers)
+        },
+        Entry {
+            forms: "restart=no|files",
+            default: "`no`",
+            help: "what happens when the program that serves the mount dies (a crash, an OOM kill). With \
+            `no` every call fails until the mount is made again. With `files` a small process keeps \
+            the mount and starts the program again: calls wait for it, and open files, \
+            directories and working directories go on. Data that were written and not yet sent \
+            are lost; the next fsync(2) or close(2) of each open file says so once (EIO), and the \
+            log does. Locks at the server are lost, too. Needs Linux 6.9",
+            ..choice!(
+                restart,
+                "no" => Restart::No,
+                "files" => Restart::Files
+            )
         },
         accept(
             "threads=N",

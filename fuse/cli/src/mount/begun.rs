@@ -1,0 +1,212 @@
+//! What the process of a mount needs besides the connection, the file system and the session, whether
+//! it has made the mount or goes on with it: its threads, its sockets, its metrics.
+
+use crate::failure::{Exit, Failure};
+use crate::ipc::keeper::Keeper;
+use crate::ipc::{control, exit_watch, flush_request};
+use crate::mount::connect::Plan;
+use crate::mount::locking::Chosen;
+use crate::mount::log::Log;
+use crate::mount::record::MountIdentity;
+use crate::mount::service::{Service, Signals};
+use crate::mount::{daemon, privileges, settings};
+use crate::options::Options;
+use crate::stats::{self, Life};
+use nfsrdma_fs::adapter::{self, Channel, FuseOptions, OwnMount};
+use nfsrdma_fs::fs::{Clock, Fs, FsConfig};
+use nfsrdma_nfs3::Nfs3Client;
+use nfsrdma_nfs3::mount::Mounted;
+use nfsrdma_rdma::Pool;
+use nfsrdma_record::Table;
+use nfsrdma_xdr::nfs3::FileHandle;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use tracing::{debug, warn};
+
+/// The error for threads, descriptors or signal handlers that the system does not give.
+pub(crate) fn system(error: io::Error) -> Failure {
+    Failure::new(
+        Exit::System,
+        format!("cannot start the mount's threads: {error}"),
+    )
+}
+
+/// What is there before the server is asked.
+pub(crate) struct Process {
+    pub(crate) runtime: Runtime,
+    pub(crate) metrics: Option<stats::metrics::Listener>,
+    pub(crate) config: FsConfig,
+    pub(crate) pool: Pool,
+}
+
+/// Prepares this process, which has one thread, to serve a mount.
+pub(crate) fn prepare(options: &Options) -> Result<Process, Failure> {
+    adapter::heap::limit_arenas();
+    daemon::mark_io_flusher();
+    daemon::ignore_other_signals();
+    // Capabilities belong to a thread, so this must happen before there are others.
+    privileges::give_up();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("nfsrdma-rt")
+        .enable_all()
+        .build()
+        .map_err(system)?;
+    let metrics = options
+        .metrics
+        .as_ref()
+        .map(|at| stats::metrics::listen(at, "metrics="))
+        .transpose()?;
+    let config = settings::file_system(options);
+    let pool = Pool::new(settings::pool_bytes(options, &config))
+        .map_err(|error| Failure::new(Exit::System, error.to_string()))?;
+    Ok(Process {
+        runtime,
+        metrics,
+        config,
+        pool,
+    })
+}
+
+/// The file system with the objects of `table`, which may be those of a process that has ended.
+pub(crate) fn file_system(
+    client: Arc<Nfs3Client>,
+    root: FileHandle,
+    pool: Pool,
+    config: FsConfig,
+    table: Arc<Table>,
+) -> Arc<Fs<Nfs3Client>> {
+    Fs::with_records(client, root, pool, config, Clock::default(), table)
+}
+
+/// What serves the mount, before the kernel's requests are read.
+pub(crate) struct Begun {
+    pub(crate) table: Arc<Table>,
+    pub(crate) mounted: Mounted,
+    pub(crate) locks: Chosen,
+    pub(crate) fs: Arc<Fs<Nfs3Client>>,
+    pub(crate) signals: Signals,
+    pub(crate) metrics: Option<stats::metrics::Listener>,
+    pub(crate) keeper: Keeper,
+}
+
+/// The kernel's side of the mount.
+pub(crate) struct Kernel {
+    pub(crate) channel: Channel,
+    /// A descriptor of the mount's device.
+    pub(crate) device: Arc<OwnedFd>,
+    pub(crate) mount: MountIdentity,
+    pub(crate) life: Life,
+}
+
+impl Begun {
+    /// The options, with what was found out about locks.
+    pub(crate) fn options(&self, plan: &Plan) -> Options {
+        Options {
+            local_lock: Some(self.locks.local),
+            ..plan.options.clone()
+        }
+    }
+
+    /// The settings of the adapter.
+    pub(crate) fn fuse(&self, plan: &Plan) -> FuseOptions {
+        settings::fuse(&plan.spec, &plan.options, self.locks.local)
+    }
+
+    /// Opens the sockets by which commands find this process, and reads requests.
+    pub(crate) fn serve(
+        self,
+        plan: &Plan,
+        log: &Log,
+        runtime: &Runtime,
+        kernel: Kernel,
+    ) -> io::Result<Service> {
+        let (options, fuse) = (self.options(plan), self.fuse(plan));
+        let Begun { fs, keeper, .. } = self;
+        if let Some(locks) = self.locks.locks {
+            fs.set_locks(locks);
+        }
+        let device = kernel.mount.device.as_deref();
+        raise_read_ahead(device, &fs, plan.options.fs.readahead_bytes as u64);
+        let session = adapter::serve(
+            fs.clone(),
+            kernel.channel,
+            OwnMount::with_id(&plan.point.path, kernel.mount.id),
+            &fuse,
+            runtime.handle(),
+            &mut |name, device| keeper.keep(name, device),
+        )?;
+        let notifier =
+            device.and_then(|device| exit_watch::ExitNotifier::begin(device, &keeper).ok());
+        let source = Arc::new(stats::Source::new(
+            &self.mounted,
+            fs.clone(),
+            &plan.spec.source(),
+            &plan.point.path,
+            &options,
+            kernel.life,
+        ));
+        let _inside = runtime.enter();
+        let answer = answer_sync(fs.clone(), kernel.device, source.clone().answer());
+        let answer = log.answer(answer);
+        let control = device.and_then(|device| {
+            control::Control::start_kept(device, answer, &keeper)
+                .inspect_err(|error| warn!("no statistics: {error}"))
+                .ok()
+        });
+        if let Some(listener) = self.metrics {
+            runtime.spawn(stats::metrics::serve(listener, source.render()));
+        }
+        if let Some(held) = keeper.held() {
+            held.serving()?;
+        }
+        Ok(Service {
+            mounted: self.mounted,
+            fs,
+            session: Arc::new(session),
+            signals: self.signals,
+            notifier,
+            control,
+            name: plan.name(),
+            source: plan.spec.source(),
+            lost: Vec::new(),
+            given_up: None,
+        })
+    }
+}
+
+/// Serves the mount to its end.
+pub(crate) fn run(runtime: Runtime, service: Service) -> Result<(), Failure> {
+    let result = runtime.block_on(service.run());
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    result
+}
+
+/// Answers [`flush_request::SYNC`] before `next`.
+fn answer_sync(
+    fs: Arc<Fs<Nfs3Client>>,
+    device: Arc<OwnedFd>,
+    next: control::Answer,
+) -> control::Answer {
+    Arc::new(move |request| match request {
+        flush_request::SYNC => Some(control::ControlReply::Feed(flush_request::feed(
+            fs.clone(),
+            device.clone(),
+        ))),
+        _ => next(request),
+    })
+}
+
+/// Sets the kernel's readahead in sysfs, which needs root. INIT cannot ask for more than 128 KiB, so
+/// `fs` reads ahead where this fails.
+fn raise_read_ahead(device: Option<&str>, fs: &Fs<Nfs3Client>, bytes: u64) {
+    let Some(device) = device else { return };
+    let kib = (bytes >> 10).min(u64::from(u32::MAX)) as u32;
+    match adapter::set_read_ahead(device, kib) {
+        Ok(()) => fs.kernel_reads_ahead(),
+        Err(error) => debug!("the kernel's read-ahead stays as it is: {error}"),
+    }
+}

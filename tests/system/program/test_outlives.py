@@ -1,0 +1,260 @@
+"""A mount with restart=files outlives the program that serves it: programs see no error, and no file is closed."""
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+
+import pytest
+
+from program.support import *  # noqa: F403
+
+KILLS = 3
+
+
+@contextlib.contextmanager
+def kept(more=""):
+    """A server with a mount that outlives its program."""
+    with Server("--no-root-squash") as server:
+        result = server.mount(f"restart=files,nolock{',' if more else ''}{more}", "--log", server.base / "log")
+        if "Linux 6.9" in result.stderr:
+            pytest.skip("needs Linux 6.9")
+        expect(result, 0, f"{server.spec} mounted on {server.mnt}: ")
+        yield server
+
+
+def document(server):
+    return json.loads(stats(server, "--json"))
+
+
+def kill(server):
+    """Kills the process that serves the mount, and waits for its successor."""
+    before = document(server)
+    os.kill(before["pid"], signal.SIGKILL)
+    until(lambda: document(server)["restarts"] == before["restarts"] + 1, "a successor")
+
+
+@contextlib.contextmanager
+def working(server, work):
+    """Runs `work` in a thread until the kills are done, and checks that it does not fail. It is called with a function
+    that says whether to go on."""
+    over, failed = threading.Event(), []
+
+    def body():
+        try:
+            work(lambda: not over.is_set())
+        except BaseException as error:  # noqa: BLE001
+            failed.append(error)
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(LIMIT)
+    assert not thread.is_alive(), "the program hangs"
+    assert not failed, failed
+
+
+def killed_under(server, work, kills=KILLS):
+    with working(server, work):
+        for _ in range(kills):
+            kill(server)
+
+
+def test_names_and_data_are_there_after_the_program_was_killed():
+    with kept() as server:
+        (server.export / "f").write_bytes(b"hello")
+        (server.export / "d").mkdir()
+        assert (server.mnt / "f").read_bytes() == b"hello"
+        kill(server)
+        assert (server.mnt / "f").read_bytes() == b"hello"
+        assert sorted(os.listdir(server.mnt)) == ["d", "f"]
+        (server.mnt / "d" / "new").write_bytes(b"new")
+        assert (server.export / "d" / "new").read_bytes() == b"new"
+        said = stats(server)
+        assert "restarted " in said
+        assert document(server)["restarts"] == 1
+        assert "died" in (server.base / "log").read_text()
+
+
+def test_a_large_file_is_read_without_an_error():
+    data = random.Random(1).randbytes(64 << 20)
+    with kept("cache=32M") as server:
+        (server.export / "f").write_bytes(data)
+        wanted = hashlib.sha256(data).digest()
+
+        def read(going_on):
+            while True:
+                with open(server.mnt / "f", "rb") as file:
+                    # The kernel is to ask for the data each time.
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                    assert hashlib.file_digest(file, "sha256").digest() == wanted
+                if not going_on():
+                    return
+
+        killed_under(server, read)
+
+
+def test_names_are_found_without_an_error():
+    with kept("actimeo=0") as server:
+        for top in range(10):
+            for file in range(20):
+                path = server.export / f"d{top}" / f"f{file}"
+                path.parent.mkdir(exist_ok=True)
+                path.touch()
+
+        def find(going_on):
+            while going_on():
+                found = run("find", server.mnt, "-type", "f", "-size", "0")
+                assert found.returncode == 0, found.stderr
+                assert len(found.stdout.split()) == 200
+
+        killed_under(server, find)
+
+
+def test_names_are_made_and_removed_without_an_error():
+    with kept() as server:
+        top = server.mnt
+
+        def change(going_on):
+            while going_on():
+                os.mkdir(top / "d")
+                os.symlink("x", top / "d" / "link")
+                os.close(os.open(top / "d" / "f", os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+                os.link(top / "d" / "f", top / "d" / "g")
+                os.rename(top / "d" / "f", top / "d" / "h")
+                for name in ("g", "h", "link"):
+                    os.unlink(top / "d" / name)
+                os.rmdir(top / "d")
+
+        killed_under(server, change, kills=6)
+        assert os.listdir(server.export) == []
+
+
+def test_an_archive_is_unpacked_without_an_error():
+    """Each file is safe when tar has closed it."""
+    with kept() as server:
+        archive = server.base / "a.tar"
+        source = server.base / "source"
+        for top in range(5):
+            for file in range(20):
+                path = source / f"d{top}" / f"f{file}"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(f"{top} {file}".encode() * 100)
+        with tarfile.open(archive, "w") as tar:
+            tar.add(source, "source")
+
+        def unpack(going_on):
+            round = 0
+            while going_on():
+                round += 1
+                goal = server.mnt / f"r{round}"
+                goal.mkdir()
+                # A file whose data only the dead program had is told of by close(2), and written again.
+                for _ in range(10):
+                    done = run("tar", "-xf", archive, "-C", goal, "--overwrite")
+                    if done.returncode == 0:
+                        break
+                    assert "Input/output error" in done.stderr, done.stderr
+                same = run("diff", "-r", source, goal / "source")
+                assert same.returncode == 0, same.stdout + same.stderr
+
+        killed_under(server, unpack)
+
+
+def test_what_is_open_stays_open():
+    with kept() as server:
+        (server.export / "d").mkdir()
+        for number in range(300):
+            (server.export / "d" / f"n{number}").touch()
+        (server.export / "f").write_bytes(b"0123456789")
+        file = os.open(server.mnt / "f", os.O_RDWR)
+        folder = os.open(server.mnt / "d", os.O_RDONLY | os.O_DIRECTORY)
+        with subprocess.Popen(["cat"], cwd=server.mnt / "d", stdin=subprocess.PIPE) as inside:
+            try:
+                for round in range(KILLS):
+                    kill(server)
+                    assert os.pread(file, 10, 0) == b"0123456789"
+                    os.pwrite(file, b"%d" % round, 10 + round)
+                    os.fsync(file)
+                    assert len(os.listdir(folder)) == 300
+                    assert os.stat("n0", dir_fd=folder).st_size == 0
+                    assert len(os.listdir(f"/proc/{inside.pid}/cwd/")) == 300
+            finally:
+                inside.stdin.close()
+        os.close(folder)
+        os.close(file)
+        assert (server.export / "f").read_bytes() == b"0123456789012"
+
+
+def test_an_unlinked_file_is_readable_and_goes_at_the_last_close():
+    with kept() as server:
+        (server.mnt / "f").write_bytes(b"still there")
+        file = os.open(server.mnt / "f", os.O_RDONLY)
+        os.unlink(server.mnt / "f")
+        assert len(os.listdir(server.export)) == 1
+        kill(server)
+        assert os.pread(file, 100, 0) == b"still there"
+        assert os.listdir(server.mnt) == []
+        os.close(file)
+        until(lambda: os.listdir(server.export) == [], "the removal of the file")
+
+
+def test_data_that_only_the_dead_program_had_are_told_of_once():
+    with kept("dirty=32M") as server:
+        (server.export / "f").touch()
+        file = os.open(server.mnt / "f", os.O_WRONLY)
+        os.write(file, b"x" * 100)
+        kill(server)
+        with pytest.raises(OSError):
+            os.fsync(file)
+        os.fsync(file)
+        os.pwrite(file, b"y" * 100, 0)
+        os.fsync(file)
+        os.close(file)
+        assert (server.export / "f").read_bytes() == b"y" * 100
+
+
+def test_a_server_that_is_away_delays_only_the_call():
+    with kept() as server:
+        (server.export / "f").write_bytes(b"f")
+        server.stop()
+        kill(server)
+        with subprocess.Popen(["cat", server.mnt / "f"], stdout=subprocess.PIPE) as cat:
+            server.start()
+            assert cat.communicate(timeout=LIMIT)[0] == b"f"
+
+
+@pytest.mark.parametrize("how", ["umount", "lazy", "force", "SIGTERM", "SIGTERM to the holder"])
+def test_a_mount_that_was_gone_on_with_ends_as_any_other(how):
+    with kept() as server:
+        (server.mnt / "f").write_bytes(b"f")
+        kill(server)
+        match how:
+            case "umount":
+                expect(nfsrdma("umount", server.mnt), 0)
+            case "lazy":
+                expect(nfsrdma("umount", "-l", server.mnt), 0)
+            case "force":
+                expect(nfsrdma("umount", "-f", server.mnt), 0)
+            case _:
+                serving = document(server)["pid"]
+                holder, = set(servers_of(server.mnt)) - {serving}
+                os.kill(serving if how == "SIGTERM" else holder, signal.SIGTERM)
+        until(lambda: not mounted(server.mnt), "the end of the mount")
+        server.ended()
+
+
+def test_remount_works_after_a_restart():
+    root()
+    with kept() as server:
+        kill(server)
+        expect(nfsrdma("mount", "-o", f"remount,ro,{server.options('restart=files,nolock')}", server.spec, server.mnt), 0)
+        assert "ro" in mounted(server.mnt)[3].split(",")
