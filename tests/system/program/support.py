@@ -103,6 +103,28 @@ def mounts_below(base):
     return [point for point in reversed(points) if point.startswith(f"{base}/")]
 
 
+def parent_of(pid):
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
+def serving(path):
+    """The holder and the daemon of a mount with restart=; None as long as these are not two processes."""
+    found = servers_of(path)
+    pairs = [(parent_of(pid), pid) for pid in found if parent_of(pid) in found]
+    return pairs[0] if len(found) == 2 and pairs else None
+
+
+def kill_mount(path, below=False):
+    """Kills the processes that mount on `path` (or below it). Holders come first: they would start others."""
+    found = servers_of(path, below)
+    for pid in sorted(found, key=lambda pid: parent_of(pid) in found):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 class Place:
     """A directory with an empty mount point `mnt`. It leaves no mount and no process behind."""
 
@@ -118,8 +140,7 @@ class Place:
             # It may end by itself meanwhile.
             left = subprocess.run(["umount", "-l", point], timeout=LIMIT).returncode and mounted(point)
             assert not left, f"{point} cannot be unmounted"
-        for pid in servers_of(self.base, below=True):
-            os.kill(pid, signal.SIGKILL)
+        kill_mount(self.base, below=True)
         shutil.rmtree(self.base)
 
 

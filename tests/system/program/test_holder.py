@@ -1,0 +1,128 @@
+"""The process that holds a mount with restart=files, and the one that serves it."""
+
+import errno
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from program.support import BIN, LIMIT, expect, kill_mount, mounted, nfsrdma, serving, state, until
+
+
+def mount_logged(server, more="restart=files"):
+    """Mounts with a log, and returns it."""
+    log = server.base / "log"
+    server.mount_well(f"nolock,{more}", "--log", log)
+    return log
+
+
+def killed(server):
+    """Kills the daemon, and returns its successor."""
+    holder, daemon = serving(server.mnt)
+    os.kill(daemon, signal.SIGKILL)
+
+    def successor():
+        found = serving(server.mnt)
+        return found and found[0] == holder and found[1] not in (None, daemon)
+
+    until(successor, "a successor")
+    return serving(server.mnt)[1]
+
+
+def test_what_is_open_goes_on_when_the_daemon_is_killed(server):
+    mount_logged(server)
+    text = b"".join(b"line %d\n" % at for at in range(200_000))
+    (server.export / "big").write_bytes(text)
+    (server.export / "sub").mkdir()
+    (server.export / "sub/name").write_text("here")
+    inside = subprocess.Popen(
+        ["sh", "-c", "while read line; do cat name; echo; done"],
+        cwd=server.mnt / "sub", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with open(server.mnt / "big", "rb", buffering=0) as file:
+        said = file.read(10)
+        for _ in range(3):
+            killed(server)
+            said += file.read(100_000)
+            assert (server.mnt / "sub/name").read_text() == "here"
+            inside.stdin.write("\n")
+            inside.stdin.flush()
+            assert inside.stdout.readline() == "here\n"
+            # A daemon that has served for so long did not fail by what was left to it.
+            time.sleep(1.1)
+        while more := file.read(1 << 20):
+            said += more
+    assert said == text
+    inside.stdin.close()
+    assert inside.wait(LIMIT) == 0
+    expect(nfsrdma("umount", server.mnt), 0)
+    server.ended()
+
+
+def test_a_daemon_that_dies_again_and_again_ends_the_mount(server):
+    mount_logged(server)
+    holder, _ = serving(server.mnt)
+
+    def dead():
+        found = serving(server.mnt)
+        if found and found[1]:
+            os.kill(found[1], signal.SIGKILL)
+        return state(holder) in (None, "Z")
+
+    until(dead, "the end of the holder")
+    with pytest.raises(OSError) as told:
+        os.listdir(server.mnt)
+    assert told.value.errno in (errno.ENOTCONN, errno.ECONNABORTED)
+
+
+def test_a_daemon_serves_on_without_its_holder(server):
+    log = mount_logged(server)
+    holder, daemon = serving(server.mnt)
+    os.kill(holder, signal.SIGKILL)
+    until(lambda: "the process that keeps this mount is gone" in log.read_text(), "a line about the holder")
+    (server.mnt / "new").write_text("written")
+    assert (server.export / "new").read_text() == "written"
+    expect(nfsrdma("umount", server.mnt), 0)
+    until(lambda: state(daemon) in (None, "Z"), "the end of the daemon")
+
+
+def test_one_signal_to_holder_and_daemon_flushes(server):
+    """The second signal to a mount ends it with the data that are not written; one that came to both, as from a
+    terminal, is the first."""
+    log = mount_logged(server)
+    holder, daemon = serving(server.mnt)
+    with open(server.mnt / "file", "w") as file:
+        file.write("kept")
+        file.flush()
+        for pid in (holder, daemon):
+            os.kill(pid, signal.SIGTERM)
+        until(lambda: not mounted(server.mnt), "a detached mount")
+        file.write(" and more")
+    until(lambda: state(holder) in (None, "Z"), "the end of the holder")
+    assert (server.export / "file").read_text() == "kept and more"
+    assert log.read_text().count("SIGTERM: unmounting") == 1
+
+
+def test_the_status_of_the_command_in_the_foreground(server):
+    words = [BIN / "nfsrdma", "mount", "-f", server.spec, server.mnt, "-o", server.options("nolock,restart=files")]
+    child = subprocess.Popen([str(word) for word in words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    until(lambda: mounted(server.mnt) and serving(server.mnt), "a mount")
+    assert serving(server.mnt)[0] == child.pid
+    killed(server)
+    os.listdir(server.mnt)
+    expect(nfsrdma("umount", server.mnt), 0)
+    assert child.wait(LIMIT) == 0, child.stderr.read()
+    child.stderr.close()
+
+
+def test_a_mount_that_fails_leaves_nothing(server):
+    server.stop()
+    result = server.mount("nolock,restart=files,retry=0")
+    assert result.returncode == 32, result.stderr
+    server.ended()
+    server.start()
+    mount_logged(server)
+    kill_mount(server.mnt)
+    server.ended()
