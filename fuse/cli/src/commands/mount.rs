@@ -111,13 +111,13 @@ pub(super) fn status(served: &Result<(), Failure>) -> u8 {
 fn held(
     plan: &Plan,
     mut reporter: Reporter,
-    log: impl FnOnce() -> Result<Log, Failure>,
+    log: impl Fn() -> Result<Log, Failure>,
 ) -> Result<(), Failure> {
     let held = match plan.options.restart {
         Restart::No => None,
         Restart::Files => {
             let held;
-            (held, reporter) = split(plan, reporter)?;
+            (held, reporter) = split(plan, reporter, &log)?;
             reporter.set_holder(held.clone());
             Some(held)
         }
@@ -136,7 +136,11 @@ fn held(
 }
 
 /// Forks, and returns in the daemon. This process becomes its holder, and ends when the mount has ended.
-fn split(plan: &Plan, reporter: Reporter) -> Result<(Held, Reporter), Failure> {
+fn split(
+    plan: &Plan,
+    reporter: Reporter,
+    log: impl Fn() -> Result<Log, Failure>,
+) -> Result<(Held, Reporter), Failure> {
     let words = vec![plan.args.spec.clone(), plan.point.path.clone().into()];
     let program = Program::of_holder(words).map_err(system)?;
     privileges::give_up();
@@ -145,7 +149,13 @@ fn split(plan: &Plan, reporter: Reporter) -> Result<(Held, Reporter), Failure> {
         Side::Holder(holder) => {
             // The daemon has it.
             drop(reporter);
-            std::process::exit(holder.run(daemon::leave_terminal).into())
+            // The daemon reports if it cannot be opened.
+            let log = log().ok();
+            let status = holder.run(|| {
+                log.iter().for_each(Log::detach);
+                daemon::leave_terminal()
+            });
+            std::process::exit(status.into())
         }
     }
 }
