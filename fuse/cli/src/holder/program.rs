@@ -1,6 +1,7 @@
 //! The program of a mount, as the holder starts it anew.
 
 use crate::holder::protocol::pair;
+use nix::sys::signal::SigSet;
 use nix::unistd::{ForkResult, Pid, fork};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::{FdFlags, fcntl_setfd};
@@ -75,11 +76,12 @@ impl Program {
     }
 
     fn exec(&self, talk: &OwnedFd) -> io::Error {
-        if let Err(error) = close_others_at_exec(talk) {
+        // The holder has blocked signals, and a new program would inherit that.
+        let ready = SigSet::empty().thread_set_mask().map_err(Into::into);
+        if let Err(error) = ready.and_then(|()| close_others_at_exec(talk)) {
             return error;
         }
         let directory = Path::new("/proc/self/fd").join(self.directory.as_raw_fd().to_string());
-        // This also unblocks the signals that the holder has blocked.
         Command::new(directory.join(&self.name))
             .arg0(OsStr::new("nfsrdma"))
             .arg("serve")
