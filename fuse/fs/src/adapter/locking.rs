@@ -9,6 +9,7 @@
 use super::queued::Queued;
 use super::replies::{reply_held, reply_ok};
 use super::state::Adapter;
+use super::waiting::Held;
 use crate::fs::{Fs, SetLock};
 use crate::locks::{Mode, RELEASED_WITHIN, Tested};
 use nfsrdma_channel::{self as channel, Header, Reply};
@@ -65,7 +66,7 @@ impl<N: Nfs3> Adapter<N> {
         // It waits for locks, but handing it to a thread that shares no descriptors, too, would halve
         // the number of locks that a program takes in a second.
         let (fs, notifier) = (self.fs.clone(), self.notifiers.now.clone());
-        let queued = self.queued.clone();
+        let (queued, undoing) = (self.queued.clone(), locks.clone());
         let (releasing, handle) = (fs.unlocking(&of), of.handle);
         // An unlock has `wait` set, too, except with LOCK_NB or F_SETLK. If it were interrupted,
         // the lock would stay held.
@@ -99,11 +100,11 @@ impl<N: Nfs3> Adapter<N> {
             let known = releases_known(&fs, &queued, node);
             let granted = fs.set_lock(of, &interrupt, known, answer).await;
             drop(releasing);
-            if !granted {
+            let Some(granted) = granted else {
                 return;
-            }
+            };
             // The lock is held now, so only a signal that kills the caller matters. What is dropped is
-            // not waited for then: the lock ends with the open file.
+            // not waited for then: others may ask for the lock.
             let dropped = async {
                 reads_answered(&fs, &queued, node).await;
                 let Some(behind) = fs.behind_lock(handle).await else {
@@ -121,13 +122,17 @@ impl<N: Nfs3> Adapter<N> {
                 };
                 let _ = tokio::task::spawn_blocking(drop_cached).await;
             };
-            tokio::select! {
-                () = interrupt.killed() => {}
-                () = dropped => {}
+            let free = tokio::select! {
+                biased;
+                () = interrupt.killed() => false,
+                () = dropped => true,
+            };
+            if free && let Some(reply) = reply.take().and_then(Held::take) {
+                return reply.ok();
             }
-            if let Some(reply) = reply.take() {
-                reply_held(reply, Ok(()), reply_ok);
-            }
+            // The caller was killed and is answered, but the open file may live on: release the
+            // lock.
+            undoing.undo(granted).await;
         });
     }
 }

@@ -12,7 +12,7 @@ use super::objects::Objects;
 use super::open_file::OpenFile;
 use super::outdated::drop_outdated;
 use crate::locks::{
-    ByteRange, Interrupt, LockError, LockFile, Locks, Mode, Owner, Releasing,
+    ByteRange, Granted, Interrupt, LockError, LockFile, Locks, Mode, Owner, Releasing,
     Request as LockRequest, Tested,
 };
 use nfsrdma_nfs3::Nfs3;
@@ -106,7 +106,7 @@ impl<N: Nfs3> Objects<N> {
         })
     }
 
-    /// Takes or releases a lock. If a lock was taken, this returns true, without calling `answer`: the
+    /// Takes or releases a lock. A lock that was taken is returned, without calling `answer`: the
     /// kernel must drop what it has cached of the file before the program goes on. Any other result
     /// is passed to `answer` as soon as it is known, though the future may still have to clean up.
     ///
@@ -121,17 +121,17 @@ impl<N: Nfs3> Objects<N> {
         interrupt: &Interrupt,
         known: impl Future<Output = ()> + Send,
         answer: impl FnOnce(FsResult<()>) + Send,
-    ) -> bool {
+    ) -> Option<Granted> {
         let Some(locks) = self.locks.get() else {
             answer(Err(FsError::NotSupported));
-            return false;
+            return None;
         };
         let request = self.lock_request(&of, of.mode.unwrap_or(Mode::Read));
         let (file, request) = match request {
             Ok(request) => request,
             Err(error) => {
                 answer(Err(error));
-                return false;
+                return None;
             }
         };
         let inode = &file.inode;
@@ -147,19 +147,19 @@ impl<N: Nfs3> Objects<N> {
             };
             if let Err(error) = flushed {
                 answer(Err(error));
-                return false;
+                return None;
             }
         }
         if of.mode.is_none() {
             let answer = |result: Result<(), LockError>| answer(result.map_err(Into::into));
             let (id, owner) = (request.file.id, request.owner);
             locks.unlock(id, owner, request.range, answer).await;
-            return false;
+            return None;
         }
         if of.mode == Some(Mode::Write) && !file.can_write() {
             // The kernel has refused fcntl(2) already, and the server would refuse flock(2).
             answer(Err(LockError::BadFile.into()));
-            return false;
+            return None;
         }
         let told = |result: Result<(), LockError>| {
             if let Err(error) = result {
@@ -167,7 +167,7 @@ impl<N: Nfs3> Objects<N> {
             }
         };
         let granted = locks.lock(&request, interrupt, known, told).await;
-        if granted {
+        if granted.is_some() {
             self.forget_cached(inode);
             self.forget_names_beside(inode);
             // The lock is held even if GETATTR fails: the next operation repeats it.

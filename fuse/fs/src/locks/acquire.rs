@@ -18,6 +18,17 @@ use std::sync::atomic::Ordering;
 use tokio::sync::{Notify, OwnedMutexGuard};
 use tokio::task::JoinHandle;
 
+/// A lock that was taken, with what [`Locks::undo`] needs to restore the state before it.
+#[derive(Debug)]
+pub struct Granted {
+    pub(super) holding: Arc<Holding>,
+    pub(super) range: ByteRange,
+    /// How the range was locked before.
+    pub(super) before: Vec<(ByteRange, Option<Mode>)>,
+    /// The value of [`changes`](super::manager::HoldingState) after this lock was taken.
+    pub(super) changes: u64,
+}
+
 /// The state of an attempt to take a lock, which is needed to clean up after it.
 #[derive(Default)]
 struct Attempt {
@@ -30,6 +41,7 @@ struct Attempt {
     gate: Option<OwnedMutexGuard<()>>,
     /// Its number among those that wait, and what tells it that its turn has come.
     waiter: Option<(WaiterId, Arc<Notify>)>,
+    granted: Option<Granted>,
 }
 
 pub(super) fn lock_call(mode: Mode, block: bool) -> LockCall {
@@ -42,7 +54,7 @@ pub(super) fn lock_call(mode: Mode, block: bool) -> LockCall {
 
 impl Locks {
     /// Takes a lock, and passes the result to `reply` as soon as it is known. This returns only
-    /// when the cleaning up is done as well: whether the lock was taken. `known` is ready when
+    /// when the cleaning up is done as well. `None`: the lock was not taken. `known` is ready when
     /// every release that began before the request is known ([`Locks::releasing`]); it is awaited
     /// if a request that does not wait would be refused.
     pub async fn lock(
@@ -51,12 +63,12 @@ impl Locks {
         interrupt: &Interrupt,
         known: impl Future<Output = ()> + Send,
         reply: impl FnOnce(Result<(), LockError>) + Send,
-    ) -> bool {
+    ) -> Option<Granted> {
         let holding = match self.enter(request) {
             Ok(holding) => holding,
             Err(error) => {
                 reply(Err(error));
-                return false;
+                return None;
             }
         };
         let mut attempt = Attempt::default();
@@ -76,12 +88,13 @@ impl Locks {
             .uncertain
             .then(|| self.releasing(file, owner, request.range));
         reply(result);
+        let granted = attempt.granted.take();
         if attempt.uncertain {
             self.restore(request, &holding, attempt).await;
         }
         drop(releasing);
         self.leave(&holding);
-        result.is_ok()
+        granted
     }
 
     async fn attempt(
@@ -182,8 +195,10 @@ impl Locks {
     }
 
     /// Enters a lock that the server has granted. The caller has the gate.
-    fn granted(&self, request: &Request, holding: &Holding, attempt: &mut Attempt) {
+    fn granted(&self, request: &Request, holding: &Arc<Holding>, attempt: &mut Attempt) {
         let mut state = self.state.lock();
+        let (file, owner) = (request.file.id, request.owner);
+        let before = state.table.pieces(file, owner, request.range);
         state.apply(holding, request.range, Some(request.mode));
         // The waiter is removed after that, so that those behind it are not told for nothing.
         state.end_wait(&mut attempt.waiter);
@@ -193,8 +208,15 @@ impl Locks {
             // locks before this one was entered.
             self.recover_soon();
         }
-        holding.state.lock().opens.insert(request.open);
+        let mut of = holding.state.lock();
+        of.opens.insert(request.open);
         attempt.uncertain = false;
+        attempt.granted = Some(Granted {
+            holding: holding.clone(),
+            range: request.range,
+            before,
+            changes: of.changes,
+        });
     }
 
     /// flock(2): before a shared lock becomes an exclusive one it is released, as flock(2) says. (Otherwise

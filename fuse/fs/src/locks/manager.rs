@@ -92,6 +92,8 @@ pub(super) struct HoldingState {
     pub(super) pid: u32,
     /// The server lost one of the locks: requests fail until the owner has released all of them.
     pub(super) lost: bool,
+    /// Counts the changes of the locks, so that [`Locks::undo`] sees later ones.
+    pub(super) changes: u64,
     /// The ranges that are being released ([`Releasing`](super::releasing::Releasing)).
     pub(super) releasing: Vec<ByteRange>,
 }
@@ -141,6 +143,7 @@ impl State {
 
     /// Enters an answer of the server: a range of an owner is locked in a mode, or unlocked.
     pub(super) fn apply(&mut self, of: &Holding, range: ByteRange, mode: Option<Mode>) {
+        of.state.lock().changes += 1;
         let due = self.table.apply(of.file.id, of.owner, range, mode);
         self.tell(&due);
     }

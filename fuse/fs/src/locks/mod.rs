@@ -23,7 +23,8 @@
 //!   and for each piece of the range UNLOCK, or the LOCK that the table has, until they are
 //!   answered. The process is answered before. The gate stays closed meanwhile, so that no other
 //!   request of this owner comes in between. An exclusive lock that was to become shared, and that
-//!   others share already, stays shared.
+//!   others share already, stays shared. A lock that was granted is undone only if its caller was
+//!   killed ([`Locks::undo`]).
 //! * **An unlock is never given up**, even if its caller is killed.
 //! * **A lock that is being released does not count as held** for a request that does not wait: it is
 //!   awaited for a while before EAGAIN (`releasing`).
@@ -48,6 +49,7 @@ mod releasing;
 mod repeat;
 mod svids;
 
+pub use acquire::Granted;
 pub use config::{Kinds, LockConfig};
 pub use error::LockError;
 pub use interrupt::Interrupt;

@@ -129,8 +129,12 @@ impl Process {
         let (tell, told) = tokio::sync::oneshot::channel();
         let locks = self.locks.clone();
         tokio::spawn(async move {
-            if locks.lock(&asked, &interrupt, ready(()), drop).await {
-                let _ = tell.send(());
+            let granted = locks.lock(&asked, &interrupt, ready(()), drop).await;
+            if let Some(granted) = granted
+                && tell.send(()).is_err()
+            {
+                // Its caller was killed and is answered.
+                locks.undo(granted).await;
             }
         });
         tokio::select! {
