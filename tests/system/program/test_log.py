@@ -192,7 +192,7 @@ def test_one_of_a_thing_is_singular():
     large = ("Receives of", "buffer pool", "messages of", "FPDUs of", "to a READ", "MOUNT allows", "in a row", "gather a message",
              "map {len} bytes", "BufMut(", "Buf(", "at least {length}", "{MAX_FPDU}", "exceed 512", "no fragment", ":.1} calls/s",
              "names the file)")  # fmt: skip
-    several = ("n => format!", "ranges =>", "calls =>", "length =>")
+    several = ("n => format!", "times =>", "ranges =>", "calls =>", "length =>")
     found, wrong = 0, []
     for crate in ("client", "fuse", "xdr"):
         for path in sorted((ROOT / crate).rglob("src/**/*.rs")):

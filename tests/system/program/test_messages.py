@@ -26,7 +26,7 @@ MAKERS = re.compile(
 )
 STRING = re.compile(r'"((?:[^"\\]|\\.)*)"', re.S)
 # Faults of this program: the user can only report them.
-INTERNAL = ["cannot write JSON", "the connecting task died"]
+INTERNAL = ["cannot write JSON", "the mount has no description", "the connecting task died"]
 
 
 def code_of(path):

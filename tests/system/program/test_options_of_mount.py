@@ -93,6 +93,18 @@ def test_event_loops():
             expect(server.mount(words), 1, f"'{words}' is not allowed: workers takes a number from 1 to 16")
 
 
+@effect("restart")
+def test_who_keeps_a_mount():
+    with Server() as server:
+        for words, holders in (("restart=no", 0), ("restart=files", 1)):
+            with mount(server, words) as said:
+                assert ("restart=files" in said["options"].split(",")) == bool(holders)
+                parent = (Path("/proc") / str(said["pid"]) / "stat").read_text().rsplit(")", 1)[1].split()[1]
+                # Without a holder the mount is a child of nobody, or of what adopts processes here.
+                command = (Path("/proc") / parent / "cmdline").read_bytes().split(b"\0")
+                assert (os.fsencode(server.mnt) in command) == bool(holders), command
+
+
 @effect("metrics")
 def test_metrics_on_a_socket():
     with Server() as server:

@@ -65,6 +65,13 @@ fn mount(
     let (text, passed_over) = nfsmount_conf::apply(&spec.host, &args.dir, &args.options)?;
     passed_over.iter().for_each(|line| notice(line));
     let options = Options::parse_with_port(&text, spec.port)?;
+    if args.namespace.is_some() && options.restart == Restart::Files {
+        // The program would be started again from the other namespace, whose files may be anybody's.
+        return Err(Failure::new(
+            Exit::Usage,
+            "restart=files does not work with -N: leave it out, also in nfsmount.conf",
+        ));
+    }
     let point = mount_point::check(&args.dir, &spec.source())?;
     daemon::allow_descriptors()?;
     if let Some(log) = &args.log {
@@ -143,6 +150,9 @@ fn split(
 ) -> Result<(Held, Reporter), Failure> {
     let words = vec![plan.args.spec.clone(), plan.point.path.clone().into()];
     let program = Program::of_holder(words).map_err(system)?;
+    // Both are for the daemon, too, and the first needs what is given up.
+    daemon::mark_io_flusher();
+    daemon::ignore_other_signals();
     privileges::give_up();
     match holder::split(program).map_err(system)? {
         Side::Daemon(held) => Ok((held, reporter)),
@@ -240,10 +250,10 @@ fn begin(
 ) -> Result<(Runtime, Service), Failure> {
     let Process {
         runtime,
-        metrics,
         mut config,
         pool,
     } = begun::prepare(&plan.options)?;
+    let metrics = begun::metrics(&plan.options)?;
     let connected = runtime.block_on(reach_server(plan, log, reporter, &pool, &keeper));
     let (mounted, reason, locks, signals) = match connected {
         Ok(connected) => connected,

@@ -61,10 +61,14 @@ fn resume(
 ) -> Result<(Runtime, Service), Failure> {
     let Process {
         runtime,
-        metrics,
         mut config,
         pool,
     } = begun::prepare(&plan.options)?;
+    // The process that has died may hold the address a moment longer. Nothing that is mounted ends for that.
+    let metrics = begun::metrics(&plan.options).unwrap_or_else(|failure| {
+        warn!("{failure}");
+        None
+    });
     let by_holder = keeper.held().and_then(Held::signals);
     let inside = runtime.enter();
     let signals = Signals::new(plan.args.foreground, log, by_holder).map_err(system)?;

@@ -341,9 +341,8 @@ impl Holder {
             if failed && self.is_one_failure_too_many() {
                 self.close_all();
                 error!(
-                    "the processes that serve this mount failed {FAILURES_MAX} times within {} minutes, the last one with \
-                     {how}: the mount has ended",
-                    WINDOW.as_secs() / 60
+                    "the processes that serve this mount failed again and again, the last one with {how}: the mount has \
+                     ended"
                 );
                 return Some(Exit::Internal as u8);
             }

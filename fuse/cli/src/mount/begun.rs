@@ -37,7 +37,6 @@ pub(crate) fn system(error: io::Error) -> Failure {
 /// What is there before the server is asked.
 pub(crate) struct Process {
     pub(crate) runtime: Runtime,
-    pub(crate) metrics: Option<stats::metrics::Listener>,
     pub(crate) config: FsConfig,
     pub(crate) pool: Pool,
 }
@@ -55,20 +54,21 @@ pub(crate) fn prepare(options: &Options) -> Result<Process, Failure> {
         .enable_all()
         .build()
         .map_err(system)?;
-    let metrics = options
-        .metrics
-        .as_ref()
-        .map(|at| stats::metrics::listen(at, "metrics="))
-        .transpose()?;
     let config = settings::file_system(options);
     let pool = Pool::new(settings::pool_bytes(options, &config))
         .map_err(|error| Failure::new(Exit::System, error.to_string()))?;
     Ok(Process {
         runtime,
-        metrics,
         config,
         pool,
     })
+}
+
+/// The listener that the option `metrics` asks for.
+pub(crate) fn metrics(options: &Options) -> Result<Option<stats::metrics::Listener>, Failure> {
+    let at = options.metrics.as_ref();
+    at.map(|at| stats::metrics::listen(at, "metrics="))
+        .transpose()
 }
 
 /// The file system with the objects of `table`, which may be those of a process that has ended.

@@ -15,6 +15,7 @@ use crate::named;
 use nfsrdma_nfs3::{Nfs3, NfsError};
 use nfsrdma_record::{Hidden, Open, Record};
 use nfsrdma_rpcrdma::exec;
+use nfsrdma_rpcrdma::words::counted;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -30,7 +31,8 @@ fn log_lost(files: &[u64]) {
         );
     }
     if files.len() > MOST_NAMED {
-        tracing::error!("the same of {} more files", files.len() - MOST_NAMED);
+        let more = counted((files.len() - MOST_NAMED) as u64, "more file");
+        tracing::error!("the same of {more}");
     }
 }
 
