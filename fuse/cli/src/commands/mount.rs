@@ -8,7 +8,7 @@ use crate::holder::Program;
 use crate::holder::client::Held;
 use crate::holder::run::{self as holder, Side};
 use crate::ipc::keeper::{FUSE, Keeper, PLAN, TABLE};
-use crate::mount::begun::{self, Begun, Kernel, Process, system};
+use crate::mount::begun::{self, Begun, Kernel, system};
 use crate::mount::connect::{Plan, connect};
 use crate::mount::daemon::{self, Forked, Reporter};
 use crate::mount::locking::{self, Chosen};
@@ -16,7 +16,7 @@ use crate::mount::log::Log;
 use crate::mount::mount_point::{self, MountPoint};
 use crate::mount::record::{Facts, MountIdentity, Record, now_ns};
 use crate::mount::service::{Service, Signals};
-use crate::mount::{fuse_mount, nfsmount_conf, privileges, settings, summary, utab};
+use crate::mount::{fuse_mount, nfsmount_conf, settings, summary, utab};
 use crate::options::mount_source::MountSource;
 use crate::options::{Options, Restart};
 use crate::stats::Life;
@@ -150,10 +150,7 @@ fn split(
 ) -> Result<(Held, Reporter), Failure> {
     let words = vec![plan.args.spec.clone(), plan.point.path.clone().into()];
     let program = Program::of_holder(words).map_err(system)?;
-    // Both are for the daemon, too, and the first needs what is given up.
-    daemon::mark_io_flusher();
-    daemon::ignore_other_signals();
-    privileges::give_up();
+    begun::confine();
     match holder::split(program).map_err(system)? {
         Side::Daemon(held) => Ok((held, reporter)),
         Side::Holder(holder) => {
@@ -248,13 +245,9 @@ fn begin(
     reporter: &mut Reporter,
     keeper: Keeper,
 ) -> Result<(Runtime, Service), Failure> {
-    let Process {
-        runtime,
-        mut config,
-        pool,
-    } = begun::prepare(&plan.options)?;
+    let (runtime, prepared) = begun::prepare(&plan.options)?;
     let metrics = begun::metrics(&plan.options)?;
-    let connected = runtime.block_on(reach_server(plan, log, reporter, &pool, &keeper));
+    let connected = runtime.block_on(reach_server(plan, log, reporter, &prepared.pool, &keeper));
     let (mounted, reason, locks, signals) = match connected {
         Ok(connected) => connected,
         Err(failure) => {
@@ -266,23 +259,11 @@ fn begin(
     let Some(description) = mounted.description.clone() else {
         return Err(Failure::new(Exit::Internal, "the mount has no description"));
     };
-    config.name_max = mounted.name_max();
     let table = match keeper.held() {
         Some(_) => Table::create().map_err(system)?,
         None => Table::anonymous(),
     };
-    let table = Arc::new(table);
-    let client = Arc::new(mounted.client.clone());
-    let fs = begun::file_system(client, mounted.root, pool, config, table.clone());
-    let begun = Begun {
-        table,
-        mounted,
-        locks,
-        fs,
-        signals,
-        metrics,
-        keeper,
-    };
+    let begun = prepared.begin(mounted, table, locks, signals, metrics, keeper);
     let details = [
         format!("{description}; {reason}"),
         format!(

@@ -4,7 +4,7 @@ use crate::commands::mount::status;
 use crate::failure::{Exit, Failure};
 use crate::holder::client::Held;
 use crate::ipc::keeper::{DEVICES, FUSE, Keeper, PLAN, TABLE};
-use crate::mount::begun::{self, Begun, Kernel, Process, system};
+use crate::mount::begun::{self, Kernel, system};
 use crate::mount::connect::Plan;
 use crate::mount::locking;
 use crate::mount::log::Log;
@@ -59,11 +59,7 @@ fn resume(
     log: &Log,
     keeper: Keeper,
 ) -> Result<(Runtime, Service), Failure> {
-    let Process {
-        runtime,
-        mut config,
-        pool,
-    } = begun::prepare(&plan.options)?;
+    let (runtime, prepared) = begun::prepare(&plan.options)?;
     // The process that has died may hold the address a moment longer. Nothing that is mounted ends for that.
     let metrics = begun::metrics(&plan.options).unwrap_or_else(|failure| {
         warn!("{failure}");
@@ -73,8 +69,7 @@ fn resume(
     let inside = runtime.enter();
     let signals = Signals::new(plan.args.foreground, log, by_holder).map_err(system)?;
     drop(inside);
-    let mounted = resume_client(record, plan, &pool)?;
-    config.name_max = mounted.name_max();
+    let mounted = resume_client(record, plan, &prepared.pool)?;
     let table = Table::open(keeper.needed(TABLE)?)
         .map_err(|refused| Failure::new(Exit::Internal, refused.to_string()))?;
     let life = Life {
@@ -82,25 +77,14 @@ fn resume(
         started_ns: now_ns(),
         restarts: table.generation() - 1,
     };
-    let table = Arc::new(table);
     let features = Features::from(table.features());
-    let client = Arc::new(mounted.client.clone());
-    let fs = begun::file_system(client, mounted.root, pool, config, table.clone());
     let locks = runtime.block_on(locking::resume(
         mounted.server.ip(),
         record.local_lock,
         &plan.options,
         mounted.client.tap(),
     ));
-    let begun = Begun {
-        table,
-        mounted,
-        locks,
-        fs,
-        signals,
-        metrics,
-        keeper,
-    };
+    let begun = prepared.begin(mounted, table, locks, signals, metrics, keeper);
     let device = begun.keeper.needed(FUSE)?;
     let served = device.try_clone().and_then(|copy| {
         let mut devices = vec![device];

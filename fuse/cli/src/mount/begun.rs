@@ -18,7 +18,6 @@ use nfsrdma_nfs3::Nfs3Client;
 use nfsrdma_nfs3::mount::Mounted;
 use nfsrdma_rdma::Pool;
 use nfsrdma_record::Table;
-use nfsrdma_xdr::nfs3::FileHandle;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -34,20 +33,25 @@ pub(crate) fn system(error: io::Error) -> Failure {
     )
 }
 
-/// What is there before the server is asked.
-pub(crate) struct Process {
-    pub(crate) runtime: Runtime,
-    pub(crate) config: FsConfig,
+/// What the file system is made of before the server is asked.
+pub(crate) struct Prepared {
+    config: FsConfig,
     pub(crate) pool: Pool,
 }
 
-/// Prepares this process, which has one thread, to serve a mount.
-pub(crate) fn prepare(options: &Options) -> Result<Process, Failure> {
-    adapter::heap::limit_arenas();
+/// Makes this process, which has one thread, one that serves or holds a mount. What it forks is one, too.
+pub(crate) fn confine() {
+    // Before the capability that it needs is given up.
     daemon::mark_io_flusher();
     daemon::ignore_other_signals();
     // Capabilities belong to a thread, so this must happen before there are others.
     privileges::give_up();
+}
+
+/// Prepares this process, which has one thread, to serve a mount.
+pub(crate) fn prepare(options: &Options) -> Result<(Runtime, Prepared), Failure> {
+    adapter::heap::limit_arenas();
+    confine();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("nfsrdma-rt")
@@ -57,11 +61,7 @@ pub(crate) fn prepare(options: &Options) -> Result<Process, Failure> {
     let config = settings::file_system(options);
     let pool = Pool::new(settings::pool_bytes(options, &config))
         .map_err(|error| Failure::new(Exit::System, error.to_string()))?;
-    Ok(Process {
-        runtime,
-        config,
-        pool,
-    })
+    Ok((runtime, Prepared { config, pool }))
 }
 
 /// The listener that the option `metrics` asks for.
@@ -69,17 +69,6 @@ pub(crate) fn metrics(options: &Options) -> Result<Option<stats::metrics::Listen
     let at = options.metrics.as_ref();
     at.map(|at| stats::metrics::listen(at, "metrics="))
         .transpose()
-}
-
-/// The file system with the objects of `table`, which may be those of a process that has ended.
-pub(crate) fn file_system(
-    client: Arc<Nfs3Client>,
-    root: FileHandle,
-    pool: Pool,
-    config: FsConfig,
-    table: Arc<Table>,
-) -> Arc<Fs<Nfs3Client>> {
-    Fs::with_records(client, root, pool, config, Clock::default(), table)
 }
 
 /// What serves the mount, before the kernel's requests are read.
@@ -100,6 +89,34 @@ pub(crate) struct Kernel {
     pub(crate) device: Arc<OwnedFd>,
     pub(crate) mount: MountIdentity,
     pub(crate) life: Life,
+}
+
+impl Prepared {
+    /// The file system has the objects of `table`, which may be those of a process that has ended.
+    pub(crate) fn begin(
+        mut self,
+        mounted: Mounted,
+        table: Table,
+        locks: Chosen,
+        signals: Signals,
+        metrics: Option<stats::metrics::Listener>,
+        keeper: Keeper,
+    ) -> Begun {
+        self.config.name_max = mounted.name_max();
+        let table = Arc::new(table);
+        let client = Arc::new(mounted.client.clone());
+        let (root, clock) = (mounted.root, Clock::default());
+        let fs = Fs::with_records(client, root, self.pool, self.config, clock, table.clone());
+        Begun {
+            table,
+            mounted,
+            locks,
+            fs,
+            signals,
+            metrics,
+            keeper,
+        }
+    }
 }
 
 impl Begun {
