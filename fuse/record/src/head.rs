@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 /// The bytes before the first chunk.
 pub(crate) const HEAD: usize = 1 << 16;
 /// Kinds of records.
-pub(crate) const KINDS: usize = 3;
+pub(crate) const KINDS: usize = 4;
 /// The most chunks in a memfd.
 const CHUNKS: usize = HEAD - 4096;
 
 pub(crate) const MAGIC: [u8; 8] = *b"nfsrdma\n";
 /// Another one for each change of what is in a table.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 #[repr(C)]
 pub(crate) struct Head {
@@ -35,7 +35,7 @@ pub(crate) struct Head {
     pub(crate) made: [AtomicU32; KINDS],
     /// The file system of the export's root; u64::MAX while it is not known.
     pub(crate) fsid: AtomicU64,
-    spare: [u8; 4096 - 96],
+    spare: [u8; 4096 - 112],
     /// The kind of records in each chunk, plus one; 0 after the last chunk.
     pub(crate) chunks: [AtomicU8; CHUNKS],
 }

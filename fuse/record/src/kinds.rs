@@ -185,3 +185,77 @@ impl Hidden {
         }
     }
 }
+
+/// A range of a file that an owner has locked at the server, or may have.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Lock {
+    number: u64,
+    pub nodeid: u64,
+    pub fileid: u64,
+    /// The kernel's number of the owner.
+    pub owner: u64,
+    /// The open file through which it was asked for.
+    pub open: u64,
+    /// The first byte and the last.
+    pub start: u64,
+    pub end: u64,
+    /// The number of the owner at the server.
+    pub svid: u32,
+    pub pid: u32,
+    /// The state number of this machine that the server was told.
+    pub machine_state: u32,
+    pub cred: Credential,
+    pub handle: FileHandle,
+    /// 1: the owner is one of flock(2).
+    pub flock: u8,
+    /// 1: the lock is exclusive.
+    pub exclusive: u8,
+    /// Whether the owner has it; one of the constants.
+    pub standing: u8,
+    sum: u32,
+}
+
+const _: () = assert!(size_of::<Lock>() == 216);
+
+// SAFETY: it consists of integers and bytes. The fixed ones are before `sum`, without padding: their sizes add up.
+unsafe impl Plain for Lock {
+    const FIXED: usize = offset_of!(Lock, sum);
+    const SUM: usize = offset_of!(Lock, sum);
+}
+
+const _: () =
+    assert!(Lock::FIXED == 7 * 8 + 3 * 4 + size_of::<Credential>() + size_of::<FileHandle>() + 3);
+
+impl Lock {
+    /// The server has granted it.
+    pub const HELD: u8 = 0;
+    /// It is being asked for or unlocked, so that nobody knows whether the server has it.
+    pub const UNSURE: u8 = 1;
+    /// As [`Lock::UNSURE`], and the server may have the request in its queue.
+    pub const QUEUED: u8 = 2;
+    /// The server has lost a lock of the owner, which is still to be told.
+    pub const LOST: u8 = 3;
+
+    /// The fields that are not arguments are 0.
+    pub fn new(handle: FileHandle, cred: Credential) -> Self {
+        Lock {
+            number: 0,
+            nodeid: 0,
+            fileid: 0,
+            owner: 0,
+            open: 0,
+            start: 0,
+            end: 0,
+            svid: 0,
+            pid: 0,
+            machine_state: 0,
+            cred,
+            handle,
+            flock: 0,
+            exclusive: 0,
+            standing: Lock::HELD,
+            sum: 0,
+        }
+    }
+}

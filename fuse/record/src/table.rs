@@ -2,7 +2,7 @@
 
 use crate::chunk::Mapping;
 use crate::head::{HEAD, Head, KINDS, MAGIC, Shared, VERSION, allocate, offset};
-use crate::kinds::{Hidden, Node, Open};
+use crate::kinds::{Hidden, Lock, Node, Open};
 use crate::region::{Damaged, Region};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, memfd_create};
 use rustix::io::Errno;
@@ -15,10 +15,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const NODES: usize = 0;
 const OPENS: usize = 1;
 const HIDDEN: usize = 2;
+const LOCKS: usize = 3;
 const SIZES: [u32; KINDS] = [
     size_of::<Node>() as u32,
     size_of::<Open>() as u32,
     size_of::<Hidden>() as u32,
+    size_of::<Lock>() as u32,
 ];
 
 /// Why a table cannot be used.
@@ -54,6 +56,7 @@ pub struct Table {
     nodes: Arc<Region<Node>>,
     opens: Arc<Region<Open>>,
     hidden: Arc<Region<Hidden>>,
+    locks: Arc<Region<Lock>>,
 }
 
 impl Table {
@@ -97,6 +100,7 @@ impl Table {
             nodes: Arc::new(Region::new(&shared, NODES)),
             opens: Arc::new(Region::new(&shared, OPENS)),
             hidden: Arc::new(Region::new(&shared, HIDDEN)),
+            locks: Arc::new(Region::new(&shared, LOCKS)),
             shared,
         }
     }
@@ -132,12 +136,14 @@ impl Table {
         let mut nodes = Region::new(&shared, NODES);
         let mut opens = Region::new(&shared, OPENS);
         let mut hidden = Region::new(&shared, HIDDEN);
+        let mut locks = Region::new(&shared, LOCKS);
         for (chunk, kind) in kinds.into_iter().enumerate() {
             let mapping = shared.chunk(chunk)?;
             match usize::from(kind) - 1 {
                 NODES => nodes.found(mapping)?,
                 OPENS => opens.found(mapping)?,
                 HIDDEN => hidden.found(mapping)?,
+                LOCKS => locks.found(mapping)?,
                 _ => return Err(Refused::Damaged),
             }
         }
@@ -155,6 +161,7 @@ impl Table {
             nodes: Arc::new(nodes),
             opens: Arc::new(opens),
             hidden: Arc::new(hidden),
+            locks: Arc::new(locks),
             shared,
         })
     }
@@ -210,5 +217,9 @@ impl Table {
 
     pub fn hidden(&self) -> &Arc<Region<Hidden>> {
         &self.hidden
+    }
+    /// What is locked at the server, or may be.
+    pub fn locks(&self) -> &Arc<Region<Lock>> {
+        &self.locks
     }
 }

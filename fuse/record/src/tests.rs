@@ -2,7 +2,7 @@
 
 use crate::chunk::CHUNK;
 use crate::head::{HEAD, Head, offset};
-use crate::{Credential, Hidden, Node, Open, Plain, Record, Refused, Region, Table};
+use crate::{Credential, Hidden, Lock, Node, Open, Plain, Record, Refused, Region, Table};
 use nfsrdma_xdr::nfs3::FileHandle;
 use rustix::fs::{SealFlags, fcntl_add_seals, ftruncate};
 use rustix::io::{pread, pwrite};
@@ -62,9 +62,13 @@ fn the_next_process_has_the_records_of_the_last_one() {
     let silly = Hidden::new(1, 9, handle(9), [b'n'; 36], cred);
     let silly = table.hidden().alloc(silly);
     drop(gone);
+    let mut range = Lock::new(handle(5), cred);
+    (range.owner, range.start, range.end) = (u64::MAX, 7, 9);
+    (range.svid, range.exclusive, range.standing) = (u32::MAX, 1, Lock::LOST);
+    let range = table.locks().alloc(range);
     let (key, next) = (table.key(), fd(&table));
     let numbers = (file.number(), open.number());
-    std::mem::forget((file, open, silly));
+    std::mem::forget((file, open, silly, range));
 
     let table = Table::open(next).unwrap();
     assert_eq!(table.generation(), 2);
@@ -84,6 +88,11 @@ fn the_next_process_has_the_records_of_the_last_one() {
     let [silly]: [Record<Hidden>; 1] = table.hidden().restore().try_into().unwrap();
     assert_eq!((silly.nodeid, silly.dir_node, silly.dir), (1, 9, handle(9)));
     assert_eq!((silly.name, silly.cred), ([b'n'; 36], cred));
+    let [range]: [Record<Lock>; 1] = table.locks().restore().try_into().unwrap();
+    assert_eq!((range.handle, range.cred), (handle(5), cred));
+    assert_eq!((range.owner, range.start, range.end), (u64::MAX, 7, 9));
+    let standing = (range.exclusive, range.standing);
+    assert_eq!((range.svid, standing), (u32::MAX, (1, Lock::LOST)));
     assert!(table.nodes().restore().is_empty(), "each has one owner");
 }
 
@@ -192,7 +201,7 @@ fn what_is_not_a_whole_table_of_this_version_is_refused_in_one_sentence() {
     assert!(Table::open(table()).is_ok());
     assert!(changed(0, b"other").contains("not made by nfsrdma"));
     let version = changed(offset_of!(Head, version) as u64, &9u32.to_ne_bytes());
-    assert!(version.contains("format 9") && version.contains("format 1"));
+    assert!(version.contains("format 9") && version.contains("format 2"));
     let sizes = changed(offset_of!(Head, sizes) as u64, &9u32.to_ne_bytes());
     assert!(sizes.contains("sizes"));
     // A chunk of an unknown kind, and one that the file does not have.
