@@ -5,17 +5,27 @@
 //! owner of its bytes; [`BufMut::freeze`] makes it a [`Buf`], which is shared and constant. A block
 //! returns to the pool with its last owner.
 //!
+//! The arena may lie in a memfd ([`Pool::in_memfd`]), which outlives the process if another one keeps it. Whoever
+//! goes on with it ([`Pool::of_memfd`]) says which blocks it wants as they are; the others are free, and empty.
+//!
 //! A block takes no memory of the system until it is allocated and touched.
 //! [`Pool::release_unused`] returns to the system what was not needed since its last call, unless a
 //! device holds the pages ([`Pool::keep_resident`]).
 
 use crate::sync::Mutex;
 use crate::{Error, Result};
-use std::collections::BTreeSet;
+use arena::{Arena, memfd};
+use rustix::fs::fstat;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::{Bound, Deref, DerefMut, RangeBounds};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
+
+// With a path, because `tests/models` builds this file in another place.
+#[path = "buf/arena.rs"]
+mod arena;
 
 /// Smallest block, in bytes.
 pub const MIN_BLOCK: usize = 4096;
@@ -33,25 +43,33 @@ pub struct Pool {
 struct Inner {
     arena: Arena,
     free: Mutex<Buddies>,
+    /// Blocks as another process has left them, by their places, until [`Pool::forget_claimed`].
+    claimed: Mutex<BTreeMap<u32, Buf>>,
 }
 
-struct Arena {
-    base: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: the arena is plain memory; which thread may access a part is decided by the blocks
-// allocated, each of which has one owner.
-unsafe impl Send for Arena {}
-// SAFETY: as above.
-unsafe impl Sync for Arena {}
-
-impl Drop for Arena {
-    fn drop(&mut self) {
-        // SAFETY: `base` and `len` are what mmap returned and was asked for; every block holds the
-        // `Inner` that owns this arena, so no block is left.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+impl Inner {
+    /// Returns the memory of a block to the system. Whether it could.
+    ///
+    /// # Safety
+    ///
+    /// It is a block that nobody has.
+    unsafe fn release(&self, at: u32, order: usize) -> bool {
+        let from = at as usize * MIN_BLOCK;
+        // SAFETY: as the caller promises.
+        unsafe { self.arena.release(from, MIN_BLOCK << order) }
     }
+}
+
+/// Where a buffer lies in its pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Its block, in units of [`MIN_BLOCK`].
+    pub at: u32,
+    /// log2 of the size of the block in these units.
+    pub order: u32,
+    /// Where the buffer begins in the block, and its length, in bytes.
+    pub start: u32,
+    pub len: u32,
 }
 
 /// log2 of [`PIECE`] / [`MIN_BLOCK`]. A piece is the least memory that is returned to the system,
@@ -106,12 +124,30 @@ impl Buddies {
         for half in (order..from).rev() {
             self.free[half].insert(at + (1 << half));
         }
+        self.taken(at, order);
+        Some(at)
+    }
+
+    /// Takes this block, if all of it is free.
+    fn take_at(&mut self, at: u32, order: usize) -> bool {
+        let holds = |from: &usize| at & !((1 << from) - 1);
+        let Some(from) = (order..=MAX_ORDER).find(|from| self.free[*from].remove(&holds(from)))
+        else {
+            return false;
+        };
+        for half in (order..from).rev() {
+            self.free[half].insert(holds(&half) ^ (1 << half));
+        }
+        self.taken(at, order);
+        true
+    }
+
+    fn taken(&mut self, at: u32, order: usize) {
         self.free_bytes -= MIN_BLOCK << order;
         self.least_free = self.least_free.min(self.free_bytes);
         let (word, bits) = pieces(at, order);
         self.touched_pieces += (bits & !self.touched[word]).count_ones() as usize;
         self.touched[word] |= bits;
-        Some(at)
     }
 
     /// A free block, of at least one piece, that contains touched pieces: the largest, and of these
@@ -153,49 +189,97 @@ impl Buddies {
     }
 }
 
+/// The size of an arena for `bytes`.
+fn arena_len(bytes: usize) -> Result<usize> {
+    bytes
+        .max(1)
+        .checked_next_multiple_of(MAX_BLOCK)
+        .filter(|len| len / MIN_BLOCK <= u32::MAX as usize)
+        .ok_or(Error::Misuse("a buffer pool of 16 TiB or more"))
+}
+
 impl Pool {
     /// A pool of `bytes`, rounded up to a multiple of the largest block. The memory is reserved but
     /// not touched, and is left out of core dumps, because it holds data of other users' files.
     pub fn new(bytes: usize) -> Result<Self> {
-        let len = bytes
-            .max(1)
-            .checked_next_multiple_of(MAX_BLOCK)
-            .filter(|len| len / MIN_BLOCK <= u32::MAX as usize)
-            .ok_or(Error::Misuse("a buffer pool of 16 TiB or more"))?;
-        // SAFETY: a new anonymous mapping; no argument refers to existing memory.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(Error::local(
+        let len = arena_len(bytes)?;
+        let arena = Arena::new(len, None).map_err(|error| {
+            Error::local(
                 format!("cannot map {len} bytes for the buffer pool; ask for a smaller cache"),
-                std::io::Error::last_os_error(),
-            ));
+                error,
+            )
+        })?;
+        Ok(Self::of(arena))
+    }
+
+    /// The same in a memfd; see [`Pool::fd`].
+    pub fn in_memfd(bytes: usize) -> Result<Self> {
+        let len = arena_len(bytes)?;
+        let arena = memfd(len).and_then(|fd| Arena::new(len, Some(fd)));
+        let arena = arena
+            .map_err(|error| Error::local(format!("cannot make a memfd of {len} bytes"), error))?;
+        Ok(Self::of(arena))
+    }
+
+    /// The pool that another process had, which has ended. The blocks at `wanted` keep their contents, and are
+    /// found by [`Pool::claimed`]. The memory of all others is returned to the system: a device
+    /// of the other process may still write to it.
+    pub fn of_memfd(fd: OwnedFd, wanted: impl IntoIterator<Item = Place>) -> Result<Self> {
+        let size = fstat(&fd).map(|stat| stat.st_size as usize);
+        let size = size.map_err(|error| Error::local("cannot use a memfd", error.into()))?;
+        if size == 0 || arena_len(size)? != size {
+            return Err(Error::Misuse("a memfd that is not that of a pool"));
         }
-        // SAFETY: the range is the mapping made above. After a failure the default holds.
-        unsafe {
-            libc::madvise(base, len, libc::MADV_DONTDUMP);
-            libc::madvise(base, len, libc::MADV_DONTFORK);
-            // With huge pages, the first touch clears 2 MiB in one fault instead of 4 KiB.
-            libc::madvise(base, len, libc::MADV_HUGEPAGE);
+        let arena = Arena::new(size, Some(fd))
+            .map_err(|error| Error::local(format!("cannot map {size} bytes"), error))?;
+        let pool = Self::of(arena);
+        let mut free = pool.inner.free.lock();
+        for Place { at, order, .. } in wanted {
+            let order = order as usize;
+            if order <= MAX_ORDER && at.is_multiple_of(1 << order) && free.take_at(at, order) {
+                let whole = pool.block(at, order, MIN_BLOCK << order).freeze();
+                pool.inner.claimed.lock().insert(at, whole);
+            }
         }
+        for (order, blocks) in free.free.iter().enumerate() {
+            for &at in blocks {
+                // SAFETY: the block is free, and `free` is locked.
+                unsafe { pool.inner.release(at, order) };
+            }
+        }
+        drop(free);
+        Ok(pool)
+    }
+
+    /// A buffer that another process has left there; `None` if there is no such block.
+    pub fn claimed(&self, place: Place) -> Option<Buf> {
+        let claimed = self.inner.claimed.lock();
+        let whole = claimed.get(&place.at)?;
+        let end = place.start.checked_add(place.len)? as usize;
+        let fits = whole.block.order == place.order as usize && end <= whole.len();
+        fits.then(|| whole.slice(place.start as usize..end))
+    }
+
+    /// From now on a block that another process has left belongs to whoever has got it.
+    pub fn forget_claimed(&self) {
+        let claimed = std::mem::take(&mut *self.inner.claimed.lock());
+        drop(claimed);
+    }
+
+    /// The memfd, for whoever keeps it beyond the life of this process; `None` if there is none.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.arena.fd.as_ref().map(AsFd::as_fd)
+    }
+
+    fn of(arena: Arena) -> Self {
+        let len = arena.len;
         let mut free: [BTreeSet<u32>; MAX_ORDER + 1] = Default::default();
         free[MAX_ORDER] = (0..(len / MIN_BLOCK) as u32)
             .step_by(1 << MAX_ORDER)
             .collect();
-        Ok(Pool {
+        Pool {
             inner: Arc::new(Inner {
-                arena: Arena {
-                    base: NonNull::new(base.cast()).expect("mmap does not map address zero"),
-                    len,
-                },
+                arena,
                 free: Mutex::new(Buddies {
                     free,
                     at_hand: Vec::with_capacity(AT_HAND),
@@ -205,8 +289,25 @@ impl Pool {
                     least_free: len,
                     resident: false,
                 }),
+                claimed: Mutex::default(),
             }),
-        })
+        }
+    }
+
+    /// The only owner of a block.
+    fn block(&self, at: u32, order: usize, len: usize) -> BufMut {
+        // SAFETY: `at` is a block of the arena, so the offset stays inside the mapping.
+        let base = unsafe { self.inner.arena.base.add(at as usize * MIN_BLOCK) };
+        BufMut {
+            block: Arc::new(Block {
+                base,
+                at,
+                order,
+                pool: self.clone(),
+            }),
+            start: 0,
+            len,
+        }
     }
 
     /// Allocates a buffer of `len` bytes; its block is the next power of two. `None` if no block is
@@ -219,18 +320,7 @@ impl Pool {
             return None;
         }
         let at = self.inner.free.lock().take(order)?;
-        // SAFETY: `at` is a block of the arena, so the offset stays inside the mapping.
-        let base = unsafe { self.inner.arena.base.add(at as usize * MIN_BLOCK) };
-        Some(BufMut {
-            block: Arc::new(Block {
-                base,
-                at,
-                order,
-                pool: self.clone(),
-            }),
-            start: 0,
-            len,
-        })
+        Some(self.block(at, order, len))
     }
 
     /// Size of the arena in bytes.
@@ -277,16 +367,8 @@ impl Pool {
                 return given;
             };
             // SAFETY: the block is free and stays free while `free` is locked, so nobody has access
-            // to its bytes. They read as zeros afterwards, which is as good as any contents.
-            let failed = unsafe {
-                let base = self.inner.arena.base.add(at as usize * MIN_BLOCK);
-                libc::madvise(
-                    base.as_ptr().cast(),
-                    MIN_BLOCK << order,
-                    libc::MADV_DONTNEED,
-                )
-            };
-            if failed != 0 {
+            // to its bytes.
+            if !unsafe { self.inner.release(at, order) } {
                 return given;
             }
             let (word, bits) = pieces(at, order);
@@ -456,6 +538,16 @@ impl Buf {
             start: self.start,
             len: self.len,
         })
+    }
+
+    /// Where it lies in its pool.
+    pub fn place(&self) -> Place {
+        Place {
+            at: self.block.at,
+            order: self.block.order as u32,
+            start: self.start as u32,
+            len: self.len as u32,
+        }
     }
 
     /// For providers: the first byte, for a device to read.

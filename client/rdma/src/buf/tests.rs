@@ -303,3 +303,87 @@ fn memory_that_a_device_holds_stays() {
     assert_eq!((pool.release_unused(), pool.release_unused()), (0, 0));
     assert_eq!(resident(&pool), MAX_BLOCK);
 }
+
+/// Another process goes on with the memory, and has the blocks that it wants as they were.
+#[test]
+#[cfg(not(miri))]
+fn a_pool_in_a_memfd_is_as_it_was_left_where_it_is_wanted() {
+    let pool = Pool::in_memfd(2 * MAX_BLOCK).unwrap();
+    let kept = || pool.fd().unwrap().try_clone_to_owned().unwrap();
+    let lens = [MIN_BLOCK, 3 * MIN_BLOCK, MIN_BLOCK, MAX_BLOCK, 100, PIECE];
+    let bufs = lens.map(|len| {
+        let mut buf = pool.alloc(len).unwrap();
+        buf.fill(len as u8 ^ (len >> 12) as u8);
+        buf.freeze()
+    });
+    let part = bufs[1].slice(MIN_BLOCK..2 * MIN_BLOCK);
+    let wanted = [&bufs[0], &part, &bufs[3]].map(Buf::place);
+    let next = Pool::of_memfd(kept(), wanted).unwrap();
+    let claimed = wanted.map(|place| next.claimed(place).unwrap());
+    for (buf, claimed) in [&bufs[0], &part, &bufs[3]].iter().zip(&claimed) {
+        assert_eq!((claimed.place(), &claimed[..]), (buf.place(), &buf[..]));
+    }
+    assert!(next.claimed(bufs[2].place()).is_none(), "nobody wanted it");
+    let used = MIN_BLOCK + 4 * MIN_BLOCK + MAX_BLOCK;
+    assert_eq!(next.free_bytes(), next.capacity() - used);
+    assert!(bufs[2].iter().chain(&bufs[5][..]).all(|&byte| byte == 0));
+    // They are ordinary buffers from now on.
+    let [first, second, third] = claimed;
+    drop((second, third));
+    let first = first.try_into_mut().unwrap_err();
+    next.forget_claimed();
+    first.try_into_mut().unwrap().fill(1);
+    assert_eq!(next.free_bytes(), next.capacity());
+    let all: Vec<_> = std::iter::from_fn(|| next.alloc(MIN_BLOCK)).collect();
+    assert_eq!(all.len(), next.capacity() / MIN_BLOCK);
+    drop(all);
+    next.release_unused();
+    next.release_unused();
+    assert_eq!((resident(&next), resident(&pool)), (0, 0));
+
+    // What cannot be is not there.
+    let good = bufs[0].place();
+    let wrong = [
+        Place {
+            at: 1,
+            order: 1,
+            ..good
+        },
+        Place {
+            at: 4,
+            order: 11,
+            ..good
+        },
+        Place {
+            at: u32::MAX,
+            ..good
+        },
+        Place { order: 40, ..good },
+        Place {
+            at: 9,
+            start: 1,
+            ..good
+        },
+        Place {
+            at: 10,
+            start: u32::MAX,
+            ..good
+        },
+        Place {
+            at: 11,
+            len: u32::MAX,
+            ..good
+        },
+    ];
+    let next = Pool::of_memfd(kept(), wrong).unwrap();
+    assert!(wrong.iter().all(|&place| next.claimed(place).is_none()));
+    next.forget_claimed();
+    assert_eq!(next.free_bytes(), next.capacity());
+    let twice = [good, Place { order: 3, ..good }];
+    let next = Pool::of_memfd(kept(), twice).unwrap();
+    assert!(next.claimed(good).is_some() && next.claimed(twice[1]).is_none());
+    let file = rustix::fs::memfd_create("no pool", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    assert!(Pool::of_memfd(file.try_clone().unwrap(), []).is_err());
+    rustix::fs::ftruncate(&file, MIN_BLOCK as u64).unwrap();
+    assert!(Pool::of_memfd(file, []).is_err());
+}
