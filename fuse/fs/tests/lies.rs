@@ -450,13 +450,13 @@ impl Run {
             3..=5 => {
                 let bytes = vec![1; len];
                 if fs.write_cached(file, offset, &bytes[..], flags).is_none() {
-                    drop(block_on(fs.write(file, offset, &bytes[..], flags)));
+                    drop(block_on(fs.write(file, offset, &bytes[..], flags, || true)));
                 }
             }
-            6 => drop(block_on(fs.fsync(file))),
+            6 => drop(block_on(fs.fsync(file, || true))),
             _ => {
                 self.files.retain(|(open, _)| *open != file);
-                drop(block_on(fs.flush(file, || true)));
+                drop(block_on(fs.flush(file, 0, false, || true)));
                 drop(block_on(fs.release(file)));
             }
         }

@@ -173,7 +173,7 @@ impl Client {
                 let with = (tail / PHASES + 1) as u8;
                 let result = write(&self.fs, handle, BODY, &[with; LEN as usize]);
                 self.hear_failure(result);
-                let result = block_on(self.fs.fsync(handle));
+                let result = block_on(self.fs.fsync(handle, || true));
                 self.hear(result);
                 if !self.told {
                     next(CLOSED);
@@ -200,7 +200,7 @@ impl Client {
             for _ in 0..2 {
                 match thread_rng().gen_range(0..6) {
                     0 => {
-                        let result = block_on(self.fs.fsync(handle));
+                        let result = block_on(self.fs.fsync(handle, || true));
                         self.hear(result);
                     }
                     1 => self.move_end(handle),

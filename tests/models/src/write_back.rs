@@ -105,7 +105,7 @@ pub(crate) fn write(
 ) -> FsResult<()> {
     let result = match fs.write_cached(handle, offset, bytes, RW) {
         Some(done) => done,
-        None => block_on(fs.write(handle, offset, bytes, RW)),
+        None => block_on(fs.write(handle, offset, bytes, RW, || true)),
     };
     assert_eq!(result? as usize, bytes.len());
     Ok(())
@@ -115,7 +115,7 @@ pub(crate) fn write(
 pub(crate) fn close(fs: &Arc<Fs<MemoryServer>>, handle: u64) -> FsResult<()> {
     let result = match fs.flush_cached(handle) {
         Some(done) => done,
-        None => block_on(fs.flush(handle, || true)),
+        None => block_on(fs.flush(handle, 0, false, || true)),
     };
     let _ = block_on(fs.release(handle));
     result
@@ -255,7 +255,7 @@ impl Writer {
     }
 
     fn sync(&mut self) {
-        let result = block_on(self.world.fs.fsync(self.handle));
+        let result = block_on(self.world.fs.fsync(self.handle, || true));
         self.hear("fsync", result);
         if !self.told {
             let durable = self.world.server.durable("f");

@@ -111,7 +111,7 @@ impl<N: Nfs3> Adapter<N> {
             };
             let result = match cleared {
                 Ok(()) => {
-                    let write = fs.write_for(handle, offset, &data, flags, || answer.is_got());
+                    let write = fs.write(handle, offset, &data, flags, || answer.is_got());
                     write.await
                 }
                 Err(error) => Err(error),
@@ -165,7 +165,7 @@ impl<N: Nfs3> Adapter<N> {
         let flush = async move {
             let mut answer = Answer::new(reply, pid);
             let gets = || answer.is_got_by_close();
-            let result = fs.flush_and_unlock(handle, owner, locked, gets).await;
+            let result = fs.flush(handle, owner, locked, gets).await;
             answer.give(result, reply_ok);
             drop(releasing);
         };
@@ -198,7 +198,7 @@ impl<N: Nfs3> Adapter<N> {
         let reply = self.waiting.hold(request, reply);
         self.start(async move {
             let mut answer = Answer::new(reply, pid);
-            let result = fs.fsync_for(handle, || answer.is_got()).await;
+            let result = fs.fsync(handle, || answer.is_got()).await;
             answer.give(result, reply_ok);
         });
     }

@@ -56,9 +56,11 @@ async fn an_unlock_that_goes_on_without_its_caller_takes_no_lock_that_was_taken_
             .await
     };
     assert!(set(request(Some(Mode::Write))).await.is_some());
-    fs.write(handle, 0, &b"data"[..], RW).await.unwrap();
+    fs.write(handle, 0, &b"data"[..], RW, || true)
+        .await
+        .unwrap();
     server.keep(Some(Op::Write));
-    let mut syncing = pin!(fs.fsync(handle));
+    let mut syncing = pin!(fs.fsync(handle, || true));
     begin(syncing.as_mut()).await;
     let releasing = fs.unlocking(&request(None));
     let mut unlocking = pin!(set(request(None)));

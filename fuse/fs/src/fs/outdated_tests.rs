@@ -115,7 +115,7 @@ fn bytes_that_somebody_else_has_changed_are_not_written_along_beside_the_reply_t
     }
     m.server.change_file("f", 0, &[b'n'; PAGES * PAGE], None);
     let _ = m.hears_of_a_change();
-    block_on(m.fs.fsync(f)).unwrap();
+    block_on(m.fs.fsync(f, || true)).unwrap();
     let mut expected = [b'n'; PAGES * PAGE];
     for page in 0..PAGES {
         expected[page * PAGE..][..4].copy_from_slice(b"mine");

@@ -38,18 +38,13 @@ impl<N: Nfs3> Objects<N> {
         quick.then_some(Ok(()))
     }
 
-    /// FLUSH: a descriptor is closed. If it may write, all data written to the file, through any
-    /// descriptor, is put on stable storage, or the error is recorded.
+    /// FLUSH: the process `closer` closes a descriptor. If that may write, all data written to the file,
+    /// through any descriptor, is put on stable storage, or the error is recorded. If the process has
+    /// POSIX locks on the file (`locked`), they are released.
     ///
     /// `gets`: whether a program gets the result; asked if that is an error of writing. One that is
     /// being killed does not.
-    pub async fn flush(self: &Arc<Self>, handle: u64, gets: impl FnOnce() -> bool) -> FsResult<()> {
-        self.flush_and_unlock(handle, 0, false, gets).await
-    }
-
-    /// As [`Objects::flush`], by the process `closer`. If it has POSIX locks on the file, `locked` is
-    /// their owner, and the locks are released.
-    pub async fn flush_and_unlock(
+    pub async fn flush(
         self: &Arc<Self>,
         handle: u64,
         closer: u64,
@@ -88,17 +83,8 @@ impl<N: Nfs3> Objects<N> {
         self.report(file, By::Write, gets)
     }
 
-    pub async fn fsync(self: &Arc<Self>, handle: u64) -> FsResult<()> {
-        self.fsync_for(handle, || true).await
-    }
-
-    /// The same for a caller that may be killed meanwhile. `gets`: as for [`Objects::flush`]; the next fsync
-    /// reports an error that no program got.
-    pub async fn fsync_for(
-        self: &Arc<Self>,
-        handle: u64,
-        gets: impl FnOnce() -> bool,
-    ) -> FsResult<()> {
+    /// FSYNC. `gets`: as for [`Objects::flush`]; the next fsync reports an error that no program got.
+    pub async fn fsync(self: &Arc<Self>, handle: u64, gets: impl FnOnce() -> bool) -> FsResult<()> {
         let file = self.file(handle)?;
         self.sync_written(&file, gets).await?;
         self.check_locks(&file, handle)

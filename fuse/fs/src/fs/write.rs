@@ -128,19 +128,10 @@ impl<N: Nfs3> Objects<N> {
     }
 
     /// Writes into the cache, waiting for room; or to the server at once, for O_DIRECT and O_SYNC.
+    ///
+    /// Where a write ends with the data on stable storage, errors are reported as by
+    /// [`Objects::fsync`]; `gets` is as there.
     pub async fn write<'a>(
-        self: &Arc<Self>,
-        handle: u64,
-        offset: u64,
-        data: impl Into<WriteData<'a>>,
-        flags: i32,
-    ) -> FsResult<u32> {
-        self.write_for(handle, offset, data, flags, || true).await
-    }
-
-    /// The same for a caller that may be killed meanwhile. Where a write ends with the data on stable
-    /// storage, errors are reported as by [`Objects::fsync_for`]; `gets` is as there.
-    pub async fn write_for<'a>(
         self: &Arc<Self>,
         handle: u64,
         offset: u64,

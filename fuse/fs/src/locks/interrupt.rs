@@ -23,10 +23,6 @@ impl Interrupt {
         self.fire();
     }
 
-    pub fn is_fired(&self) -> bool {
-        self.fired.load(Ordering::Acquire)
-    }
-
     /// Waits for a signal.
     pub async fn wait(&self) {
         self.until(&self.fired).await;

@@ -42,8 +42,8 @@ fn names_and_attributes_stay_as_they_are() {
         abandoned(fs.create(cred, ROOT, b"g", 0o644, RW)),
         abandoned(fs.open(cred, node, RW | libc::O_TRUNC)),
         abandoned(fs.setattr(cred, node, &cut, true)),
-        abandoned(fs.write(open, 0, b"new", RW)),
-        abandoned(fs.write(open, 0, b"new", RW | libc::O_DIRECT)),
+        abandoned(fs.write(open, 0, b"new", RW, || true)),
+        abandoned(fs.write(open, 0, b"new", RW | libc::O_DIRECT, || true)),
     ] {
         assert_eq!(error, libc::EINTR);
     }
@@ -64,13 +64,13 @@ fn a_write_that_waited_does_not_come_after_a_truncation() {
     let (tell, told) = mpsc::channel();
     let (fs, done) = (m.fs.clone(), tell.clone());
     exec::spawn(async move {
-        let result = fs.flush(f, || true).await;
+        let result = fs.flush(f, 0, false, || true).await;
         done.send(errno(result)).unwrap();
     });
     // A write waits while the file is being flushed.
     let (caller, fs) = (Caller::default(), m.fs.clone());
     exec::spawn(caller.clone().run(async move {
-        let result = fs.write(f, 0, &[2; 8192], RW).await;
+        let result = fs.write(f, 0, &[2; 8192], RW, || true).await;
         tell.send(errno(result)).unwrap();
     }));
     assert!(told.try_recv().is_err(), "the write waits");
@@ -151,7 +151,7 @@ fn pages_of_a_mapping_do_not_wait_for_a_silent_server() {
         let (tell, told) = mpsc::channel();
         let begin_fsync = || {
             let (fs, tell) = (m.fs.clone(), tell.clone());
-            exec::spawn(async move { tell.send(fs.fsync(f).await).unwrap() });
+            exec::spawn(async move { tell.send(fs.fsync(f, || true).await).unwrap() });
         };
         begin_fsync();
         while m.server.kept() == 0 {

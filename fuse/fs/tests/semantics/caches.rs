@@ -574,7 +574,8 @@ fn a_truncation_is_not_left_out_because_of_an_old_size() {
 #[test]
 fn an_append_does_not_go_over_what_another_has_appended_because_of_an_old_size() {
     let m = beside_an_old_read(Op::Getattr, |m, _, file| {
-        let write = m.fs.write(file, OLD, b"appended", RW | libc::O_APPEND);
+        let write =
+            m.fs.write(file, OLD, b"appended", RW | libc::O_APPEND, || true);
         assert_eq!(block_on(write).unwrap(), 8);
     });
     let contents = m.server.contents("f").unwrap();

@@ -453,7 +453,7 @@ fn older_data_is_not_seen_or_written_again_over_what_went_past_the_cache() {
     let stat = m.stat(node).unwrap();
     assert_eq!((stat.size, m.server.calls(Op::Commit)), (8192, 0));
     let d = m.open(node, direct).unwrap();
-    block_on(m.fs.write(d, 0, &[2; 4096], direct)).unwrap();
+    block_on(m.fs.write(d, 0, &[2; 4096], direct, || true)).unwrap();
     assert_eq!(m.read(f, 0, 4096).unwrap(), [2; 4096]);
     m.server.restart();
     m.fsync(f).unwrap();
@@ -606,7 +606,7 @@ fn the_end_of_a_write_does_not_wake_every_writer() {
     for &file in &files[1..] {
         let (fs, tell) = (m.fs.clone(), tell.clone());
         exec::spawn(async move {
-            let result = fs.write(file, 0, &vec![2; PART], RW).await;
+            let result = fs.write(file, 0, &vec![2; PART], RW, || true).await;
             tell.send(result).unwrap();
         });
     }
@@ -659,7 +659,7 @@ fn an_append_for_which_memory_is_short_is_written_once() {
         let flags = RW | libc::O_APPEND;
         let done = match m.fs.write_cached(f, 0, data, flags) {
             Some(done) => done,
-            None => block_on(m.fs.write(f, 0, data, flags)),
+            None => block_on(m.fs.write(f, 0, data, flags, || true)),
         };
         assert_eq!(done.unwrap() as usize, data.len());
     };

@@ -199,7 +199,7 @@ fn a_direct_write_that_a_restarting_server_has_lost_is_written_again() {
     let m = Mount::new();
     let (_, f) = m.create("f");
     forgetful(&m, 2);
-    let write = || block_on(m.fs.write(f, 0, b"text", RW | libc::O_DIRECT));
+    let write = || block_on(m.fs.write(f, 0, b"text", RW | libc::O_DIRECT, || true));
     assert_eq!(write().unwrap(), 4);
     assert_eq!(m.server.durable("f").unwrap(), b"text");
     forgetful(&m, u64::MAX);
@@ -241,7 +241,10 @@ fn data_nobody_waits_for_is_reported_at_shutdown() {
     };
     // A program that is killed in close(2) is answered before the server's reply arrives.
     let f = refill("g");
-    assert_eq!(errno(block_on(m.fs.flush(f, || false))), libc::ENOSPC);
+    assert_eq!(
+        errno(block_on(m.fs.flush(f, 0, false, || false))),
+        libc::ENOSPC
+    );
     m.release(f);
     // A loss that was reported to a program is not reported again.
     let f = refill("h");
@@ -275,7 +278,7 @@ fn a_write_that_waits_when_the_mount_goes_leaves_nothing_behind_the_rest() {
     let (tell, told) = std::sync::mpsc::channel();
     let fs = m.fs.clone();
     exec::spawn(async move {
-        let result = fs.write(f, room, &vec![2; full], RW).await;
+        let result = fs.write(f, room, &vec![2; full], RW, || true).await;
         tell.send(result).unwrap();
     });
     // The write waits for room before the mount ends.
@@ -294,7 +297,7 @@ fn a_write_that_waits_when_the_mount_goes_leaves_nothing_behind_the_rest() {
 fn nothing_is_changed_once_a_mount_is_at_its_end() {
     let m = Mount::new();
     let (node, f) = m.create("f");
-    let write = |flags| errno(block_on(m.fs.write(f, 0, b"late", flags)));
+    let write = |flags| errno(block_on(m.fs.write(f, 0, b"late", flags, || true)));
     assert_eq!(write(RW | libc::O_DIRECT), 0);
     m.fs.end_of_requests();
     assert_eq!(write(RW | libc::O_DIRECT), libc::EIO);
@@ -601,10 +604,7 @@ fn what_nobody_has_seen_is_told_to_who_opens_the_file_later() {
     m.write(later, 0, b"kept").unwrap();
     m.write(later, 4, b"kept").unwrap();
     // A caller that is killed takes nothing away.
-    assert_eq!(
-        errno(block_on(m.fs.fsync_for(later, || false))),
-        libc::ENOSPC
-    );
+    assert_eq!(errno(block_on(m.fs.fsync(later, || false))), libc::ENOSPC);
     assert_eq!(m.fs.lost().len(), 1);
     for file in [later, other] {
         assert_eq!([m.fsync(file), m.fsync(file)].map(errno), [libc::ENOSPC, 0]);

@@ -216,7 +216,11 @@ fn an_append_that_was_carried_out_is_not_done_twice() {
             .unwrap()
             .handle;
         assert_eq!(
-            asked(number, resent, fs.write(f, 4, &b"two."[..], APPEND)),
+            asked(
+                number,
+                resent,
+                fs.write(f, 4, &b"two."[..], APPEND, || true)
+            ),
             0
         );
         block_on(fs.release(f)).unwrap();

@@ -63,9 +63,9 @@ impl Program {
             (true, _) => block_on(fs.write_mapped(self.handle, at, &bytes)),
             (false, 0) => match fs.write_cached(self.handle, at, &bytes, flags) {
                 Some(done) => done,
-                None => block_on(fs.write(self.handle, at, &bytes, flags)),
+                None => block_on(fs.write(self.handle, at, &bytes, flags, || true)),
             },
-            _ => block_on(fs.write(self.handle, at, &bytes, flags)),
+            _ => block_on(fs.write(self.handle, at, &bytes, flags, || true)),
         };
         assert_eq!(done.unwrap() as u64, len);
         self.own[range].copy_from_slice(&bytes);
@@ -274,7 +274,7 @@ fn the_end_of_a_write_does_not_wake_everybody_who_waits_for_a_flush() {
                 0 => counted(looks, fs.getattr(&cred, node, false))
                     .await
                     .map(drop),
-                _ => counted(looks, fs.fsync(f)).await,
+                _ => counted(looks, fs.fsync(f, || true)).await,
             };
             tell.send(result).unwrap();
         });

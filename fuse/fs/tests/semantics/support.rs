@@ -122,7 +122,7 @@ impl Mount {
     pub(crate) fn write(&self, handle: u64, offset: u64, data: &[u8]) -> FsResult<()> {
         let done = match self.fs.write_cached(handle, offset, data, RW) {
             Some(done) => done,
-            None => block_on(self.fs.write(handle, offset, data, RW)),
+            None => block_on(self.fs.write(handle, offset, data, RW, || true)),
         };
         assert_eq!(done? as usize, data.len());
         Ok(())
@@ -155,12 +155,12 @@ impl Mount {
     pub(crate) fn flush(&self, handle: u64) -> FsResult<()> {
         match self.fs.flush_cached(handle) {
             Some(done) => done,
-            None => block_on(self.fs.flush(handle, || true)),
+            None => block_on(self.fs.flush(handle, 0, false, || true)),
         }
     }
 
     pub(crate) fn fsync(&self, handle: u64) -> FsResult<()> {
-        block_on(self.fs.fsync(handle))
+        block_on(self.fs.fsync(handle, || true))
     }
 
     pub(crate) fn release(&self, handle: u64) {
