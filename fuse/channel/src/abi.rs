@@ -133,7 +133,6 @@ pub mod fattr {
     pub const MTIME_NOW: u32 = 1 << 8;
     pub const LOCKOWNER: u32 = 1 << 9;
     pub const CTIME: u32 = 1 << 10;
-    pub const KILL_SUIDGID: u32 = 1 << 11;
 }
 
 /// GETATTR flag: the handle is valid.
@@ -141,10 +140,9 @@ pub const GETATTR_FH: u32 = 1 << 0;
 /// READ flag: the lock owner is valid.
 pub const READ_LOCKOWNER: u32 = 1 << 1;
 /// WRITE flags: the data comes from the page cache (the handle is a guess); the lock owner is
-/// valid; the set-id bits have to be cleared.
+/// valid.
 pub const WRITE_CACHE: u32 = 1 << 0;
 pub const WRITE_LOCKOWNER: u32 = 1 << 1;
-pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// RELEASE flags.
 pub const RELEASE_FLUSH: u32 = 1 << 0;
 pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;

@@ -29,8 +29,6 @@ pub struct SetAttr {
     /// The open file, if the request has one, as for ftruncate(2).
     pub handle: Option<u64>,
     pub lock_owner: Option<u64>,
-    /// The set-id bits have to be cleared.
-    pub kill_suidgid: bool,
 }
 
 /// The arguments of WRITE without the data.
@@ -40,7 +38,6 @@ pub struct WriteIn {
     pub offset: u64,
     /// The data comes from the page cache: the handle is any that may write, not the one that did.
     pub cached: bool,
-    pub kill_suidgid: bool,
     pub flags: i32,
     pub lock_owner: Option<u64>,
 }

@@ -85,7 +85,6 @@ fn setattr(fields: &mut Fields<'_>) -> Result<SetAttr, Malformed> {
         ctime: has(fattr::CTIME).then_some(ctime),
         handle: has(fattr::FH).then_some(handle),
         lock_owner: has(fattr::LOCKOWNER).then_some(lock_owner),
-        kill_suidgid: has(fattr::KILL_SUIDGID),
     })
 }
 
@@ -124,7 +123,6 @@ fn write(fields: &mut Fields<'_>) -> Result<(WriteIn, usize), Malformed> {
         handle,
         offset,
         cached: write_flags & abi::WRITE_CACHE != 0,
-        kill_suidgid: write_flags & abi::WRITE_KILL_SUIDGID != 0,
         flags,
         lock_owner: (write_flags & abi::WRITE_LOCKOWNER != 0).then_some(owner),
     };

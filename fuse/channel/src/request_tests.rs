@@ -75,7 +75,7 @@ fn of_objects() -> Vec<(Vec<u8>, Operation<'static>)> {
          Operation::Setattr(SetAttr {
              mode: Some(0o100_600), uid: Some(11), gid: Some(12), size: Some(2),
              atime: Some(TimeOrNow::Now), mtime: Some(TimeOrNow::Now), ctime: Some(at(6, 9)),
-             handle: Some(1), lock_owner: Some(3), kill_suidgid: true,
+             handle: Some(1), lock_owner: Some(3),
          })),
         (new(opcode::SETATTR).d(&[0x30, 0]).q(&[1, 2, 3, 4, (-5i64) as u64, 6])
              .d(&[7, 8, 9, 10, 0, 11, 12, 0]).end(),
@@ -115,10 +115,10 @@ fn of_open_files() -> Vec<(Vec<u8>, Operation<'static>)> {
          Operation::Read { handle: 1, offset: 2, size: 3, flags: 0x8000, lock_owner: Some(9) }),
         (new(opcode::WRITE).q(&[1, 2]).d(&[4, 0]).q(&[9]).d(&[1, 0]).s(b"data").end(),
          Operation::Write { data: b"data", to: WriteIn { handle: 1, offset: 2, cached: false,
-                            kill_suidgid: false, flags: 1, lock_owner: None } }),
+                            flags: 1, lock_owner: None } }),
         (new(opcode::WRITE).q(&[1, 2]).d(&[4, 7]).q(&[9]).d(&[1, 0]).s(b"data").end(),
          Operation::Write { data: b"data", to: WriteIn { handle: 1, offset: 2, cached: true,
-                            kill_suidgid: true, flags: 1, lock_owner: Some(9) } }),
+                            flags: 1, lock_owner: Some(9) } }),
         (new(opcode::STATFS).end(), Operation::Statfs),
         (new(opcode::RELEASE).q(&[1]).d(&[2, 1]).q(&[9]).end(),
          Operation::Release { handle: 1, flags: 2, flush: true, flock_owner: None }),
@@ -335,7 +335,7 @@ proptest! {
             .d(&[data.len() as u32, if with_owner { 2 } else { 0 }]).q(&[owner])
             .d(&[flags as u32, 0]).s(&data).end();
         let to = WriteIn {
-            handle, offset, cached: false, kill_suidgid: false, flags,
+            handle, offset, cached: false, flags,
             lock_owner: with_owner.then_some(owner),
         };
         let request = Request::parse(&bytes).unwrap();
@@ -371,7 +371,6 @@ proptest! {
         prop_assert_eq!(set.size, has(3).then_some(numbers[1]));
         prop_assert_eq!(set.handle, has(6).then_some(numbers[0]));
         prop_assert_eq!(set.lock_owner, has(9).then_some(numbers[2]));
-        prop_assert_eq!(set.kill_suidgid, has(11));
         let since = |at: SystemTime| match at.duration_since(UNIX_EPOCH) {
             Ok(since) => since.as_nanos() as i128,
             Err(before) => -(before.duration().as_nanos() as i128),

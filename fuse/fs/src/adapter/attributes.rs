@@ -59,18 +59,14 @@ impl<N: Nfs3> Adapter<N> {
         // ftruncate(2) has the rights of whoever opened the descriptor.
         let opener = to.size.and(to.handle).and_then(|open| self.fs.opener(open));
         let by_name = to.size.is_some() && opener.is_none();
-        let cuts = to.handle.filter(|_| opener.is_some() && to.kill_suidgid);
-        let clears = cuts.filter(|&open| self.fs.leaves_set_id(open));
-        let writer = clears.map(|open| (open, self.cred(request, node)));
         let (fs, cred) = (
             self.fs.clone(),
             opener.unwrap_or_else(|| self.cred(request, node)),
         );
         self.change(request, reply, move |reply| async move {
-            let result = match (by_name, &writer) {
-                (true, _) => fs.may_truncate(&cred, node).await,
-                (false, Some((open, writer))) => fs.clear_set_id(*open, writer).await,
-                (false, None) => Ok(()),
+            let result = match by_name {
+                true => fs.may_truncate(&cred, node).await,
+                false => Ok(()),
             };
             let result = match result {
                 Ok(()) => fs.setattr(&cred, node, &new, by_name).await,

@@ -89,12 +89,10 @@ impl<N: Nfs3> Adapter<N> {
             request.pid(),
             offset..offset.saturating_add(data.len() as u64),
         );
-        // The kernel sets `kill_suidgid` if the writer lacks CAP_FSETID.
-        let clears = to.kill_suidgid && self.fs.leaves_set_id(handle);
-        let writer = clears.then(|| self.cred(request, request.nodeid));
         // A request that came again is judged by the operation.
-        let at_once = !clears && !request.resent();
-        if at_once && let Some(result) = self.fs.write_cached(handle, offset, data, flags) {
+        if !request.resent()
+            && let Some(result) = self.fs.write_cached(handle, offset, data, flags)
+        {
             reply_with(reply, result, Reply::written);
             return;
         }
@@ -105,17 +103,8 @@ impl<N: Nfs3> Adapter<N> {
         let (waiting, node) = (self.notifiers.waiting.clone(), request.nodeid);
         self.change(request, reply, |reply| async move {
             let mut answer = Answer::new(reply, pid);
-            let cleared = match &writer {
-                Some(writer) => fs.clear_set_id(handle, writer).await,
-                None => Ok(()),
-            };
-            let result = match cleared {
-                Ok(()) => {
-                    let write = fs.write(handle, offset, &data, flags, || answer.is_got());
-                    write.await
-                }
-                Err(error) => Err(error),
-            };
+            let write = fs.write(handle, offset, &data, flags, || answer.is_got());
+            let result = write.await;
             // READs that wait for this WRITE hold locks of pages that are to be dropped.
             drop(waits);
             if OpenFile::is_direct(flags) && result.is_ok() && fs.may_have_pages(handle) {

@@ -205,9 +205,9 @@ fn wanted(options: &FuseOptions, more: u64) -> Wanted {
             | init::ASYNC_DIO
             | init::PARALLEL_DIROPS
             | init::CACHE_SYMLINKS
-            // The server clears set-id bits, or this side does, where the kernel says so. With
-            // extended attributes it also asks for `security.capability` at each write(2), unless
-            // the second flag lets it remember that there is none.
+            // The server clears set-id bits. With extended attributes the kernel also asks for
+            // `security.capability` at each write(2), unless the second flag lets it remember that
+            // there is none.
             | init::HANDLE_KILLPRIV
             | init::HANDLE_KILLPRIV_V2
             // Without one of these the kernel keeps that kind of locks by itself.

@@ -361,7 +361,7 @@ impl<N: Nfs3> Objects<N> {
                     mode: Some(mode),
                     ..SetAttributes::default()
                 };
-                let set = self.send_setattr(cred, inode, &new, Kind::Metadata, None);
+                let set = self.send_setattr(cred, inode, &new, Kind::Metadata);
                 set.await?;
             }
             return Ok(());

@@ -75,7 +75,6 @@ mod requests;
 mod restore;
 mod search;
 mod server;
-mod set_id;
 mod setattr;
 mod sibling_names;
 mod squash;

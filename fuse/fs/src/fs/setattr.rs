@@ -11,7 +11,7 @@ use super::inode::{Inode, Kind};
 use super::objects::Objects;
 use super::under_way::Doing;
 use nfsrdma_nfs3::{Cred, Nfs3};
-use nfsrdma_xdr::nfs3::{Attributes, FileType, SetAttributes, SetTime, Status, Time, access};
+use nfsrdma_xdr::nfs3::{Attributes, FileType, SetAttributes, SetTime, Status, access};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -121,8 +121,7 @@ impl<N: Nfs3> Objects<N> {
         }
         not_abandoned()?;
         self.not_ended()?;
-        let send =
-            async |new: &SetAttributes| self.send_setattr(cred, inode, new, kind, None).await;
+        let send = async |new: &SetAttributes| self.send_setattr(cred, inode, new, kind).await;
         let result = match touch {
             false => send(&new).await,
             // ftruncate(2) and O_TRUNC change the mtime even if the size stays; a server may not.
@@ -157,19 +156,17 @@ impl<N: Nfs3> Objects<N> {
     }
 
     /// Sends SETATTR and applies the attributes of its reply, which may have none (RFC 1813 section
-    /// 2.6): then it returns false. With `guard`, the server refuses (NFS3ERR_NOT_SYNC) if the object
-    /// has another ctime.
+    /// 2.6): then it returns false.
     pub(super) async fn send_setattr(
         &self,
         cred: &Cred,
         inode: &Arc<Inode>,
         new: &SetAttributes,
         kind: Kind,
-        guard: Option<Time>,
     ) -> FsResult<bool> {
         inode.state.lock().forget_told();
         let change = self.change(inode, kind);
-        let call = pin!(self.nfs.setattr(cred, &inode.handle, new, guard));
+        let call = pin!(self.nfs.setattr(cred, &inode.handle, new, None));
         let result = self.changed(change, inode, call, |wcc| *wcc).await;
         self.maybe_unheard(inode, &result);
         Ok(result?.after.is_some())
