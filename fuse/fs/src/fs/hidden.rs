@@ -114,7 +114,7 @@ impl<N: Nfs3> Fs<N> {
 
     async fn remove_as(&self, cred: &Cred, silly: &Silly) -> FsResult<()> {
         let of = &silly.name;
-        let call = self.nfs.remove(cred, &of.dir, &of.name);
+        let call = pin!(self.nfs.remove(cred, &of.dir, &of.name));
         match self.table.get(of.dir_node) {
             Some(dir) if dir.handle == of.dir => {
                 let call = self.changing(&dir, call, |wcc| *wcc);

@@ -6,6 +6,7 @@ use super::error::FsResult;
 use super::inode::{Inode, Kind};
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_xdr::nfs3::WccData;
+use std::pin::pin;
 use std::sync::Arc;
 
 impl<N: Nfs3> Fs<N> {
@@ -39,7 +40,7 @@ impl<N: Nfs3> Fs<N> {
         name: &[u8],
     ) -> FsResult<()> {
         let change = self.change(inode, Kind::Metadata);
-        let call = self.nfs.link(cred, &inode.handle, &dir.handle, name);
+        let call = pin!(self.nfs.link(cred, &inode.handle, &dir.handle, name));
         let link = self.changing_name(dir, name, call, |link| link.dir).await;
         match link {
             Ok(link) => {

@@ -178,9 +178,8 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<HiddenName> {
         let hidden = self.hidden_name(cred, dir, inode).await?;
         let silly = self.about_to_hide(cred, dir, hidden, inode);
-        let call = self
-            .nfs
-            .rename(cred, &dir.handle, name, &dir.handle, &hidden);
+        let handle = &dir.handle;
+        let call = pin!(self.nfs.rename(cred, handle, name, handle, &hidden));
         let call = self.changing_name(dir, name, call, |wcc| wcc.to_dir);
         if let Err(error) = call.await
             && !self.was_hidden(cred, dir, &hidden, inode, &error).await

@@ -26,6 +26,7 @@ use super::remove::{HIDDEN, HiddenName, mark_removed};
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
 use nfsrdma_rpcrdma::abandon::{is_resent, regardless};
 use nfsrdma_xdr::nfs3::Status;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -75,7 +76,8 @@ impl<N: Nfs3> Fs<N> {
             let source = self.child(cred, &from_dir, from.1).await?;
             // If both are names of one file, RENAME does nothing (RFC 1813 section 3.3.14).
             if source.handle != target.handle {
-                aside = Some((self.put_aside(cred, &to_dir, to.1, target).await?, source));
+                let put = Box::pin(self.put_aside(cred, &to_dir, to.1, target)).await?;
+                aside = Some((put, source));
             }
         }
         let target = losing.as_ref().map(|(target, _)| target);
@@ -147,7 +149,7 @@ impl<N: Nfs3> Fs<N> {
         let hidden = match aside {
             Aside::Linked(hidden) if refused => {
                 let name = &hidden.name.name;
-                let call = self.nfs.remove(cred, &dir.handle, name);
+                let call = pin!(self.nfs.remove(cred, &dir.handle, name));
                 if let Err(error) = self.changing(dir, call, |wcc| *wcc).await {
                     self.hidden_name_stays(name, &error);
                 }
@@ -207,9 +209,8 @@ impl<N: Nfs3> Fs<N> {
         from: (&Arc<Inode>, &[u8]),
         to: (&Arc<Inode>, &[u8]),
     ) -> FsResult<()> {
-        let call = self
-            .nfs
-            .rename(cred, &from.0.handle, from.1, &to.0.handle, to.1);
+        let (from_dir, to_dir) = (&from.0.handle, &to.0.handle);
+        let call = pin!(self.nfs.rename(cred, from_dir, from.1, to_dir, to.1));
         if Arc::ptr_eq(from.0, to.0) {
             let wcc = self.changing(from.0, call, |wcc| wcc.to_dir).await?;
             self.searched_to_change(cred, from.0, &wcc.to_dir);
