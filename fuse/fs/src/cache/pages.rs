@@ -230,6 +230,11 @@ impl Pages {
         Some(data)
     }
 
+    /// Whether there are blocks that overlap `range`.
+    pub fn has_any(&self, range: Range<u64>) -> bool {
+        self.block_at(range.start).is_some() || self.blocks.range(range).next().is_some()
+    }
+
     /// The first part of `range` that is not valid, up to the next valid byte.
     pub fn missing(&self, range: Range<u64>) -> Option<Range<u64>> {
         let mut at = range.start;
@@ -275,8 +280,8 @@ impl Pages {
 
     /// Divides `range`, extended to whole pages, into consecutive pieces to read: at most `most`
     /// bytes each (a power of two), and none across the border of a block.
-    pub fn plan(&self, range: Range<u64>, most: u64) -> Vec<Piece> {
-        let mut pieces = Vec::new();
+    pub fn plan(&self, range: Range<u64>, most: u64) -> Segs<Piece> {
+        let mut pieces = Segs::new();
         let end = range.end.next_multiple_of(PAGE);
         let mut at = range.start / PAGE * PAGE;
         while at < end {

@@ -36,7 +36,16 @@ enum Step {
     /// Wait for a READ of this range that is under way.
     Wait,
     /// Send a READ for these pieces; it is registered under this number.
-    Fetch(u64, Vec<Piece>),
+    Fetch(u64, Segs<Piece>),
+}
+
+/// What became of a READ into the cache.
+enum Fetched {
+    /// All that was read, which the kernel takes: nothing is cached.
+    Wanted(Segs<Buf>),
+    /// The data is cached, if it may be. With it comes where the file ends, if it ends within the READ and
+    /// that is still the same.
+    Rest(Option<u64>),
 }
 
 /// Whether a read past the cache may return less than was asked for before the file ends.
@@ -81,12 +90,8 @@ impl<N: Nfs3> Objects<N> {
             Some((inner.pages().take(range)?, size))
         })?;
         self.shared.stats.read_hits.add(1);
-        self.shared
-            .stats
-            .read_bytes
-            .add(found.iter().map(|b| b.len() as u64).sum());
         self.read_ahead(&file, offset..offset + u64::from(len), size);
-        Some(found)
+        Some(self.counted(found))
     }
 
     pub async fn read(
@@ -128,17 +133,13 @@ impl<N: Nfs3> Objects<N> {
                 })
                 .await;
             match step {
-                Step::Done(found) => {
-                    self.shared
-                        .stats
-                        .read_bytes
-                        .add(found.iter().map(|b| b.len() as u64).sum());
-                    return Ok(found);
-                }
+                Step::Done(found) => return Ok(self.counted(found)),
                 Step::Wait => {}
                 Step::Fetch(id, pieces) => {
-                    if let Some(eof) = self.fetch_pieces(&file.cred, inode, id, pieces).await? {
-                        end = end.min(eof.max(offset));
+                    let wanted = offset..end;
+                    match self.fetch_pieces(&file, id, pieces, wanted).await? {
+                        Fetched::Wanted(found) => return Ok(self.counted(found)),
+                        Fetched::Rest(eof) => end = eof.map_or(end, |eof| end.min(eof.max(offset))),
                     }
                 }
             }
@@ -148,6 +149,13 @@ impl<N: Nfs3> Objects<N> {
 }
 
 impl<N: Nfs3> Files<N> {
+    /// `found`, which is counted as read by the kernel.
+    fn counted(&self, found: Segs<Buf>) -> Segs<Buf> {
+        let bytes = found.iter().map(|buf| buf.len() as u64).sum();
+        self.shared.stats.read_bytes.add(bytes);
+        found
+    }
+
     fn next_step(&self, inner: &mut FileState, range: Range<u64>) -> Step {
         if range.is_empty() {
             return Step::Done(Segs::new());
@@ -175,15 +183,16 @@ impl<N: Nfs3> Files<N> {
         Step::Fetch(inner.begin_read(whole), pieces)
     }
 
-    /// READs `pieces`, which are consecutive, into the cache. Returns where the file ends if it
-    /// ends within them and that is still the same.
+    /// READs `pieces`, which are consecutive, into the cache; or for the kernel alone, if these are the bytes
+    /// that it wants.
     async fn fetch_pieces(
         self: &Arc<Self>,
-        cred: &Cred,
-        inode: &Arc<Inode>,
+        file: &OpenFile,
         id: u64,
-        pieces: Vec<Piece>,
-    ) -> FsResult<Option<u64>> {
+        pieces: Segs<Piece>,
+        wanted: Range<u64>,
+    ) -> FsResult<Fetched> {
+        let inode = &file.inode;
         let data = self.data(inode);
         let _pending = Begun {
             data: &**data,
@@ -197,7 +206,7 @@ impl<N: Nfs3> Files<N> {
             sink.push(self.alloc(piece.len as usize).await?);
         }
         let sent = Stamp::now();
-        let answer = self.read_call(cred, inode, range.start, sink).await?;
+        let answer = self.read_call(&file.cred, inode, range.start, sink).await?;
         let ambiguous = self.apply_post_op_attr(inode, sent, answer.attributes.as_ref());
         let got = u64::from(answer.count).min(total);
         if !answer.eof && got == 0 {
@@ -218,24 +227,33 @@ impl<N: Nfs3> Files<N> {
                 false => read_to,
             };
             let eof = ends.then_some(valid_to);
+            let size = current_size(inner, inode).unwrap_or(0);
             if !inner.end_read(id) || ambiguous {
-                return eof;
+                return Fetched::Rest(eof);
             }
-            let mut at = range.start;
-            for mut buf in answer.data {
-                let len = buf.len() as u64;
-                let read = read_to.saturating_sub(at).min(len);
-                let known = valid_to.saturating_sub(at).min(len);
-                if known > 0 {
-                    buf[read as usize..known as usize].fill(0);
-                    let mut alloc = |len| self.pool.alloc(len);
-                    inner
-                        .pages()
-                        .fill(at, buf.freeze(), known as u32, &mut alloc);
-                }
-                at += len;
+            let parts = answer
+                .data
+                .into_iter()
+                .zip(&pieces)
+                .map(|(mut buf, piece)| {
+                    let within = |end: u64| end.saturating_sub(piece.offset).min(piece.len.into());
+                    let (read, known) = (within(read_to), within(valid_to));
+                    if read < known {
+                        buf[read as usize..known as usize].fill(0);
+                    }
+                    (piece.offset, buf.freeze(), known)
+                });
+            let end = wanted.end.min(size).min(eof.unwrap_or(u64::MAX));
+            let all = wanted.start == range.start && end == valid_to.min(range.end);
+            if all && !inner.pages().has_any(range) {
+                let found = parts.map(|(_, buf, known)| buf.slice(..known as usize));
+                return Fetched::Wanted(found.filter(|part| !part.is_empty()).collect());
             }
-            eof
+            let mut alloc = |len| self.pool.alloc(len);
+            for (at, buf, known) in parts.filter(|(.., known)| *known > 0) {
+                inner.pages().fill(at, buf, known as u32, &mut alloc);
+            }
+            Fetched::Rest(eof)
         }))
     }
 
@@ -247,7 +265,7 @@ impl<N: Nfs3> Files<N> {
         offset: u64,
         sink: Segs<BufMut>,
     ) -> FsResult<ReadDone> {
-        let sizes: Vec<usize> = sink.iter().map(|buf| buf.len()).collect();
+        let sizes: Segs<usize> = sink.iter().map(|buf| buf.len()).collect();
         let (mut sink, mut tries) = (sink, 0);
         loop {
             let error = match self.nfs.read(cred, &inode.handle, offset, sink).await {
@@ -392,7 +410,7 @@ impl<N: Nfs3> Files<N> {
                 let (fs, file) = (self.clone(), file.clone());
                 exec::spawn(async move {
                     // A program that needs the data reads it again and gets the error.
-                    let _ = fs.fetch_pieces(&file.cred, &file.inode, id, pieces).await;
+                    let _ = fs.fetch_pieces(&file, id, pieces, 0..0).await;
                 });
             }
             at = stop;

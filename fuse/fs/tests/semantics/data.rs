@@ -438,6 +438,10 @@ fn a_hole_before_unwritten_data_reads_as_zeros_however_small_a_read_may_be() {
         "{}",
         got.len()
     );
+    // From the border of a block to the end of the file, which no single READ reaches.
+    let got = m.read(handle, 1 << 20, 1 << 20).unwrap();
+    assert_eq!(got.len(), 1_500_007 - (1 << 20));
+    assert!(got.ends_with(b"\0the end"));
     m.write(handle, 1_600_000, b"the end").unwrap();
     let got = block_on(m.fs.read(handle, 1_550_000, 10_000, libc::O_DIRECT)).unwrap();
     assert_eq!(got.iter().map(|b| b.len()).sum::<usize>(), 10_000);
