@@ -187,7 +187,7 @@ impl Hidden {
 }
 
 /// A range of a file that an owner has locked at the server, or may have.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 #[repr(C)]
 pub struct Lock {
     number: u64,

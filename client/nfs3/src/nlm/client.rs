@@ -460,6 +460,18 @@ impl LockServer for NlmClient {
         self.suspicions.subscribe()
     }
 
+    fn state(&self) -> u32 {
+        self.callbacks
+            .get()
+            .map_or(0, |callbacks| callbacks.state())
+    }
+
+    fn resume(&self, state: u32) {
+        if let Some(callbacks) = self.callbacks.get().cloned() {
+            callbacks.resume(state);
+        }
+    }
+
     fn idle<'a>(&'a self, still: &'a (dyn Fn() -> bool + Send + Sync)) -> Done<'a> {
         Box::pin(async move {
             if let Some(callbacks) = self.callbacks.get() {

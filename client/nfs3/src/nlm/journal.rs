@@ -24,6 +24,7 @@ use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::net::IpAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -152,6 +153,21 @@ fn parse(text: &str) -> Option<Contents> {
     })
 }
 
+fn text_of(file: &mut File) -> io::Result<String> {
+    let mut text = String::new();
+    file.seek(SeekFrom::Start(0))?;
+    Read::by_ref(file).take(MOST).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+fn orphans(live: HashMap<Key, Cred>) -> Vec<Orphan> {
+    let orphan = |((svid, file), cred): (Key, Cred)| {
+        let file = FileHandle::new(&file)?;
+        Some(Orphan { svid, file, cred })
+    };
+    live.into_iter().filter_map(orphan).collect()
+}
+
 impl Journal {
     /// Creates a journal in `dir`, readable by this user only; creates `dir` if necessary. With
     /// `temporary` the directory is removed with the last journal in it.
@@ -188,10 +204,54 @@ impl Journal {
         })
     }
 
+    /// The journal of a process that has died, by its file, which somebody has kept open and so locked.
+    pub fn resume(file: OwnedFd, server: IpAddr, temporary: bool) -> io::Result<Self> {
+        let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+        let mut file = File::from(file);
+        let text = text_of(&mut file)?;
+        let found = parse(&text).ok_or(io::ErrorKind::InvalidData)?;
+        let state = State {
+            file,
+            locked: found.locked,
+            live: found.live,
+            written: text.len() as u64,
+            missing: None,
+        };
+        let journal = Journal {
+            path,
+            temporary,
+            server,
+            state: Mutex::new(state),
+        };
+        if !text.ends_with('\n') {
+            journal.rewrite(&mut journal.state.lock())?;
+        }
+        Ok(journal)
+    }
+
+    /// The file, for whoever keeps the journal beyond the life of this process.
+    pub fn fd(&self) -> io::Result<OwnedFd> {
+        Ok(self.state.lock().file.try_clone()?.into())
+    }
+
+    /// The directory.
+    pub fn dir(&self) -> Option<&Path> {
+        self.path.parent()
+    }
+
+    /// What may be locked.
+    pub fn all(&self) -> Vec<Orphan> {
+        orphans(self.state.lock().live.clone())
+    }
+
     /// Records an owner on a file, before its first LOCK.
     pub fn add(&self, svid: u32, file: &FileHandle, cred: &Cred) -> io::Result<()> {
         let key = (svid, file.as_bytes().to_vec());
         let mut state = self.state.lock();
+        if state.live.contains_key(&key) {
+            // A process that has died has recorded it.
+            return Ok(());
+        }
         let mut line = line('+', &key, cred);
         state.live.insert(key, cred.clone());
         if !state.locked {
@@ -320,23 +380,14 @@ impl Abandoned {
     fn open(path: PathBuf, server: IpAddr) -> Option<Self> {
         let mut file = OpenOptions::new().read(true).write(true).open(&path).ok()?;
         file.try_lock().ok()?;
-        let mut text = String::new();
-        Read::by_ref(&mut file)
-            .take(MOST)
-            .read_to_string(&mut text)
-            .ok()?;
-        let found = parse(&text)?;
+        let found = parse(&text_of(&mut file).ok()?)?;
         if found.server != server {
             return None;
         }
         let started_since = found.boot.is_some_and(|of| of != boot());
-        let orphans = found.live.into_iter().filter_map(|((svid, file), cred)| {
-            let file = FileHandle::new(&file)?;
-            Some(Orphan { svid, file, cred })
-        });
         Some(Abandoned {
             path,
-            orphans: orphans.collect(),
+            orphans: orphans(found.live),
             locked_before_start: found.locked && started_since,
             _file: file,
         })

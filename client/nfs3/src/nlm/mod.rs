@@ -107,6 +107,15 @@ pub trait LockServer: Debug + Send + Sync + 'static {
     /// Changes whenever the server may have restarted and forgotten all locks.
     fn suspicions(&self) -> watch::Receiver<u64>;
 
+    /// The state number of this machine (NSM) that LOCK tells the server; 0 if there is none.
+    fn state(&self) -> u32 {
+        0
+    }
+
+    /// Locks are held that another process has taken: goes on as after a LOCK, with the state number that it had.
+    /// Runs in tokio.
+    fn resume(&self, _state: u32) {}
+
     /// Nothing has been locked or asked for during some time. `_still` tells whether that is so at
     /// a later moment.
     fn idle<'a>(&'a self, _still: &'a (dyn Fn() -> bool + Send + Sync)) -> Done<'a> {

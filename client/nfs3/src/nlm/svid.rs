@@ -13,6 +13,7 @@
 //! between 2^29 and 2^30.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
@@ -35,7 +36,7 @@ fn bind(block: u32) -> io::Result<UnixDatagram> {
 pub struct SvidBlock {
     first: u32,
     /// The socket that holds the name, if one was free.
-    _name: Option<UnixDatagram>,
+    name: Option<OwnedFd>,
 }
 
 impl SvidBlock {
@@ -53,7 +54,7 @@ impl SvidBlock {
                 Ok(name) => {
                     return Ok(SvidBlock {
                         first: FIRST + block * SVID_BLOCK,
-                        _name: Some(name),
+                        name: Some(name.into()),
                     });
                 }
                 Err(error) => why = error,
@@ -69,8 +70,21 @@ impl SvidBlock {
         );
         Ok(SvidBlock {
             first: UNNAMED_FIRST + start % UNNAMED_BLOCKS * SVID_BLOCK,
-            _name: None,
+            name: None,
         })
+    }
+
+    /// The block of a process that has died, whose name was kept.
+    pub fn kept(first: u32, name: OwnedFd) -> Self {
+        SvidBlock {
+            first,
+            name: Some(name),
+        }
+    }
+
+    /// What holds the name, if there is one.
+    pub fn name(&self) -> Option<BorrowedFd<'_>> {
+        self.name.as_ref().map(AsFd::as_fd)
     }
 
     /// The first of [`SVID_BLOCK`] numbers.

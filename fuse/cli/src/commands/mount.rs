@@ -192,14 +192,14 @@ async fn reach_server(
     log: &Log,
     reporter: &mut Reporter,
     pool: &Pool,
-    keeper: &Keeper,
+    (table, keeper): (&Table, &Keeper),
 ) -> Result<(Mounted, String, Chosen, Signals), Failure> {
     let by_holder = keeper.held().and_then(Held::signals);
     let mut signals = Signals::new(reporter.is_foreground(), log, by_holder).map_err(system)?;
     let connecting = async {
         let (mounted, reason) = connect(plan, log, reporter, pool).await?;
-        let server = mounted.server.ip();
-        let locks = locking::choose(server, &plan.options, mounted.client.tap()).await?;
+        let (server, tap) = (mounted.server.ip(), mounted.client.tap());
+        let locks = locking::choose(server, &plan.options, tap, table, keeper).await?;
         Ok::<_, Failure>((mounted, reason, locks))
     };
     let (mounted, reason, locks) = tokio::select! {
@@ -247,7 +247,12 @@ fn begin(
 ) -> Result<(Runtime, Service), Failure> {
     let (runtime, prepared) = begun::prepare(&plan.options)?;
     let metrics = begun::metrics(&plan.options)?;
-    let connected = runtime.block_on(reach_server(plan, log, reporter, &prepared.pool, &keeper));
+    let table = match keeper.held() {
+        Some(_) => Table::create().map_err(system)?,
+        None => Table::anonymous(),
+    };
+    let kept = (&table, &keeper);
+    let connected = runtime.block_on(reach_server(plan, log, reporter, &prepared.pool, kept));
     let (mounted, reason, locks, signals) = match connected {
         Ok(connected) => connected,
         Err(failure) => {
@@ -258,10 +263,6 @@ fn begin(
     };
     let Some(description) = mounted.description.clone() else {
         return Err(Failure::new(Exit::Internal, "the mount has no description"));
-    };
-    let table = match keeper.held() {
-        Some(_) => Table::create().map_err(system)?,
-        None => Table::anonymous(),
     };
     let begun = prepared.begin(mounted, table, locks, signals, metrics, keeper);
     let details = [

@@ -78,12 +78,16 @@ fn resume(
         restarts: table.generation() - 1,
     };
     let features = Features::from(table.features());
-    let locks = runtime.block_on(locking::resume(
+    let inside = runtime.enter();
+    let locks = locking::resume(
         mounted.server.ip(),
         record.local_lock,
         &plan.options,
         mounted.client.tap(),
-    ));
+        &table,
+        &keeper,
+    );
+    drop(inside);
     let begun = prepared.begin(mounted, table, locks, signals, metrics, keeper);
     let device = begun.keeper.needed(FUSE)?;
     let served = device.try_clone().and_then(|copy| {

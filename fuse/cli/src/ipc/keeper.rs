@@ -15,6 +15,9 @@ pub(crate) const FUSE: &str = "fuse";
 pub(crate) const DEVICES: &str = "dev";
 pub(crate) const TABLE: &str = "table";
 pub(crate) const PLAN: &str = "plan";
+/// The names of the journal of locks, and of what holds blocks of numbers for lock owners, before the first one.
+pub(crate) const JOURNAL: &str = "journal";
+pub(crate) const SVIDS: &str = "svids";
 
 /// The connection to the holder, and what it has kept for this process.
 #[derive(Debug, Clone, Default)]
@@ -62,9 +65,15 @@ impl Keeper {
 
     /// Takes all whose names begin so.
     pub(crate) fn take_all(&self, prefix: &str) -> Vec<OwnedFd> {
+        self.take_named(prefix).map(|(_, fd)| fd).collect()
+    }
+
+    /// As [`Keeper::take_all`], with the rest of each name.
+    pub(crate) fn take_named(&self, prefix: &str) -> impl Iterator<Item = (String, OwnedFd)> {
         let mut kept = self.kept.lock();
         let taken = kept.extract_if(.., |(name, _)| name.starts_with(prefix));
-        taken.map(|(_, fd)| fd).collect()
+        let rest = |(name, fd): (String, OwnedFd)| (name[prefix.len()..].to_owned(), fd);
+        taken.map(rest).collect::<Vec<_>>().into_iter()
     }
 
     /// Has it kept: the mount cannot be gone on with without it.

@@ -180,6 +180,7 @@ impl Begun {
         if let Some(held) = keeper.held() {
             held.serving()?;
         }
+        fs.go_on_with_locks();
         Ok(Service {
             mounted: self.mounted,
             fs,

@@ -1,14 +1,19 @@
 //! Chooses whether locks go to the server, and starts the client of its lock manager.
 
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
+use crate::ipc::keeper::{JOURNAL, Keeper, SVIDS};
 use crate::options::{LocalLock, MountProtocol, Options, Recovery};
-use nfsrdma_fs::locks::{Kinds, LockConfig, Locks};
-use nfsrdma_nfs3::nlm::{Abandoned, CallbackOptions, CallbackSink, Journal, NlmClient};
+use nfsrdma_fs::locks::{KeepBlock, Kinds, Lasting, LockConfig, Locks};
+use nfsrdma_nfs3::nlm::{
+    Abandoned, CallbackOptions, CallbackSink, Callbacks, Journal, NlmClient, SvidBlock,
+};
+use nfsrdma_record::Table;
 use nfsrdma_rpcrdma::rpc::RetryPolicy;
 use nfsrdma_rpcrdma::tap::Tap;
 use rustix::process::geteuid;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -21,14 +26,6 @@ const STATE_DIR: &str = "NFSRDMA_STATE_DIR";
 const ORPHANS: Duration = Duration::from_secs(3);
 /// How long to try to tell the server that locks were lost.
 const CRASH: Duration = Duration::from_secs(10);
-
-/// Whether this process makes the mount, or goes on with it. A process that goes on waits for nobody.
-/// Nor does it tell the server of a crash, upon which the server would drop new locks, too.
-#[derive(PartialEq, Eq)]
-enum Start {
-    First,
-    Again,
-}
 
 /// The outcome of the choice.
 #[derive(Debug)]
@@ -50,24 +47,26 @@ impl Chosen {
 /// Looks for the server's lock manager. If the server has none, locks are kept on this machine,
 /// unless the option `lock` demands the server. If the server cannot be asked, locks wait until it
 /// answers: with locks on each machine, two clients would get the same lock. Must be called within
-/// tokio.
+/// tokio. What the locks leave to a successor is recorded in `table`, and kept by `keeper`.
 pub(crate) async fn choose(
     server: IpAddr,
     options: &Options,
     tap: &Arc<Tap>,
+    table: &Table,
+    keeper: &Keeper,
 ) -> Result<Chosen, Failure> {
     let local = options.wanted_local_lock();
     if local == LocalLock::All {
         return Ok(Chosen::local());
     }
-    let client = NlmClient::new(server, options.lock_port, options.client.resvport);
+    let client = new_client(server, options);
     let (has_none, why) = match client.probe().await {
         Ok(true) => {
             if let Some(place) = client.place() {
                 let (over, port) = (place.protocol.name(), place.port);
                 info!("locks go to {server}, NLM over {over} port {port}");
             }
-            return Ok(begin(client, local, options, tap, &Start::First).await);
+            return begin(client, local, options, tap, (table, keeper)).await;
         }
         Ok(false) => (true, "it has no NLM version 4".to_owned()),
         Err(error) if client.place().is_none() => (
@@ -89,35 +88,57 @@ pub(crate) async fn choose(
     warn!(
         "locks wait until {server} answers for its lock manager ({why}); nolock keeps them on this machine only"
     );
-    Ok(begin(client, local, options, tap, &Start::First).await)
+    begin(client, local, options, tap, (table, keeper)).await
 }
 
-/// As it was chosen for a process that has died. Waits for nobody.
-pub(crate) async fn resume(
+/// As it was chosen for a process that has died, with its locks. Must be called within tokio.
+pub(crate) fn resume(
     server: IpAddr,
     local: LocalLock,
     options: &Options,
     tap: &Arc<Tap>,
+    table: &Table,
+    keeper: &Keeper,
 ) -> Chosen {
     if local == LocalLock::All {
         return Chosen::local();
     }
-    let client = NlmClient::new(server, options.lock_port, options.client.resvport);
-    begin(client, local, options, tap, &Start::Again).await
+    let client = new_client(server, options);
+    client.set_tap(tap.clone());
+    let journal = keeper.take(JOURNAL).and_then(|file| {
+        Journal::resume(file, server, is_temporary())
+            .inspect_err(|error| warn!("the journal of locks cannot be gone on with: {error}"))
+            .ok()
+    });
+    let names = keeper.take_named(SVIDS).filter_map(|(first, name)| {
+        let first = first.parse().ok()?;
+        Some(SvidBlock::kept(first, name))
+    });
+    let lasting = Lasting {
+        journal,
+        blocks: names.collect(),
+        ..lasting(table, keeper)
+    };
+    let (locks, _) = start(client, local, options, lasting);
+    let locks = Some(locks);
+    Chosen { local, locks }
 }
 
-async fn begin(
-    client: NlmClient,
-    local: LocalLock,
-    options: &Options,
-    tap: &Arc<Tap>,
-    which: &Start,
-) -> Chosen {
-    let client = Arc::new(client);
-    client.set_tap(tap.clone());
-    Chosen {
-        local,
-        locks: Some(start(client, local, options, which).await),
+fn new_client(server: IpAddr, options: &Options) -> Arc<NlmClient> {
+    let (port, privileged) = (options.lock_port, options.client.resvport);
+    Arc::new(NlmClient::new(server, port, privileged))
+}
+
+fn lasting(table: &Table, keeper: &Keeper) -> Lasting {
+    let keeper = keeper.clone();
+    Lasting {
+        records: table.locks().clone(),
+        keep: KeepBlock::new(move |block| {
+            if let Some(name) = block.name() {
+                keeper.keep_listener(&format!("{SVIDS}{}", block.first()), name);
+            }
+        }),
+        ..Lasting::default()
     }
 }
 
@@ -142,42 +163,55 @@ fn journals() -> Vec<PathBuf> {
     vec![format!("/run/user/{}/nfsrdma", geteuid().as_raw()).into()]
 }
 
-/// Unlocks what killed mounts have left, and begins a journal for this mount.
-async fn start(
+/// Whether the directory of journals is removed with the last one in it.
+fn is_temporary() -> bool {
+    std::env::var_os(STATE_DIR).is_none()
+}
+
+/// Begins a journal for this mount, and unlocks what killed mounts have left.
+async fn begin(
     client: Arc<NlmClient>,
     local: LocalLock,
     options: &Options,
-    which: &Start,
-) -> Arc<Locks> {
+    tap: &Arc<Tap>,
+    (table, keeper): (&Table, &Keeper),
+) -> Result<Chosen, Failure> {
+    client.set_tap(tap.clone());
     let server = client.server();
     let dirs = journals();
     let find = |dir: &PathBuf| Abandoned::find(dir, server);
     let abandoned: Vec<_> = dirs.iter().flat_map(find).collect();
     let journal = dirs.iter().find_map(|dir| {
-        let made = Journal::create(dir, server, std::env::var_os(STATE_DIR).is_none());
-        let made = made
-            .inspect_err(|error| debug!("no journal of locks in {}: {error}", dir.display()))
-            .ok()?;
-        Some((dir.clone(), made))
+        let made = Journal::create(dir, server, is_temporary());
+        made.inspect_err(|error| debug!("no journal of locks in {}: {error}", dir.display()))
+            .ok()
     });
-    let (dir, journal) = journal.unzip();
-    let port = options.callback_port;
-    let callbacks = client.listen(CallbackOptions { port, dir });
-    let lost = abandoned.iter().any(Abandoned::may_have_locks);
-    if lost && *which == Start::Again {
-        warn!("locks of programs may be lost: the process that has died held them");
-    } else if lost {
+    match &journal {
+        // While it is kept no other mount takes these locks for those of a killed one.
+        Some(journal) => {
+            let kept = journal
+                .fd()
+                .and_then(|file| keeper.keep(JOURNAL, file.as_fd()));
+            kept.map_err(|error| {
+                Failure::new(
+                    Exit::System,
+                    format!("cannot start the mount's threads: {error}"),
+                )
+            })?;
+        }
+        None => info!(
+            "no place for a journal of locks: what this process leaves when it is killed stays locked"
+        ),
+    }
+    let lasting = Lasting {
+        journal,
+        ..lasting(table, keeper)
+    };
+    let (locks, callbacks) = start(client, local, options, lasting);
+    if abandoned.iter().any(Abandoned::may_have_locks) {
         let told = tokio::time::timeout(CRASH, callbacks.notify_crash()).await;
         debug!(?told, "telling the server of locks that were lost");
     }
-    if journal.is_none() {
-        info!(
-            "no place for a journal of locks: what this process leaves when it is killed stays locked"
-        );
-    }
-    let locks = Locks::start(client, config(local, options), journal, Handle::current());
-    let sink: Weak<dyn CallbackSink> = Arc::<Locks>::downgrade(&locks);
-    callbacks.set_sink(sink);
     if !abandoned.is_empty() {
         let (this, done) = (locks.clone(), Arc::new(Notify::new()));
         let told = done.clone();
@@ -186,11 +220,27 @@ async fn start(
             told.notify_one();
         });
         // A program that locks right after the mount should not find the lock of a dead process.
-        if *which == Start::First {
-            let _ = tokio::time::timeout(ORPHANS, done.notified()).await;
-        }
+        let _ = tokio::time::timeout(ORPHANS, done.notified()).await;
     }
-    locks
+    let locks = Some(locks);
+    Ok(Chosen { local, locks })
+}
+
+fn start(
+    client: Arc<NlmClient>,
+    local: LocalLock,
+    options: &Options,
+    lasting: Lasting,
+) -> (Arc<Locks>, Arc<Callbacks>) {
+    let journal = lasting.journal.as_ref();
+    let callbacks = client.listen(CallbackOptions {
+        port: options.callback_port,
+        dir: journal.and_then(Journal::dir).map(Path::to_path_buf),
+    });
+    let locks = Locks::start(client, config(local, options), lasting, Handle::current());
+    let sink: Weak<dyn CallbackSink> = Arc::<Locks>::downgrade(&locks);
+    callbacks.set_sink(sink);
+    (locks, callbacks)
 }
 
 fn config(local: LocalLock, options: &Options) -> LockConfig {

@@ -76,6 +76,13 @@ impl<N: Nfs3> Objects<N> {
         self.locks.get()
     }
 
+    /// Goes on with the locks of a process that has died, when this one serves the mount.
+    pub fn go_on_with_locks(&self) {
+        if let Some(locks) = self.locks.get() {
+            locks.go_on(|handle| self.file(handle).is_ok());
+        }
+    }
+
     fn lock_request(&self, of: &SetLock, mode: Mode) -> FsResult<(Arc<OpenFile>, LockRequest)> {
         let file = self.file(of.handle)?;
         let inode = &file.inode;

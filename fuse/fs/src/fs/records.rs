@@ -3,24 +3,10 @@
 
 use super::files::Files;
 use super::inode::Inode;
-use nfsrdma_nfs3::{Cred, Credential, Nfs3};
+use crate::credential::kept;
+use nfsrdma_nfs3::{Credential, Nfs3};
 use nfsrdma_record::{Open, Record};
 use nfsrdma_rpcrdma::abandon::number;
-use std::sync::Arc;
-
-/// A credential, as it is kept. The groups are all that calls carry.
-pub(super) fn kept(cred: &Credential) -> nfsrdma_record::Credential {
-    nfsrdma_record::Credential::new(cred.uid, cred.gid, &cred.groups)
-}
-
-/// A credential that was kept.
-pub(super) fn cred_of(kept: &nfsrdma_record::Credential) -> Cred {
-    Arc::new(Credential {
-        uid: kept.uid,
-        gid: kept.gid,
-        groups: kept.groups().to_vec(),
-    })
-}
 
 impl<N: Nfs3> Files<N> {
     /// Records that the kernel has a file or directory open. To be called before it is answered.

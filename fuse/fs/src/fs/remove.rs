@@ -15,7 +15,7 @@ use super::inode::{Inode, Silly};
 use super::inode_flags::Flag;
 use super::losing::Losing;
 use super::open_file::OpenFile;
-use super::records::kept;
+use crate::credential::kept;
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
 use nfsrdma_record::{HIDDEN_NAME, Hidden};
 use nfsrdma_rpcrdma::abandon::{is_abandoned, is_resent};

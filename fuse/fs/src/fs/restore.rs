@@ -10,7 +10,7 @@ use super::dir_handle::DirHandle;
 use super::error::FsError;
 use super::inode::Silly;
 use super::open_file::OpenFile;
-use super::records::cred_of;
+use crate::credential::cred_of;
 use crate::named;
 use nfsrdma_nfs3::{Nfs3, NfsError};
 use nfsrdma_record::{Hidden, Open, Record};

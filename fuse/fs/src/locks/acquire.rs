@@ -6,12 +6,14 @@
 //! state is restored afterwards (`restore`).
 
 use super::error::LockError;
+use super::holding::{Holding, Request};
 use super::interrupt::Interrupt;
 use super::lock_table::{Owner, WaiterId};
-use super::manager::{Holding, Locks, Request};
+use super::manager::Locks;
 use super::range::{ByteRange, Mode};
 use super::repeat::{Caller, FIRST_PAUSE, Pauses};
 use nfsrdma_nfs3::nlm::{LockAnswer, LockCall, Status};
+use nfsrdma_record::{Lock, Record};
 use nfsrdma_rpcrdma::rpc::plain::PlainError;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,7 +27,7 @@ pub struct Granted {
     pub(super) range: ByteRange,
     /// How the range was locked before.
     pub(super) before: Vec<(ByteRange, Option<Mode>)>,
-    /// The value of [`changes`](super::manager::HoldingState) after this lock was taken.
+    /// The value of [`changes`](super::holding::HoldingState) after this lock was taken.
     pub(super) changes: u64,
 }
 
@@ -38,6 +40,8 @@ struct Attempt {
     suspicions: u64,
     /// A call that was under way when the attempt was stopped.
     under_way: Option<JoinHandle<Result<LockAnswer, PlainError>>>,
+    /// For whoever goes on if this process dies meanwhile.
+    asked: Option<Record<Lock>>,
     gate: Option<OwnedMutexGuard<()>>,
     /// Its number among those that wait, and what tells it that its turn has come.
     waiter: Option<(WaiterId, Arc<Notify>)>,
@@ -108,7 +112,7 @@ impl Locks {
         let mut known = Some(known);
         let own = self.own_released(holding, request.range);
         caller.until(own).await?;
-        if holding.state.lock().lost {
+        if holding.state.lock().lost.is_some() {
             return Err(LockError::Lost);
         }
         if request.wait {
@@ -182,15 +186,17 @@ impl Locks {
         }
     }
 
-    /// Waits for the gate of a holding. Fails if the caller was killed before: its process may have
+    /// Waits for the gate of a holding, to change something at the server. Fails if the caller was killed before: its process may have
     /// ended, and what it locked then would be a lock that nobody releases in time.
     async fn gate(
         &self,
+        request: &Request,
         holding: &Holding,
         caller: &Caller<'_>,
         attempt: &mut Attempt,
     ) -> Result<(), LockError> {
         attempt.gate = Some(caller.until(holding.gate.clone().lock_owned()).await?);
+        attempt.asked.get_or_insert_with(|| holding.asked(request));
         Ok(())
     }
 
@@ -199,23 +205,22 @@ impl Locks {
         let mut state = self.state.lock();
         let (file, owner) = (request.file.id, request.owner);
         let before = state.table.pieces(file, owner, request.range);
+        holding.granted_by(&request.cred, request.mode);
+        holding.asked_by(request, self.server.state());
         state.apply(holding, request.range, Some(request.mode));
         // The waiter is removed after that, so that those behind it are not told for nothing.
         state.end_wait(&mut attempt.waiter);
-        holding.granted_by(request);
         if state.suspicions != attempt.suspicions {
             // The server may have restarted after the grant, and the recovery may have listed the
             // locks before this one was entered.
             self.recover_soon();
         }
-        let mut of = holding.state.lock();
-        of.opens.insert(request.open);
         attempt.uncertain = false;
         attempt.granted = Some(Granted {
             holding: holding.clone(),
             range: request.range,
             before,
-            changes: of.changes,
+            changes: holding.state.lock().changes,
         });
     }
 
@@ -238,7 +243,7 @@ impl Locks {
         if !converts() {
             return Ok(true);
         }
-        self.gate(holding, caller, attempt).await?;
+        self.gate(request, holding, caller, attempt).await?;
         // The server may carry it out even if it is given up.
         let before = std::mem::replace(&mut attempt.uncertain, true);
         let unlock = self.insist(holding, ByteRange::ALL, LockCall::Unlock);
@@ -297,7 +302,7 @@ impl Locks {
         attempt: &mut Attempt,
     ) -> Result<Result<Status, PlainError>, LockError> {
         drop(caller.until(self.recovery.under_way.read()).await?);
-        self.gate(holding, caller, attempt).await?;
+        self.gate(request, holding, caller, attempt).await?;
         let (this, target) = (self.clone(), holding.target(request.range));
         let call = lock_call(request.mode, request.wait);
         attempt.suspicions = self.state.lock().suspicions;

@@ -1,4 +1,4 @@
-use super::super::config::LockConfig;
+use super::super::config::{Lasting, LockConfig};
 use super::super::fake_server::{CONFIG, FakeServer, lock, locks_of, range, request};
 use super::*;
 use std::future::ready;
@@ -51,7 +51,7 @@ fn soft() -> (Arc<FakeServer>, Arc<Locks>) {
         patience: Some((LIMIT, true)),
         ..CONFIG
     };
-    let locks = Locks::new(server.clone(), soft, None, Handle::current());
+    let locks = Locks::new(server.clone(), soft, Lasting::default(), Handle::current());
     (server, locks)
 }
 

@@ -1,8 +1,7 @@
 //! The end of a mount's locks, and the locks that killed mounts have left at the server.
 
 use super::manager::Locks;
-use super::repeat::is_unanswered;
-use nfsrdma_nfs3::nlm::{Abandoned, LockCall, LockTarget};
+use nfsrdma_nfs3::nlm::Abandoned;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,15 +35,7 @@ impl Locks {
         for journal in journals {
             let count = journal.orphans.len();
             for orphan in &journal.orphans {
-                let target = LockTarget {
-                    file: orphan.file,
-                    svid: orphan.svid,
-                    offset: 0,
-                    length: 0,
-                };
-                let unlock = LockCall::Unlock;
-                let unlocked = self.repeat(&orphan.cred, &target, unlock, is_unanswered);
-                if unlocked.await.is_none() {
+                if !self.unlock_of(orphan).await {
                     return;
                 }
             }
@@ -58,6 +49,7 @@ impl Locks {
 
 #[cfg(test)]
 mod tests {
+    use super::super::config::Lasting;
     use super::super::fake_server::{CONFIG, FakeServer, lock, range, request};
     use super::super::range::Mode;
     use super::*;
@@ -69,7 +61,11 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("nfsrdma-ending-{:x}", fastrand::u64(..)));
         let journal = Journal::create(&dir, "192.0.2.1".parse().unwrap(), true).unwrap();
         let server = Arc::new(FakeServer::default());
-        let locks = Locks::new(server, CONFIG, Some(journal), Handle::current());
+        let lasting = Lasting {
+            journal: Some(journal),
+            ..Lasting::default()
+        };
+        let locks = Locks::new(server, CONFIG, lasting, Handle::current());
         lock(&locks, &request(1, range(0, 9), Mode::Write)).await;
         assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 1);
         assert_eq!(locks.finish(Duration::from_secs(60)).await, 0);

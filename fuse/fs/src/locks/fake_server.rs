@@ -1,10 +1,11 @@
 //! A lock server in memory, for tests: it can restart, has grace periods, and calls hooks of the
 //! test before and after it runs a call.
 
-use super::config::{Kinds, LockConfig};
+use super::config::{Kinds, Lasting, LockConfig};
+use super::holding::{LockFile, Request};
 use super::interrupt::Interrupt;
 use super::lock_table::Owner;
-use super::manager::{LockFile, Locks, Request};
+use super::manager::Locks;
 use super::range::{ByteRange, Mode, RangeSet};
 use nfsrdma_nfs3::Cred;
 use nfsrdma_nfs3::nlm::{
@@ -254,5 +255,10 @@ pub(super) fn range(start: u64, end: u64) -> ByteRange {
 }
 
 pub(crate) fn locks_of(server: &Arc<FakeServer>) -> Arc<Locks> {
-    Locks::new(server.clone(), CONFIG, None, Handle::current())
+    Locks::new(
+        server.clone(),
+        CONFIG,
+        Lasting::default(),
+        Handle::current(),
+    )
 }

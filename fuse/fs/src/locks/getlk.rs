@@ -1,8 +1,9 @@
 //! F_GETLK: which lock is in the way of a request.
 
 use super::error::LockError;
+use super::holding::{Holding, Request};
 use super::interrupt::Interrupt;
-use super::manager::{Holding, Locks, Request, Tested};
+use super::manager::{Locks, Tested};
 use super::range::{ByteRange, Mode};
 use super::repeat::{Caller, is_unanswered};
 use nfsrdma_nfs3::nlm::{LockCall, LockHolder, Status};
@@ -30,7 +31,7 @@ impl Locks {
         caller: &Caller<'_>,
         known: impl Future<Output = ()> + Send,
     ) -> Result<Option<Tested>, LockError> {
-        if holding.state.lock().lost {
+        if holding.state.lock().lost.is_some() {
             return Err(LockError::Lost);
         }
         let before = self.releases();

@@ -1,11 +1,11 @@
 //! What all lock requests of a mount share ([`Locks`]), and the calls to the server's lock manager.
 //!
-//! A [`Holding`] stands for one owner's locks on one file. Its gate lets only one request at a time
-//! change them, so that table and server agree. An answer that the server is in its grace period means
+//! An answer that the server is in its grace period means
 //! that it has restarted, and starts the recovery of all locks.
 
-use super::config::{Kinds, LockConfig};
+use super::config::{Kinds, Lasting, LockConfig};
 use super::error::LockError;
+use super::holding::{Holding, LockFile, Request};
 use super::interrupt::Interrupt;
 use super::lock_log::{FindPaths, LockLog};
 use super::lock_table::{Conflict, FileId, LockTable, Owner, WaiterId};
@@ -15,11 +15,14 @@ use nfsrdma_nfs3::Cred;
 use nfsrdma_nfs3::nlm::{
     CallbackSink, Journal, LockAnswer, LockCall, LockServer, LockTarget, Status,
 };
+use nfsrdma_record::{Lock, Region};
 use nfsrdma_rpcrdma::rpc::plain::PlainError;
 use nfsrdma_xdr::nfs3::FileHandle;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -33,31 +36,6 @@ use tokio::time::Instant;
 /// can say in the name of a server that it has restarted, and some servers end each connection.)
 pub(super) const GRACE: Duration = Duration::from_secs(5);
 
-/// A file, as the table and the server identify it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LockFile {
-    pub id: FileId,
-    pub handle: FileHandle,
-    /// The inode number, for log messages.
-    pub fileid: u64,
-}
-
-/// A request for a lock.
-#[derive(Debug, Clone)]
-pub struct Request {
-    pub file: LockFile,
-    pub owner: Owner,
-    pub range: ByteRange,
-    pub mode: Mode,
-    pub wait: bool,
-    /// The caller's process, which F_GETLK returns to others.
-    pub pid: u32,
-    /// The number of the open file through which the lock is requested.
-    pub open: u64,
-    /// The credential of whoever opened the file: the server checks whether it may read or write.
-    pub cred: Cred,
-}
-
 /// The conflicting lock that F_GETLK returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tested {
@@ -65,61 +43,6 @@ pub struct Tested {
     pub mode: Mode,
     /// 0 if the lock is not of this mount.
     pub pid: u32,
-}
-
-/// One owner's locks on one file. It exists while a lock is held, requested or being restored.
-#[derive(Debug)]
-pub(super) struct Holding {
-    pub(super) file: LockFile,
-    pub(super) owner: Owner,
-    pub(super) svid: u32,
-    /// The credential of the last granted request, preferably for an exclusive lock: for calls that
-    /// are made without a request.
-    cred: Mutex<(Cred, Mode)>,
-    pub(super) gate: Arc<tokio::sync::Mutex<()>>,
-    /// Notified when the server calls back that it granted a lock to this owner, so that a waiting
-    /// request repeats LOCK.
-    pub(super) granted: Notify,
-    pub(super) state: Mutex<HoldingState>,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct HoldingState {
-    /// The number of requests and restorations under way.
-    uses: usize,
-    /// The open files through which locks were requested.
-    pub(super) opens: BTreeSet<u64>,
-    pub(super) pid: u32,
-    /// The server lost one of the locks: requests fail until the owner has released all of them.
-    pub(super) lost: bool,
-    /// Counts the changes of the locks, so that [`Locks::undo`] sees later ones.
-    pub(super) changes: u64,
-    /// The ranges that are being released ([`Releasing`](super::releasing::Releasing)).
-    pub(super) releasing: Vec<ByteRange>,
-}
-
-impl Holding {
-    pub(super) fn cred(&self) -> Cred {
-        self.cred.lock().0.clone()
-    }
-
-    /// Notes the credential of a granted request.
-    pub(super) fn granted_by(&self, request: &Request) {
-        let mut cred = self.cred.lock();
-        if request.mode >= cred.1 {
-            *cred = (request.cred.clone(), request.mode);
-        }
-    }
-
-    pub(super) fn target(&self, range: ByteRange) -> LockTarget {
-        let (offset, length) = range.to_wire();
-        LockTarget {
-            file: self.file.handle,
-            svid: self.svid,
-            offset,
-            length,
-        }
-    }
 }
 
 #[derive(Debug, Default)]
@@ -143,7 +66,8 @@ impl State {
 
     /// Enters an answer of the server: a range of an owner is locked in a mode, or unlocked.
     pub(super) fn apply(&mut self, of: &Holding, range: ByteRange, mode: Option<Mode>) {
-        of.state.lock().changes += 1;
+        // Before anybody is told.
+        of.keep(range, mode);
         let due = self.table.apply(of.file.id, of.owner, range, mode);
         self.tell(&due);
     }
@@ -215,11 +139,12 @@ pub(super) struct Recovery {
 }
 
 /// The locks of a mount; see the module [`locks`](super).
-#[derive(Debug)]
 pub struct Locks {
     pub(super) server: Arc<dyn LockServer>,
     pub(super) config: LockConfig,
-    /// The record from which the next mount unlocks if this process is killed.
+    /// What it leaves to the process that goes on with the mount.
+    pub(super) records: Arc<Region<Lock>>,
+    /// From which the next mount unlocks if nobody goes on.
     pub(super) journal: Option<Journal>,
     pub(super) log: LockLog,
     pub(super) runtime: Handle,
@@ -237,6 +162,14 @@ pub struct Locks {
     /// locked, because whoever waits for it looks at that.
     pub(super) releases: watch::Sender<u64>,
     pub(super) recovery: Recovery,
+    /// What has to be done for the locks of a process that has died, when this one serves the mount.
+    pub(super) inherited: Mutex<Vec<Pin<Box<dyn Future<Output = ()> + Send>>>>,
+}
+
+impl fmt::Debug for Locks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.state.lock().table.fmt(f)
+    }
 }
 
 impl Locks {
@@ -249,16 +182,21 @@ impl Locks {
     pub(super) fn new(
         server: Arc<dyn LockServer>,
         config: LockConfig,
-        journal: Option<Journal>,
+        lasting: Lasting,
         runtime: Handle,
     ) -> Arc<Self> {
+        let state = State {
+            svids: Svids::new(lasting.blocks, lasting.keep),
+            ..State::default()
+        };
         Arc::new(Locks {
             server,
             config,
-            journal,
+            records: lasting.records,
+            journal: lasting.journal,
             log: LockLog::default(),
             runtime,
-            state: Mutex::default(),
+            state: Mutex::new(state),
             in_use: AtomicBool::new(false),
             counters: Counters::default(),
             unused: Interrupt::default(),
@@ -266,6 +204,7 @@ impl Locks {
             running: watch::Sender::default(),
             releases: watch::Sender::default(),
             recovery: Recovery::default(),
+            inherited: Mutex::default(),
         })
     }
 
@@ -290,7 +229,7 @@ impl Locks {
         let state = self.state.lock();
         state.of_file(file).any(|(_, holding)| {
             let state = holding.state.lock();
-            state.lost && state.opens.contains(&open)
+            state.lost.is_some() && state.opens.contains(&open)
         })
     }
 
@@ -330,10 +269,7 @@ impl Locks {
     /// [`Locks::leave`].
     pub(super) fn enter(&self, request: &Request) -> Result<Arc<Holding>, LockError> {
         let holding = self.enter_to_test(request)?;
-        let mut of = holding.state.lock();
-        of.pid = request.pid;
-        of.opens.insert(request.open);
-        drop(of);
+        holding.asked_by(request, self.server.state());
         Ok(holding)
     }
 
@@ -348,29 +284,33 @@ impl Locks {
                     tracing::error!(%error, "no number for a lock owner");
                     LockError::NoLocks
                 })?;
-                if let Some(journal) = &self.journal {
-                    self.journaled(journal.add(svid, &request.file.handle, &request.cred));
-                }
-                let holding = Arc::new(Holding {
-                    file: request.file,
-                    owner: request.owner,
-                    svid,
-                    cred: Mutex::new((request.cred.clone(), Mode::Read)),
-                    gate: Arc::default(),
-                    granted: Notify::new(),
-                    state: Mutex::default(),
-                });
-                state.holdings.insert(key, holding.clone());
-                self.in_use.store(true, Ordering::Release);
-                holding
+                self.make_holding(&mut state, request.file, request.owner, svid, &request.cred)
             }
         };
         holding.state.lock().uses += 1;
         Ok(holding)
     }
 
+    pub(super) fn make_holding(
+        &self,
+        state: &mut State,
+        file: LockFile,
+        owner: Owner,
+        svid: u32,
+        cred: &Cred,
+    ) -> Arc<Holding> {
+        if let Some(journal) = &self.journal {
+            self.journaled(journal.add(svid, &file.handle, cred));
+        }
+        let records = self.records.clone();
+        let holding = Arc::new(Holding::new(file, owner, svid, cred, records));
+        state.holdings.insert((file.id, owner), holding.clone());
+        self.in_use.store(true, Ordering::Release);
+        holding
+    }
+
     /// A line was to be written to the journal.
-    fn journaled(&self, result: io::Result<()>) {
+    pub(super) fn journaled(&self, result: io::Result<()>) {
         if let Err(error) = result {
             self.log.journal_failed(&error);
         }
@@ -392,7 +332,7 @@ impl Locks {
         let mut of = holding.state.lock();
         of.uses -= 1;
         let key = (holding.file.id, holding.owner);
-        let unused = of.uses == 0 && !of.lost && !state.table.concerns(key.0, key.1);
+        let unused = of.uses == 0 && of.lost.is_none() && !state.table.concerns(key.0, key.1);
         drop(of);
         if unused {
             state.holdings.remove(&key);

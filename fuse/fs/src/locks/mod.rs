@@ -25,6 +25,11 @@
 //!   request of this owner comes in between. An exclusive lock that was to become shared, and that
 //!   others share already, stays shared. A lock that was granted is undone only if its caller was
 //!   killed ([`Locks::undo`]).
+//! * **A lock outlives the process** that serves the mount, if another one goes on with it. Each range that is held has a
+//!   record before its holder is told ([`kept`]), and each range of which nobody knows how the server has locked
+//!   it has one before the server is asked. The successor has the same owners by the same numbers. It
+//!   restores the server's state of the latter ranges, as after a request that is given up; those who
+//!   still wait ask again ([`inherit`]).
 //! * **An unlock is never given up**, even if its caller is killed.
 //! * **A lock that is being released does not count as held** for a request that does not wait: it is
 //!   awaited for a while before EAGAIN (`releasing`).
@@ -38,7 +43,10 @@ mod error;
 #[cfg(test)]
 pub(crate) mod fake_server;
 mod getlk;
+mod holding;
+mod inherit;
 mod interrupt;
+mod kept;
 mod lock_log;
 mod lock_table;
 mod manager;
@@ -50,11 +58,13 @@ mod repeat;
 mod svids;
 
 pub use acquire::Granted;
-pub use config::{Kinds, LockConfig};
+pub use config::{Kinds, Lasting, LockConfig};
 pub use error::LockError;
+pub use holding::{LockFile, Request};
 pub use interrupt::Interrupt;
 pub use lock_table::{Conflict, Deadlock, FileId, LockTable, Owner, WaiterId};
-pub use manager::{LockFile, Locks, Request, Tested};
+pub use manager::{Locks, Tested};
 pub use range::{ByteRange, LAST, Mode, RangeSet};
 pub(crate) use releasing::RELEASED_WITHIN;
 pub use releasing::Releasing;
+pub use svids::KeepBlock;

@@ -118,6 +118,15 @@ impl RangeSet {
         self.ranges.splice(from..to, next);
     }
 
+    /// The ranges that overlap or touch `range`: those that [`RangeSet::set`] may change.
+    pub fn near(&self, range: ByteRange) -> impl Iterator<Item = (ByteRange, Mode)> + '_ {
+        let from = self
+            .ranges
+            .partition_point(|(held, _)| held.end + 1 < range.start);
+        let rest = self.ranges[from..].iter().copied();
+        rest.take_while(move |(held, _)| held.start <= range.end + 1)
+    }
+
     /// The ranges that overlap `range`.
     fn overlapping(&self, range: ByteRange) -> impl Iterator<Item = (ByteRange, Mode)> + '_ {
         let from = self

@@ -11,12 +11,13 @@
 //! file, because it must not go on as if nothing had happened.
 
 use super::acquire::lock_call;
-use super::config::LockConfig;
-use super::manager::{Counters, GRACE, Holding, Locks};
+use super::config::{Lasting, LockConfig};
+use super::holding::Holding;
+use super::manager::{Counters, GRACE, Locks};
 use super::range::{ByteRange, Mode};
 use super::repeat::Pauses;
 use futures_util::stream::{self, StreamExt};
-use nfsrdma_nfs3::nlm::{Journal, LockCall, LockServer, Status};
+use nfsrdma_nfs3::nlm::{LockCall, LockServer, Status};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -31,15 +32,17 @@ const KEEP_ALIVE: Duration = Duration::from_secs(60);
 const AT_A_TIME: usize = 32;
 
 impl Locks {
-    /// The locks of a mount, with the task that watches for restarts of the server.
+    /// The locks of a mount, also those of a process before, with the task that watches for restarts of the
+    /// server. Runs in tokio.
     pub fn start(
         server: Arc<dyn LockServer>,
         config: LockConfig,
-        journal: Option<Journal>,
+        lasting: Lasting,
         runtime: Handle,
     ) -> Arc<Self> {
-        let locks = Locks::new(server, config, journal, runtime);
+        let locks = Locks::new(server, config, lasting, runtime);
         watch(&locks);
+        locks.inherit();
         locks
     }
 }
@@ -171,12 +174,10 @@ impl Locks {
     /// A lock is lost: removes it from the table, and makes its owner's requests fail.
     async fn lose(&self, holding: &Holding, range: ByteRange) {
         self.counters.locks_lost.fetch_add(1, Ordering::Relaxed);
-        let pid = {
-            let mut state = holding.state.lock();
-            state.lost = true;
-            state.pid
-        };
+        holding.lose();
+        let _unsure = holding.unsure(range);
         self.state.lock().apply(holding, range, None);
+        let pid = holding.state.lock().pid;
         self.log.lost(holding.file.fileid, pid, range);
         // If the server has the lock nevertheless, nobody else would ever unlock it.
         self.insist(holding, range, LockCall::Unlock).await;

@@ -76,7 +76,12 @@ async fn a_restart_between_a_refused_reclaim_and_the_next_call_costs_no_lock() {
 async fn a_lock_that_is_granted_when_the_connection_ends_is_claimed() {
     for others in [false, true] {
         let server = Arc::new(FakeServer::default());
-        let locks = Locks::start(server.clone(), CONFIG, None, Handle::current());
+        let locks = Locks::start(
+            server.clone(),
+            CONFIG,
+            Lasting::default(),
+            Handle::current(),
+        );
         if others {
             lock(&locks, &request(1, range(20, 29), Mode::Write)).await;
         }
@@ -112,7 +117,12 @@ async fn a_lock_that_is_granted_when_the_connection_ends_is_claimed() {
 async fn a_server_that_ends_each_connection_is_not_called_without_end() {
     const TURNS: usize = 100_000;
     let server = Arc::new(FakeServer::default());
-    let locks = Locks::start(server.clone(), CONFIG, None, Handle::current());
+    let locks = Locks::start(
+        server.clone(),
+        CONFIG,
+        Lasting::default(),
+        Handle::current(),
+    );
     lock(&locks, &request(1, range(0, 9), Mode::Write)).await;
     let told = Arc::downgrade(&server);
     server.after(move |_, _| {
@@ -133,7 +143,7 @@ async fn a_server_that_ends_each_connection_is_not_called_without_end() {
 
 #[tokio::test]
 async fn each_lock_is_asked_for_by_who_opened_the_file() {
-    let by = |uid, mut request: super::super::manager::Request| {
+    let by = |uid, mut request: super::super::holding::Request| {
         request.cred = Arc::new(Credential {
             uid,
             gid: 0,
@@ -168,7 +178,12 @@ fn reclaims(server: &FakeServer) -> usize {
 #[tokio::test(start_paused = true)]
 async fn locks_are_claimed_once_for_each_grace_period() {
     let server = Arc::new(FakeServer::default());
-    let locks = Locks::start(server.clone(), CONFIG, None, Handle::current());
+    let locks = Locks::start(
+        server.clone(),
+        CONFIG,
+        Lasting::default(),
+        Handle::current(),
+    );
     lock(&locks, &request(1, range(0, 9), Mode::Write)).await;
     for period in 1..3 {
         server.known.lock().restart(true);
@@ -194,7 +209,12 @@ async fn locks_are_claimed_once_for_each_grace_period() {
 #[tokio::test(start_paused = true)]
 async fn who_locks_all_the_time_makes_no_recoveries_without_end() {
     let server = Arc::new(FakeServer::default());
-    let locks = Locks::start(server.clone(), CONFIG, None, Handle::current());
+    let locks = Locks::start(
+        server.clone(),
+        CONFIG,
+        Lasting::default(),
+        Handle::current(),
+    );
     lock(&locks, &request(1, range(0, 9), Mode::Write)).await;
     let mut busy = JoinSet::new();
     for owner in 2..6 {

@@ -8,8 +8,9 @@
 
 use super::acquire::{Granted, lock_call};
 use super::error::LockError;
+use super::holding::Holding;
 use super::lock_table::{FileId, Owner};
-use super::manager::{Holding, Locks};
+use super::manager::Locks;
 use super::range::ByteRange;
 use super::repeat::Pauses;
 use nfsrdma_nfs3::nlm::{LockCall, Status};
@@ -46,7 +47,7 @@ impl Locks {
         range: ByteRange,
     ) -> Result<(), LockError> {
         let _gate = holding.gate.clone().lock_owned().await;
-        let lost = holding.state.lock().lost;
+        let lost = holding.state.lock().lost.is_some();
         let holds = || {
             let state = self.state.lock();
             state.table.held(holding.file.id, holding.owner).is_some()
@@ -69,7 +70,7 @@ impl Locks {
             result = Err(LockError::Lost);
             if range == ByteRange::ALL || !holds() {
                 // The owner gets the error now, and has released all locks.
-                holding.state.lock().lost = false;
+                holding.state.lock().lost = None;
             }
         }
         result
@@ -83,6 +84,9 @@ impl Locks {
         holding: &Arc<Holding>,
         range: ByteRange,
     ) -> Option<Status> {
+        // Its caller may have been killed, and is answered.
+        let _unsure = holding.unsure(range);
+        holding.keep(range, None);
         let status = self.insist(holding, range, LockCall::Unlock).await?;
         self.state.lock().apply(holding, range, None);
         if status == Status::DeniedGracePeriod
@@ -110,7 +114,7 @@ impl Locks {
         let _gate = holding.gate.clone().lock_owned().await;
         let unchanged = {
             let of = holding.state.lock();
-            !of.lost && of.changes == granted.changes
+            of.lost.is_none() && of.changes == granted.changes
         };
         for &(range, mode) in granted.before.iter().filter(|_| unchanged) {
             let Some(mode) = mode else {
@@ -119,6 +123,7 @@ impl Locks {
             };
             // Otherwise the granted lock stays: others may share the range that was locked
             // exclusively before.
+            let _unsure = holding.unsure(range);
             let restored = self.insist(holding, range, lock_call(mode, false)).await;
             if restored == Some(Status::Granted) {
                 self.state.lock().apply(holding, range, Some(mode));

@@ -14,8 +14,9 @@
 //! too: the UNLOCK for the old owner would remove the lock of the new one.
 
 use super::error::LockError;
+use super::holding::{Holding, Request};
 use super::lock_table::{FileId, Owner};
-use super::manager::{Holding, Locks, Request};
+use super::manager::Locks;
 use super::range::ByteRange;
 use super::repeat::Caller;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Processes that lock, unlock, close and are killed at random, beside restarts of the server: what one
 //! of them believes to hold excludes the others, and nothing is left when all have closed.
 
-use super::super::config::LockConfig;
+use super::super::config::{Lasting, LockConfig};
 use super::super::fake_server::{CONFIG, FakeServer, counter, request};
 use super::super::interrupt::Interrupt;
 use super::super::range::{Mode, RangeSet};
@@ -215,7 +215,12 @@ async fn run(seed: u64) {
         patience: random.bool().then_some((Duration::from_secs(2), true)),
         ..CONFIG
     };
-    let locks = Locks::start(server.clone(), config, None, Handle::current());
+    let locks = Locks::start(
+        server.clone(),
+        config,
+        Lasting::default(),
+        Handle::current(),
+    );
     let (believed, opens) = (Believed::default(), Arc::new(AtomicU64::new(1)));
     let flock = random.bool();
     let mut tasks = tokio::task::JoinSet::new();

@@ -1,8 +1,9 @@
 //! Calls that are repeated until they are answered, the pauses between them, and who waits for that.
 
 use super::error::LockError;
+use super::holding::Holding;
 use super::interrupt::Interrupt;
-use super::manager::{Holding, Locks};
+use super::manager::Locks;
 use super::range::ByteRange;
 use nfsrdma_nfs3::Cred;
 use nfsrdma_nfs3::nlm::{LockAnswer, LockCall, LockTarget, Status};

@@ -3,7 +3,29 @@
 use super::lock_table::Owner;
 use nfsrdma_nfs3::nlm::{SVID_BLOCK, SvidBlock};
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::io;
+
+/// Has the name of a block kept beyond the life of the process.
+pub struct KeepBlock(Box<dyn Fn(&SvidBlock) + Send + Sync>);
+
+impl KeepBlock {
+    pub fn new(keep: impl Fn(&SvidBlock) + Send + Sync + 'static) -> Self {
+        KeepBlock(Box::new(keep))
+    }
+}
+
+impl Default for KeepBlock {
+    fn default() -> Self {
+        Self::new(|_| {})
+    }
+}
+
+impl fmt::Debug for KeepBlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeepBlock")
+    }
+}
 
 /// The numbers of the owners that are in use.
 #[derive(Debug, Default)]
@@ -14,9 +36,43 @@ pub(super) struct Svids {
     used: HashSet<u32>,
     /// The next number to try, over all blocks, so that a number is used again as late as possible.
     next: usize,
+    keep: KeepBlock,
 }
 
 impl Svids {
+    /// `blocks`: those of a process that has died.
+    pub(super) fn new(blocks: Vec<SvidBlock>, keep: KeepBlock) -> Self {
+        Svids {
+            blocks,
+            keep,
+            ..Svids::default()
+        }
+    }
+
+    /// Counts one more use of the number that `owner` had in a process that has died.
+    pub(super) fn restore(&mut self, owner: Owner, svid: u32) {
+        self.owners.entry(owner).or_insert((svid, 0)).1 += 1;
+        self.reserve(svid);
+        let after = |block: &SvidBlock| {
+            svid.checked_sub(block.first())
+                .filter(|at| *at < SVID_BLOCK)
+        };
+        let last = self.blocks.iter().position(|block| after(block).is_some());
+        if let Some(last) = last {
+            let at = (svid - self.blocks[last].first() + 1) as usize;
+            self.next = self.next.max(last * SVID_BLOCK as usize + at);
+        }
+    }
+
+    /// Nobody gets this number.
+    pub(super) fn reserve(&mut self, svid: u32) {
+        self.used.insert(svid);
+    }
+
+    pub(super) fn is_used(&self, svid: u32) -> bool {
+        self.used.contains(&svid)
+    }
+
     /// The number of `owner`; counts one more use.
     pub(super) fn take(&mut self, owner: Owner) -> io::Result<u32> {
         if let Some((svid, uses)) = self.owners.get_mut(&owner) {
@@ -46,7 +102,9 @@ impl Svids {
         let block = SVID_BLOCK as usize;
         // At least half of the numbers stay unused: see `next`.
         if self.used.len() * 2 >= self.blocks.len() * block {
-            self.blocks.push(SvidBlock::claim()?);
+            let block = SvidBlock::claim()?;
+            (self.keep.0)(&block);
+            self.blocks.push(block);
         }
         loop {
             let at = self.next % (self.blocks.len() * block);

@@ -163,6 +163,13 @@ impl Callbacks {
         self.monitor.state()
     }
 
+    /// Goes on as a process that has died, which had locks and told the server this state number.
+    pub(super) fn resume(self: &Arc<Self>, state: u32) {
+        self.monitor.set_state(state);
+        let this = self.clone();
+        tokio::spawn(async move { this.before_lock().await });
+    }
+
     /// To be called before each LOCK: starts listening, and has the server monitored. The first
     /// call may take a few seconds.
     pub(super) async fn before_lock(self: &Arc<Self>) {

@@ -126,6 +126,11 @@ impl Monitor {
         self.state.load(Ordering::Relaxed)
     }
 
+    /// Before anything asks for it.
+    pub(super) fn set_state(&self, state: u32) {
+        self.state.store(state, Ordering::Relaxed);
+    }
+
     fn id(&self) -> MonitorId<'_> {
         MonitorId {
             name: Text(self.peer.as_bytes()),
