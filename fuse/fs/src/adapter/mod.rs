@@ -321,7 +321,6 @@ async fn tick<N: Nfs3>(
         sleep(Duration::from_secs(1)).await;
         workers.look_after(&mut seen);
         fs.tick();
-        fs.release_held(proc::has_ended);
         credentials.close_idle();
         rest.tick(requests.load(Ordering::Relaxed), || fs.forget_stale_names());
     }

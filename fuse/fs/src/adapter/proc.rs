@@ -25,11 +25,6 @@ pub(super) fn open(tid: u32, name: &str) -> io::Result<File> {
     }
 }
 
-/// Whether there is no thread `tid`, or none that is visible.
-pub(super) fn has_ended(tid: u32) -> bool {
-    open(tid, "comm").is_err()
-}
-
 /// Reads a file that describes the thread `tid`.
 pub(super) fn read(tid: u32, name: &str) -> io::Result<Vec<u8>> {
     let mut contents = Vec::new();

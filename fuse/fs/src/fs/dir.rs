@@ -71,7 +71,6 @@ impl<N: Nfs3> Fs<N> {
         let dir = DirHandle::new(inode, cred.clone(), record);
         let handle = dir.handle();
         self.dirs.insert(handle, Arc::new(dir));
-        self.tries_no_more();
         Ok(Opened { handle, keep_cache })
     }
 

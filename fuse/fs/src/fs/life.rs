@@ -16,7 +16,7 @@ impl<N: Nfs3> Fs<N> {
     /// Starts the write-back of files that have been dirty for longer than the configuration
     /// allows, and other periodic work. To be called about once a second.
     pub fn tick(self: &Arc<Self>) {
-        self.opening.ticked();
+        self.ticked.notify_waiters();
         self.tick_retries();
         self.check_open_files();
         self.check_export();
@@ -70,7 +70,6 @@ impl<N: Nfs3> Fs<N> {
         // If the mount was aborted (`umount -f`), files are still open and get no RELEASE.
         let open = self.files.select(|_| true);
         self.write_back_all().await;
-        self.release_held(|_| true);
         for (_, file) in open {
             if let Some(silly) = file.inode.take_hidden(true) {
                 self.remove_hidden(&file.inode, silly).await;

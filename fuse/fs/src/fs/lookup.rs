@@ -12,15 +12,13 @@
 //! back.
 
 use super::Fs;
-use super::changing::not_abandoned;
 use super::config::LookupCache;
 use super::entry::{Entry, check_name};
 use super::error::FsResult;
 use super::inode::Inode;
 use super::names::Child;
 use nfsrdma_nfs3::{Cred, Nfs3};
-use nfsrdma_rpcrdma::tap::caller;
-use nfsrdma_xdr::nfs3::{Attributes, Status};
+use nfsrdma_xdr::nfs3::Status;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -39,7 +37,7 @@ impl<N: Nfs3> Fs<N> {
         uid: u32,
         cred: impl FnOnce() -> Cred,
     ) -> Option<Found> {
-        if self.config.lookup_cache == LookupCache::None || self.holds_lookups() {
+        if self.config.lookup_cache == LookupCache::None {
             return None;
         }
         let dir = self.table.get(parent)?;
@@ -91,10 +89,7 @@ impl<N: Nfs3> Fs<N> {
         self.shared.stats.name_misses.add(1);
         let dir = self.inode(parent)?;
         let mut overtaken = false;
-        let found = match self.holds_lookups() {
-            true => Box::pin(self.find_to_open(cred, &dir, name, &mut overtaken)).await,
-            false => self.find_and(cred, &dir, name, &mut overtaken).await,
-        };
+        let found = self.find_and(cred, &dir, name, &mut overtaken).await;
         self.probe_root_squash(cred, &dir, &found).await;
         match found {
             Ok((inode, attributes)) => {
@@ -114,30 +109,6 @@ impl<N: Nfs3> Fs<N> {
                 Ok(Found::Absent(ttl))
             }
             Err(error) => Err(error),
-        }
-    }
-
-    /// As [`Fs::find_and`], for a thread whose OPEN failed: the file counts as open, and is none that a
-    /// call under way removes.
-    async fn find_to_open(
-        self: &Arc<Self>,
-        cred: &Cred,
-        dir: &Arc<Inode>,
-        name: &[u8],
-        overtaken: &mut bool,
-    ) -> FsResult<(Arc<Inode>, Attributes)> {
-        let thread = caller::current();
-        loop {
-            let found = self.find_and(cred, dir, name, overtaken).await;
-            let Ok((inode, _)) = &found else {
-                self.tries_no_more();
-                return found;
-            };
-            self.hold_for_open(thread, inode);
-            match self.until_it_stays(cred, inode).await {
-                Err(error) if error.says_gone() => not_abandoned()?,
-                _ => return found,
-            }
         }
     }
 

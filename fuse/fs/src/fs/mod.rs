@@ -14,7 +14,7 @@
 //! | --- | --- |
 //! | [`UnsafeFiles`](unsafe_files::UnsafeFiles) | `FileState`; the reference to the mount (`OwnMount` of the adapter) |
 //! | `FileState`, the data of one file ([`file`]) | `State`; the list of files of [`Budget`]; the pool's free buffers |
-//! | the threads of [`PendingOpens`], the files of [`Releases`] | `State` |
+//! | the files of [`Releases`] | `State` |
 //! | a part of the [`names`] | `State`, the attributes of one object ([`inode`]); the nodes of the table; the renewed names |
 //! | the handles of the [table](inode_table) | its nodes |
 //! | what is [lost](unwritten) | the error of the file ([`err_seq`]) |
@@ -65,7 +65,6 @@ mod open_file;
 mod opening;
 mod outdated;
 mod paths;
-mod pending_opens;
 mod read;
 mod records;
 mod releases;
@@ -113,7 +112,6 @@ use nfsrdma_rdma::Pool;
 use nfsrdma_rpcrdma::throttle::Throttle;
 use nfsrdma_xdr::nfs3::FileHandle;
 use objects::Objects;
-use pending_opens::PendingOpens;
 use releases::Releases;
 use server::Server;
 use std::collections::HashMap;
@@ -147,7 +145,10 @@ pub struct Fs<N> {
     silly_number: AtomicU64,
     /// The random keys from which hidden names are made.
     silly_keys: RandomState,
-    opening: PendingOpens,
+    /// OPENs under way.
+    opening: AtomicUsize,
+    /// Notified about once a second.
+    ticked: Notify,
     /// How many hidden names are being removed, by directory: RMDIR waits for them.
     removals: Mutex<HashMap<u64, usize>>,
     /// RMDIR waits for these as well.
@@ -216,7 +217,8 @@ impl<N: Nfs3> Fs<N> {
             sweeps: Arc::new(Semaphore::new(SWEPT)),
             silly_number: AtomicU64::new(0),
             silly_keys: RandomState::new(),
-            opening: PendingOpens::default(),
+            opening: AtomicUsize::new(0),
+            ticked: Notify::new(),
             removals: Mutex::default(),
             releases: Releases::default(),
             hidden_stay: Mutex::default(),

@@ -25,15 +25,12 @@ impl<N: Nfs3> Fs<N> {
     /// Opens a file: asks the server whether `cred` may, and whether the file has changed, so that
     /// it shows what others wrote before they closed it (close-to-open consistency).
     pub async fn open(self: &Arc<Self>, cred: &Cred, nodeid: u64, flags: i32) -> FsResult<Opened> {
-        // The kernel has the name looked up again once, not twice.
-        let last = self.holds_lookups();
-        let opened = self.open_node(cred, nodeid, flags).await;
-        if let Err(error) = &opened
-            && !last
-        {
-            self.note_open_error(error);
-        }
-        opened
+        let inode = self.inode(nodeid)?;
+        let _under_way = self.open_under_way(&inode);
+        self.until_it_stays(cred, &inode).await?;
+        let since = Stamp::mark();
+        self.prepare_open(cred, &inode, flags, since).await?;
+        Ok(self.opened(inode, cred, flags))
     }
 
     /// Checks that `cred` has the rights `wanted` to `inode`, and revalidates what is cached; the
@@ -73,15 +70,6 @@ impl<N: Nfs3> Fs<N> {
             }
         }
         Ok(())
-    }
-
-    async fn open_node(self: &Arc<Self>, cred: &Cred, nodeid: u64, flags: i32) -> FsResult<Opened> {
-        let inode = self.inode(nodeid)?;
-        let _under_way = self.open_under_way(&inode);
-        self.until_it_stays(cred, &inode).await?;
-        let since = Stamp::mark();
-        self.prepare_open(cred, &inode, flags, since).await?;
-        Ok(self.opened(inode, cred, flags))
     }
 
     /// The first part of every open of an existing file: [`Fs::check_open`], and the truncation for

@@ -73,7 +73,6 @@ impl<N: Nfs3> Fs<N> {
         let child = self.child_to_unlink(cred, &dir, name).await;
         // Hidden files that were just closed may still be in the directory.
         if let Some(child) = &child {
-            self.release_hidden_in(child);
             let open = self.hidden_and_open_in(child.nodeid);
             let closed = async {
                 if !open.is_empty() {
@@ -111,7 +110,7 @@ impl<N: Nfs3> Fs<N> {
     async fn removals_done(&self, dir_node: u64, closed: impl Future<Output = ()>) {
         let late = async {
             for _ in 0..MOST_TICKS {
-                self.opening.next_tick().await;
+                self.ticked.notified().await;
                 if is_abandoned() {
                     break;
                 }

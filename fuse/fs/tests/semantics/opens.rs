@@ -6,10 +6,8 @@ use nfsrdma_fs::fs::{FsConfig, LookupCache, Opened, ROOT};
 use nfsrdma_memory_server::{Fate, MemoryServer, Op, PreOp};
 use nfsrdma_nfs3::{Limits, Nfs3, Transport};
 use nfsrdma_rpcrdma::exec::block_on;
-use nfsrdma_rpcrdma::tap::caller;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
 const PAGE: usize = 4096;
 const WRITE: usize = 64 << 10;
@@ -173,56 +171,6 @@ fn a_file_looked_up_beside_a_change_stays_when_another_takes_its_name() {
     m.close(file).unwrap();
     assert_eq!(m.server.names(""), ["a"]);
     assert_eq!(m.server.contents("a").unwrap(), b"new");
-}
-
-/// After an OPEN has failed with ESTALE, the kernel looks the name up again in the same thread. Files that
-/// other threads look up meanwhile do not count as open.
-#[test]
-fn who_opens_a_removed_file_again_and_again_does_not_slow_down_others() {
-    const STRANGER: u32 = 7;
-    let m = Mount::new();
-    m.server.plant("removed", b"");
-    m.server.plant("f", b"");
-    let removed = m.node("removed");
-    m.node("f");
-    m.unlink("removed").unwrap();
-    let stale = || caller::with(STRANGER, || errno(m.open(removed, RW)));
-    assert_eq!(stale(), libc::ESTALE);
-    m.node("f");
-    let calls = [Op::Lookup, Op::Rename].map(|op| m.server.calls(op));
-    assert_eq!(stale(), libc::ESTALE);
-    m.unlink("f").unwrap();
-    let now = [Op::Lookup, Op::Rename].map(|op| m.server.calls(op));
-    assert_eq!(now, calls);
-    assert!(m.server.names("").is_empty());
-}
-
-/// However long the thread takes to its next OPEN; unless it has ended, and sends none.
-#[test]
-fn what_a_thread_looks_up_after_its_open_failed_stays_for_its_next_open() {
-    const THREAD: u32 = 7;
-    let m = Mount::new();
-    m.server.plant("removed", b"");
-    let removed = m.node("removed");
-    m.unlink("removed").unwrap();
-    for opens in [true, false] {
-        m.server.plant("f", b"text");
-        let by_thread = || caller::with(THREAD, || (errno(m.open(removed, RW)), m.node("f")));
-        let (error, node) = by_thread();
-        assert_eq!(error, libc::ESTALE);
-        m.clock.advance(Duration::from_secs(3600));
-        m.fs.release_held(|thread| thread != THREAD);
-        m.unlink("f").unwrap();
-        assert_eq!(m.server.names("").len(), 1, "it has a hidden name");
-        if opens {
-            let file = caller::with(THREAD, || m.open(node, RW)).unwrap();
-            assert_eq!(m.read(file, 0, 9).unwrap(), b"text");
-            m.close(file).unwrap();
-        } else {
-            m.fs.release_held(|thread| thread == THREAD);
-        }
-        until("no hidden name", || m.server.names("").is_empty());
-    }
 }
 
 /// Who has seen a hidden name cannot make the next ones, at which the removal would fail.
