@@ -131,18 +131,12 @@ pub mod fattr {
     pub const FH: u32 = 1 << 6;
     pub const ATIME_NOW: u32 = 1 << 7;
     pub const MTIME_NOW: u32 = 1 << 8;
-    pub const LOCKOWNER: u32 = 1 << 9;
-    pub const CTIME: u32 = 1 << 10;
 }
 
 /// GETATTR flag: the handle is valid.
 pub const GETATTR_FH: u32 = 1 << 0;
-/// READ flag: the lock owner is valid.
-pub const READ_LOCKOWNER: u32 = 1 << 1;
-/// WRITE flags: the data comes from the page cache (the handle is a guess); the lock owner is
-/// valid.
+/// WRITE flag: the data comes from the page cache (the handle is a guess).
 pub const WRITE_CACHE: u32 = 1 << 0;
-pub const WRITE_LOCKOWNER: u32 = 1 << 1;
 /// RELEASE flags.
 pub const RELEASE_FLUSH: u32 = 1 << 0;
 pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;

@@ -1,7 +1,7 @@
 //! The operations that the kernel requests, with their arguments.
 //!
-//! [`Operation`] has one variant for each opcode of include/uapi/linux/fuse.h, with the fields that
-//! a file system needs. The node concerned is in the request's header. Names and data borrow from
+//! [`Operation`] has one variant for each opcode of include/uapi/linux/fuse.h that NFSv3 has something
+//! for, with the fields that this takes. The node concerned is in the request's header. Names and data borrow from
 //! the buffer that the request was read into, so an operation lasts as long as the handler's call.
 
 use super::fields::Fields;
@@ -25,10 +25,8 @@ pub struct SetAttr {
     pub size: Option<u64>,
     pub atime: Option<TimeOrNow>,
     pub mtime: Option<TimeOrNow>,
-    pub ctime: Option<SystemTime>,
     /// The open file, if the request has one, as for ftruncate(2).
     pub handle: Option<u64>,
-    pub lock_owner: Option<u64>,
 }
 
 /// The arguments of WRITE without the data.
@@ -39,7 +37,6 @@ pub struct WriteIn {
     /// The data comes from the page cache: the handle is any that may write, not the one that did.
     pub cached: bool,
     pub flags: i32,
-    pub lock_owner: Option<u64>,
 }
 
 /// Nodes to forget, each with the number of look-ups.
@@ -122,7 +119,6 @@ pub enum Operation<'a> {
         offset: u64,
         size: u32,
         flags: i32,
-        lock_owner: Option<u64>,
     },
     Write {
         to: WriteIn,
@@ -211,56 +207,8 @@ pub enum Operation<'a> {
     Interrupt {
         unique: u64,
     },
-    Bmap {
-        block: u64,
-        block_size: u32,
-    },
     Destroy,
-    Ioctl {
-        handle: u64,
-        flags: u32,
-        command: u32,
-        argument: u64,
-        input: &'a [u8],
-        out_size: u32,
-    },
-    Poll {
-        handle: u64,
-        kernel_handle: u64,
-        flags: u32,
-        events: u32,
-    },
-    Fallocate {
-        handle: u64,
-        offset: u64,
-        length: u64,
-        mode: i32,
-    },
-    Lseek {
-        handle: u64,
-        offset: u64,
-        whence: u32,
-    },
-    CopyFileRange {
-        handle: u64,
-        offset: u64,
-        to_node: u64,
-        to_handle: u64,
-        to_offset: u64,
-        length: u64,
-        flags: u64,
-    },
-    Syncfs,
-    Tmpfile {
-        mode: u32,
-        umask: u32,
-        flags: i32,
-    },
-    Statx {
-        handle: Option<u64>,
-        flags: u32,
-        mask: u32,
-    },
-    /// An operation that this crate does not know.
+    Ioctl,
+    /// An operation that NFSv3 does not have, or that this crate does not know.
     Unknown,
 }

@@ -59,11 +59,13 @@ fn time(seconds: u64, nanoseconds: u32) -> SystemTime {
 fn setattr(fields: &mut Fields<'_>) -> Result<SetAttr, Malformed> {
     let valid = fields.u32()?;
     fields.skip(4)?;
-    let (handle, size, lock_owner) = (fields.u64()?, fields.u64()?, fields.u64()?);
-    let (atime, mtime, ctime) = (fields.u64()?, fields.u64()?, fields.u64()?);
+    let (handle, size) = (fields.u64()?, fields.u64()?);
+    fields.skip(8)?;
+    let (atime, mtime) = (fields.u64()?, fields.u64()?);
+    fields.skip(8)?;
     let atime = time(atime, fields.u32()?);
     let mtime = time(mtime, fields.u32()?);
-    let ctime = time(ctime, fields.u32()?);
+    fields.skip(4)?;
     let mode = fields.u32()?;
     fields.skip(4)?;
     let (uid, gid) = (fields.u32()?, fields.u32()?);
@@ -82,9 +84,7 @@ fn setattr(fields: &mut Fields<'_>) -> Result<SetAttr, Malformed> {
         size: has(fattr::SIZE).then_some(size),
         atime: to(fattr::ATIME, fattr::ATIME_NOW, atime),
         mtime: to(fattr::MTIME, fattr::MTIME_NOW, mtime),
-        ctime: has(fattr::CTIME).then_some(ctime),
         handle: has(fattr::FH).then_some(handle),
-        lock_owner: has(fattr::LOCKOWNER).then_some(lock_owner),
     })
 }
 
@@ -94,13 +94,12 @@ struct ReadIn {
     offset: u64,
     size: u32,
     flags: i32,
-    lock_owner: Option<u64>,
 }
 
 fn read(fields: &mut Fields<'_>) -> Result<ReadIn, Malformed> {
     let (handle, offset, size) = (fields.u64()?, fields.u64()?, fields.u32()?);
-    let read_flags = fields.u32()?;
-    let owner = fields.u64()?;
+    // What follows is the owner of a mandatory lock.
+    fields.skip(12)?;
     let flags = fields.i32()?;
     fields.skip(4)?;
     Ok(ReadIn {
@@ -108,7 +107,6 @@ fn read(fields: &mut Fields<'_>) -> Result<ReadIn, Malformed> {
         offset,
         size,
         flags,
-        lock_owner: (read_flags & abi::READ_LOCKOWNER != 0).then_some(owner),
     })
 }
 
@@ -116,7 +114,7 @@ fn read(fields: &mut Fields<'_>) -> Result<ReadIn, Malformed> {
 fn write(fields: &mut Fields<'_>) -> Result<(WriteIn, usize), Malformed> {
     let (handle, offset, size) = (fields.u64()?, fields.u64()?, fields.u32()?);
     let write_flags = fields.u32()?;
-    let owner = fields.u64()?;
+    fields.skip(8)?;
     let flags = fields.i32()?;
     fields.skip(4)?;
     let to = WriteIn {
@@ -124,7 +122,6 @@ fn write(fields: &mut Fields<'_>) -> Result<(WriteIn, usize), Malformed> {
         offset,
         cached: write_flags & abi::WRITE_CACHE != 0,
         flags,
-        lock_owner: (write_flags & abi::WRITE_LOCKOWNER != 0).then_some(owner),
     };
     Ok((to, size as usize))
 }
@@ -173,7 +170,6 @@ impl<'a> Operation<'a> {
             opcode::INIT => Operation::Init,
             opcode::DESTROY => Operation::Destroy,
             opcode::STATFS => Operation::Statfs,
-            opcode::SYNCFS => Operation::Syncfs,
             _ => return Self::parse_attributes(code, fields),
         })
     }
@@ -187,16 +183,6 @@ impl<'a> Operation<'a> {
                 let handle = fields.u64()?;
                 let handle = (flags & abi::GETATTR_FH != 0).then_some(handle);
                 Operation::Getattr { handle }
-            }
-            opcode::STATX => {
-                let getattr_flags = fields.u32()?;
-                fields.skip(4)?;
-                let handle = fields.u64()?;
-                Operation::Statx {
-                    handle: (getattr_flags & abi::GETATTR_FH != 0).then_some(handle),
-                    flags: fields.u32()?,
-                    mask: fields.u32()?,
-                }
             }
             opcode::SETATTR => Operation::Setattr(setattr(fields)?),
             opcode::READLINK => Operation::Readlink,
@@ -285,17 +271,14 @@ impl<'a> Operation<'a> {
                     _ => Operation::Opendir { flags },
                 }
             }
-            opcode::CREATE | opcode::TMPFILE => {
+            opcode::CREATE => {
                 let (flags, mode, umask) = (fields.i32()?, fields.u32()?, fields.u32()?);
                 fields.skip(4)?;
-                match code {
-                    opcode::CREATE => Operation::Create {
-                        name: fields.name()?,
-                        mode,
-                        umask,
-                        flags,
-                    },
-                    _ => Operation::Tmpfile { mode, umask, flags },
+                Operation::Create {
+                    name: fields.name()?,
+                    mode,
+                    umask,
+                    flags,
                 }
             }
             opcode::READDIR | opcode::READDIRPLUS => {
@@ -357,14 +340,12 @@ impl<'a> Operation<'a> {
                     offset,
                     size,
                     flags,
-                    lock_owner,
                 } = read(fields)?;
                 Operation::Read {
                     handle,
                     offset,
                     size,
                     flags,
-                    lock_owner,
                 }
             }
             opcode::WRITE => write_with_data(fields)?,
@@ -393,59 +374,7 @@ impl<'a> Operation<'a> {
                     wait: code == opcode::SETLKW,
                 }
             }
-            opcode::BMAP => {
-                let (block, block_size) = (fields.u64()?, fields.u32()?);
-                fields.skip(4)?;
-                Operation::Bmap { block, block_size }
-            }
-            opcode::IOCTL => {
-                let (handle, flags, command) = (fields.u64()?, fields.u32()?, fields.u32()?);
-                let argument = fields.u64()?;
-                let (in_size, out_size) = (fields.u32()?, fields.u32()?);
-                Operation::Ioctl {
-                    handle,
-                    flags,
-                    command,
-                    argument,
-                    input: fields.bytes(in_size as usize)?,
-                    out_size,
-                }
-            }
-            opcode::POLL => Operation::Poll {
-                handle: fields.u64()?,
-                kernel_handle: fields.u64()?,
-                flags: fields.u32()?,
-                events: fields.u32()?,
-            },
-            opcode::FALLOCATE => {
-                let (handle, offset, length) = (fields.u64()?, fields.u64()?, fields.u64()?);
-                let mode = fields.i32()?;
-                fields.skip(4)?;
-                Operation::Fallocate {
-                    handle,
-                    offset,
-                    length,
-                    mode,
-                }
-            }
-            opcode::LSEEK => {
-                let (handle, offset, whence) = (fields.u64()?, fields.u64()?, fields.u32()?);
-                fields.skip(4)?;
-                Operation::Lseek {
-                    handle,
-                    offset,
-                    whence,
-                }
-            }
-            opcode::COPY_FILE_RANGE => Operation::CopyFileRange {
-                handle: fields.u64()?,
-                offset: fields.u64()?,
-                to_node: fields.u64()?,
-                to_handle: fields.u64()?,
-                to_offset: fields.u64()?,
-                length: fields.u64()?,
-                flags: fields.u64()?,
-            },
+            opcode::IOCTL => Operation::Ioctl,
             _ => Operation::Unknown,
         })
     }
