@@ -36,11 +36,16 @@ def served_ns(document):
     return document["restarted_ns"] if document["restarts"] else document["age_ns"]
 
 
+def settled(server):
+    """Waits until the mount can be killed: a process that dies within a second has failed, and the fifth failure ends
+    the mount. Returns the document of its counters."""
+    until(lambda: served_ns(document(server)) > 10**9, "a second of service")
+    return document(server)
+
+
 def kill(server):
     """Kills the process that serves the mount, and waits for its successor."""
-    # One that dies within a second has failed, and the fifth failure ends the mount.
-    until(lambda: served_ns(document(server)) > 10**9, "a second of service")
-    before = document(server)
+    before = settled(server)
     os.kill(before["pid"], signal.SIGKILL)
     until(lambda: document(server)["restarts"] == before["restarts"] + 1, "a successor")
 
