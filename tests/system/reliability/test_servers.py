@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from reliability.support import GONE, LIMIT, READY, Setup, begin, gone
+from reliability.support import GONE, LIMIT, READY, ROOT, Setup, begin, gone
 from reliability.support import mounted, pattern, program, ready, run, state, until, waits
 
 #: The directory of the sockets by which root's commands find the process that serves a mount (fuse/cli/src/ipc/sockets.rs).
@@ -456,3 +456,17 @@ def test_soak(record_property):
     )  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr
     record_property("result", result.stdout.splitlines()[0])
+
+
+def test_restarts(record_property):
+    """The short form of tests/soak/restarts: what serves two mounts is killed while programs use them. How long a call takes
+    is not judged here: other tests have the processors, too."""
+    seed = os.environ.get("NFSRDMA_SOAK_SEED")
+    result = run(
+        ROOT / "tests/soak/restarts", "--seconds", "45", "--kill-mount", "2-5", "--options", "restart=files,nolock",
+        "--longest", LIMIT, *(("--seed", seed) if seed else ()), limit=900,
+    )  # fmt: skip
+    if result.returncode == 77:
+        pytest.skip(result.stderr.strip())
+    assert result.returncode == 0, result.stdout + result.stderr
+    record_property("result", " ".join(result.stdout.splitlines()[-2].split()))
