@@ -1,19 +1,23 @@
 //! The program of a mount, as the holder starts it anew.
 
 use crate::holder::protocol::pair;
+use nix::fcntl::AtFlags;
 use nix::sys::signal::SigSet;
-use nix::unistd::{ForkResult, Pid, fork};
+use nix::unistd::{ForkResult, Pid, execveat, fork};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::{FdFlags, fcntl_setfd};
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::process::CommandExt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::process::Command;
+use std::time::Duration;
 
 /// The exit status of a process that could not start the program.
 const NOT_STARTED: i32 = 127;
+/// How often to try that, and the time between: memory may be short, or a package about to put the program there.
+const EXEC_TRIES: u32 = 20;
+const EXEC_PAUSE: Duration = Duration::from_secs(1);
 /// The first descriptor behind the standard ones.
 const FIRST: libc::c_uint = 3;
 
@@ -68,8 +72,11 @@ impl Program {
             ForkResult::Parent { child } => Ok((child, ours)),
             ForkResult::Child => {
                 self.restore_oom_score();
-                let error = self.exec(&theirs);
-                tracing::error!("cannot start {}: {error}", self.name.display());
+                for _ in 0..EXEC_TRIES {
+                    let error = self.exec(&theirs);
+                    tracing::error!("cannot start {}: {error}", self.name.display());
+                    std::thread::sleep(EXEC_PAUSE);
+                }
                 std::process::exit(NOT_STARTED);
             }
         }
@@ -81,15 +88,29 @@ impl Program {
         if let Err(error) = ready.and_then(|()| close_others_at_exec(talk)) {
             return error;
         }
-        let directory = Path::new("/proc/self/fd").join(self.directory.as_raw_fd().to_string());
-        Command::new(directory.join(&self.name))
-            .arg0(OsStr::new("nfsrdma"))
-            .arg("serve")
-            .arg("--held")
-            .arg(talk.as_raw_fd().to_string())
-            .args(&self.words)
-            .exec()
+        let talk = OsString::from(talk.as_raw_fd().to_string());
+        let first = ["nfsrdma", "serve", "--held"].map(OsStr::new);
+        let words = first.into_iter().chain([&*talk]);
+        let words = words.chain(self.words.iter().map(|word| &**word));
+        let variables = std::env::vars_os().map(|(mut name, value)| {
+            name.push("=");
+            name.push(value);
+            name
+        });
+        let started = c_strings(words).and_then(|words| {
+            let variables = c_strings(variables)?;
+            let name = CString::new(self.name.as_bytes())?;
+            execveat(&self.directory, &name, &words, &variables, AtFlags::empty())?;
+            Ok(())
+        });
+        // It returns with an error only.
+        started.err().unwrap_or_else(|| io::ErrorKind::Other.into())
     }
+}
+
+fn c_strings(strings: impl Iterator<Item = impl AsRef<OsStr>>) -> io::Result<Vec<CString>> {
+    let strings = strings.map(|string| Ok(CString::new(string.as_ref().as_bytes())?));
+    strings.collect()
 }
 
 /// Makes all descriptors but the standard ones and `kept` end at exec, also those that the caller of
