@@ -160,6 +160,7 @@ fn split(
             let log = log().ok();
             let status = holder.run(|| {
                 log.iter().for_each(Log::detach);
+                daemon::outlive_parent();
                 daemon::leave_terminal()
             });
             std::process::exit(status.into())

@@ -84,6 +84,11 @@ fn end_with_parent() {
     let _ = set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
 }
 
+/// This process goes on when its parent ends.
+pub(crate) fn outlive_parent() {
+    let _ = set_parent_process_death_signal(None);
+}
+
 /// Goes to the background: neither a terminal nor the caller's directory is used any more.
 pub(crate) fn leave_terminal() -> io::Result<()> {
     let null = OpenOptions::new()
@@ -92,7 +97,6 @@ pub(crate) fn leave_terminal() -> io::Result<()> {
         .open("/dev/null")?;
     std::env::set_current_dir("/")?;
     setsid()?;
-    let _ = set_parent_process_death_signal(None);
     dup2_stdin(&null)?;
     dup2_stdout(&null)?;
     dup2_stderr(&null)?;
@@ -272,8 +276,10 @@ impl Reporter {
             return Ok(());
         }
         leave_terminal()?;
-        if let Some(holder) = &self.holder {
-            holder.detach()?;
+        match &self.holder {
+            // Its bond to the holder, its parent, stays until it serves: see `Held::serving`.
+            Some(holder) => holder.detach()?,
+            None => outlive_parent(),
         }
         self.say(b'o', line);
         self.pipe = None;
