@@ -26,15 +26,17 @@ pub(crate) fn run(held: RawFd) -> Result<(), Failure> {
     // SAFETY: the holder has passed this descriptor to this process, and nothing else here knows it.
     let held = unsafe { OwnedFd::from_raw_fd(held) };
     let held = Held::begin(held).map_err(system)?;
-    let served = serve(&held);
+    let (runtime, service) = begin(&held).inspect_err(|failure| error!("{failure}"))?;
+    let served = begun::run(runtime, service);
     if let Err(failure) = &served {
         error!("{failure}");
     }
+    // Only now: without this word, the holder tries again.
     held.bye(status(&served));
     served
 }
 
-fn serve(held: &Held) -> Result<(), Failure> {
+fn begin(held: &Held) -> Result<(Runtime, Service), Failure> {
     let keeper = Keeper::of_successor(held.clone()).map_err(system)?;
     let record = Record::read(keeper.needed(PLAN)?)?;
     let plan = record.plan()?;
@@ -48,8 +50,7 @@ fn serve(held: &Held) -> Result<(), Failure> {
     if !args.foreground {
         log.detach();
     }
-    let (runtime, service) = resume(&record, &plan, &log, keeper)?;
-    begun::run(runtime, service)
+    resume(&record, &plan, &log, keeper)
 }
 
 /// Prepares to answer the kernel's requests, without waiting for the server.
