@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
 use std::thread;
+use tracing::error;
 
 /// The connection of a daemon to the holder of its mount. If the holder is gone, the daemon serves
 /// on, and what it wants of the holder is passed over.
@@ -39,6 +40,7 @@ impl Held {
             gone: OnceLock::new(),
         }));
         held.ask(Request::Begin, &[watched.as_fd(), orders.as_fd()])?;
+        end_with_any_thread();
         Ok(held)
     }
 
@@ -112,6 +114,22 @@ impl Held {
             }
         }
     }
+}
+
+/// From now on a panic of one thread, after which its callers would wait for ever, ends this process: its successor
+/// answers them.
+fn end_with_any_thread() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        // The usual one writes to standard error, which nobody reads in the background.
+        usual(panic);
+        let thread = thread::current();
+        error!(
+            "the thread '{}' ends this process: {panic}",
+            thread.name().unwrap_or_default()
+        );
+        std::process::abort();
+    }));
 }
 
 fn answer(bytes: &[u8]) -> io::Result<()> {
