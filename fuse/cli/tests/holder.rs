@@ -23,8 +23,11 @@ use std::time::{Duration, Instant};
 const PLACE: &str = "HOLDER_TEST_PLACE";
 const CASE: &str = "HOLDER_TEST_CASE";
 
+/// What a daemon has to serve that is killed, if its death is not to be a failure.
+const AFTER_A_WHILE: Duration = Duration::from_millis(1100);
+
 type Test = (&'static str, fn());
-const TESTS: [Test; 9] = [
+const TESTS: [Test; 10] = [
     (
         "a_successor_gets_what_was_kept",
         a_successor_gets_what_was_kept,
@@ -33,6 +36,10 @@ const TESTS: [Test; 9] = [
     (
         "kills_after_a_while_are_no_failures",
         kills_after_a_while_are_no_failures,
+    ),
+    (
+        "a_panic_ends_a_daemon_and_is_a_failure",
+        a_panic_ends_a_daemon_and_is_a_failure,
     ),
     (
         "it_ends_with_the_status_that_it_was_told",
@@ -123,6 +130,15 @@ fn serve(held: &Held, is_successor: bool) {
             held.serving().unwrap();
             step("serving");
             std::process::abort();
+        }
+        "panics" => {
+            held.serving().unwrap();
+            std::thread::sleep(AFTER_A_WHILE);
+            step("serving");
+            let thread = std::thread::spawn(|| panic!("as this test wants"));
+            let _ = thread.join();
+            step("alive");
+            held.bye(0);
         }
         "mounts" => std::process::exit(3),
         "hangs" => {
@@ -291,7 +307,7 @@ fn kills_after_a_while_are_no_failures() {
     for nth in 1..=6 {
         let (_, daemon) = holder.step("serving", nth);
         // What counts is how long a daemon has served.
-        std::thread::sleep(Duration::from_millis(1100));
+        std::thread::sleep(AFTER_A_WHILE);
         kill_process(daemon, Signal::KILL).unwrap();
     }
     holder.step("serving", 7);
@@ -300,6 +316,18 @@ fn kills_after_a_while_are_no_failures() {
         holder.step("signal 2", 1);
     }
     assert_eq!(holder.end().code(), Some(7));
+}
+
+fn a_panic_ends_a_daemon_and_is_a_failure() {
+    let mut holder = Holder::start("panics");
+    assert_eq!(holder.end().code(), Some(4));
+    let steps = holder.steps();
+    let served = steps.iter().filter(|step| step.starts_with("serving"));
+    assert_eq!(served.count(), 5, "{steps:?}");
+    assert!(
+        !steps.iter().any(|step| step.starts_with("alive")),
+        "{steps:?}"
+    );
 }
 
 fn it_ends_with_the_status_that_it_was_told() {

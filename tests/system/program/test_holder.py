@@ -17,10 +17,10 @@ def mount_logged(server, more="restart=files"):
     return log
 
 
-def killed(server):
+def killed(server, number=signal.SIGKILL):
     """Kills the daemon, and returns its successor."""
     holder, daemon = serving(server.mnt)
-    os.kill(daemon, signal.SIGKILL)
+    os.kill(daemon, number)
 
     def successor():
         found = serving(server.mnt)
@@ -56,6 +56,33 @@ def test_a_daemon_serves_on_without_its_holder(server):
     assert (server.export / "new").read_text() == "written"
     expect(nfsrdma("umount", server.mnt), 0)
     until(lambda: state(daemon) in (None, "Z"), "the end of the daemon")
+
+
+def test_a_holder_that_ends_before_there_is_a_mount_ends_its_daemon(server):
+    """Also if the command has returned already."""
+    server.stop()
+    log = server.base / "log"
+    expect(server.mount("bg,retry=1000,nolock,restart=files", "--log", log), 0)
+    until(lambda: serving(server.mnt), "a daemon")
+    holder, daemon = serving(server.mnt)
+    os.kill(holder, signal.SIGKILL)
+    until(lambda: state(daemon) in (None, "Z"), "the end of the daemon")
+    server.start()
+
+
+def test_a_daemon_that_crashes_again_and_again_ends_the_mount(server):
+    """Also if it has served for a while in between: that it was killed is another matter."""
+    log = mount_logged(server)
+    holder, _ = serving(server.mnt)
+    for _ in range(4):
+        assert os.listdir(server.mnt) == []
+        killed(server, signal.SIGABRT)
+    os.kill(serving(server.mnt)[1], signal.SIGABRT)
+    until(lambda: state(holder) in (None, "Z"), "the end of the holder")
+    with pytest.raises(OSError) as told:
+        os.listdir(server.mnt)
+    assert told.value.errno in (errno.ENOTCONN, errno.ECONNABORTED)
+    assert "failed again and again" in log.read_text()
 
 
 def test_one_signal_to_holder_and_daemon_flushes(server):

@@ -12,6 +12,7 @@
 //! only the end of a pipe: that is closed when this thread is gone, and no request holds it up.
 
 pub mod client;
+mod failures;
 mod program;
 pub mod protocol;
 pub mod run;

@@ -2,6 +2,7 @@
 
 use crate::failure::Exit;
 use crate::holder::client::Held;
+use crate::holder::failures::{Failures, is_unsound};
 use crate::holder::program::Program;
 use crate::holder::protocol::{Name, Received, Request, pair, receive, send};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
@@ -19,15 +20,13 @@ use tracing::{error, warn};
 
 /// The most descriptors that are kept.
 const KEPT_MAX: usize = 128;
-/// How many daemons may fail within [`WINDOW`]; the last of these failures ends the mount.
-const FAILURES_MAX: usize = 5;
-const WINDOW: Duration = Duration::from_secs(5 * 60);
-/// A daemon that dies after it has served for this long did not fail by what its predecessor left.
-const SOUND: Duration = Duration::from_secs(1);
 /// The time that a successor has until it serves. It does not wait for the server.
 const START: Duration = Duration::from_secs(30);
-/// How long to wait after the system has refused a process.
+/// How long to wait after the system has refused a process, the most of these waits together, after which
+/// the mount is given up, and the longest of them: each is twice the one before.
 const REFUSED: Duration = Duration::from_secs(1);
+const REFUSED_ALL: Duration = Duration::from_secs(5 * 60);
+const REFUSED_MAX: Duration = Duration::from_secs(8);
 
 /// Which process this is after [`split`].
 #[derive(Debug)]
@@ -62,7 +61,9 @@ pub struct Holder {
     daemon: Daemon,
     /// The signals that came, of those that end a mount. A successor has to know them as well.
     ending: [u8; 2],
-    failures: [Option<Instant>; FAILURES_MAX],
+    failures: Failures,
+    /// A predecessor whose end is not known, which may have been by itself.
+    dying: Option<Pid>,
 }
 
 /// The signals that the holder passes on.
@@ -95,7 +96,8 @@ pub fn split(program: Program) -> io::Result<Side> {
                 kept: [const { None }; KEPT_MAX],
                 daemon: Daemon::new(child, ours, true)?,
                 ending: [0; 2],
-                failures: [None; FAILURES_MAX],
+                failures: Failures::default(),
+                dying: None,
             })))
         }
     }
@@ -274,13 +276,20 @@ impl Holder {
                 }
                 _ => break,
             };
+            let by_itself = !matches!(ended, WaitStatus::Signaled(_, Signal::SIGKILL, _));
+            let mut outcome = None;
             if pid == self.daemon.pid {
                 // What it has said last.
                 self.answer_requests(detach);
-                let ended = self.daemon_ended(status as u8, &how);
-                if ended.is_some() {
-                    return ended;
+                outcome = self.daemon_ended(status as u8, &how, by_itself);
+            } else if self.dying.take_if(|dying| *dying == pid).is_some() && by_itself {
+                outcome = self.note_failure(&how).err();
+                if outcome.is_some() {
+                    self.kill_daemon();
                 }
+            }
+            if outcome.is_some() {
+                return outcome;
             }
         }
         None
@@ -320,58 +329,72 @@ impl Holder {
         match self.daemon.bye.is_some() || self.daemon.only_mounts() {
             // Its exit status is still to come.
             true => None,
-            false => self.restart("it was killed"),
+            false => {
+                let has_failed = is_unsound(self.daemon.serving, Instant::now());
+                // A failure that is known counts once.
+                self.dying = (!has_failed).then_some(self.daemon.pid);
+                self.restart("it was killed", has_failed)
+            }
         }
     }
 
     /// The daemon's process is gone.
-    fn daemon_ended(&mut self, status: u8, how: &str) -> Option<u8> {
+    fn daemon_ended(&mut self, status: u8, how: &str, by_itself: bool) -> Option<u8> {
         match self.daemon.bye {
             Some(status) => Some(status),
             None if self.daemon.only_mounts() => Some(status),
-            None => self.restart(how),
+            None => {
+                let unsound = is_unsound(self.daemon.serving, Instant::now());
+                self.restart(how, by_itself || unsound)
+            }
         }
     }
 
-    /// Starts a successor. Returns the exit status if there have been too many.
-    fn restart(&mut self, how: &str) -> Option<u8> {
-        let served = self.daemon.serving.map(|since| since.elapsed());
-        let mut failed = served.is_none_or(|time| time < SOUND);
+    /// Starts a successor. Returns the exit status if there is to be none.
+    fn restart(&mut self, how: &str, has_failed: bool) -> Option<u8> {
+        if has_failed {
+            match self.note_failure(how) {
+                Ok(pause) => std::thread::sleep(pause),
+                Err(status) => return Some(status),
+            }
+        }
+        warn!("the process that served this mount has ended ({how}): starting another");
+        let (mut waited, mut wait) = (Duration::ZERO, REFUSED);
         loop {
-            if failed && self.is_one_failure_too_many() {
-                self.close_all();
-                error!(
-                    "the processes that serve this mount failed again and again, the last one with {how}: the mount has \
-                     ended"
-                );
-                return Some(Exit::Internal as u8);
+            let started = self.program.start();
+            match started.and_then(|(pid, talk)| Daemon::new(pid, talk, false)) {
+                Ok(daemon) => {
+                    self.daemon = daemon;
+                    return None;
+                }
+                Err(error) if waited < REFUSED_ALL => {
+                    warn!("cannot start a process, trying again: {error}");
+                }
+                Err(error) => {
+                    return Some(self.give_up(&format!("no process can be started: {error}")));
+                }
             }
-            warn!("the process that served this mount has ended ({how}): starting another");
-            match self.program.start() {
-                Ok((pid, talk)) => match Daemon::new(pid, talk, false) {
-                    Ok(daemon) => {
-                        self.daemon = daemon;
-                        return None;
-                    }
-                    Err(error) => warn!("it cannot be spoken to: {error}"),
-                },
-                Err(error) => warn!("cannot start a process: {error}"),
-            }
-            failed = true;
-            std::thread::sleep(REFUSED);
+            // Callers wait meanwhile: there may be memory or a process for them soon.
+            std::thread::sleep(wait);
+            waited += wait;
+            wait = REFUSED_MAX.min(wait * 2);
         }
     }
 
-    /// Notes that a daemon failed now.
-    fn is_one_failure_too_many(&mut self) -> bool {
-        let now = Instant::now();
-        for failure in &mut self.failures {
-            failure.take_if(|at| now.duration_since(*at) > WINDOW);
-        }
-        if let Some(place) = self.failures.iter_mut().find(|place| place.is_none()) {
-            *place = Some(now);
-        }
-        self.failures.iter().all(Option::is_some)
+    /// Notes that a daemon failed. Returns how long its successor waits, or, if there is to be none, the exit status.
+    fn note_failure(&mut self, how: &str) -> Result<Duration, u8> {
+        self.failures.note(Instant::now()).ok_or_else(|| {
+            self.give_up(&format!(
+                "the processes that serve this mount failed again and again, the last one with {how}"
+            ))
+        })
+    }
+
+    /// Ends the mount, and returns the exit status.
+    fn give_up(&mut self, why: &str) -> u8 {
+        self.close_all();
+        error!("{why}: the mount has ended");
+        Exit::Internal as u8
     }
 
     /// Its number cannot belong to another process: this one, its parent, has not waited for it yet.
