@@ -3,6 +3,7 @@
 use crate::holder::protocol::{Name, Request, receive, send};
 use nfsrdma_fs::adapter::own_table;
 use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use rustix::process::set_parent_process_death_signal;
@@ -96,6 +97,17 @@ impl Held {
     /// ends when the holder is gone. Only the first call returns it.
     pub fn signals(&self) -> Option<PipeReader> {
         self.0.signals.lock().take()
+    }
+
+    /// Whether the holder is gone.
+    pub fn is_gone(&self) -> bool {
+        // Whoever has the lock waits for an answer, or finds out.
+        self.0.gone.get().is_some()
+            || self.0.talk.try_lock().is_some_and(|talk| {
+                let mut fds = [PollFd::new(&*talk, PollFlags::empty())];
+                let polled = poll(&mut fds, Some(&Timespec::default()));
+                polled.is_ok() && fds[0].revents().contains(PollFlags::HUP)
+            })
     }
 
     fn ask(&self, request: Request, fds: &[BorrowedFd<'_>]) -> io::Result<()> {

@@ -165,6 +165,7 @@ impl Begun {
             &plan.point.path,
             &options,
             kernel.life,
+            keeper.held(),
         ));
         let _inside = runtime.enter();
         let answer = answer_sync(fs.clone(), kernel.device, source.clone().answer());

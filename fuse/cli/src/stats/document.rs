@@ -32,6 +32,9 @@ pub struct Document {
     pub restarts: u32,
     #[serde(default)]
     pub restarted_ns: u64,
+    /// The process is gone that would start the program again.
+    #[serde(default)]
+    pub unprotected: bool,
     pub procedures: Vec<Procedure>,
     /// Counters of the file system and its caches, by name.
     pub cache: BTreeMap<String, u64>,

@@ -2,7 +2,7 @@
 
 use super::document::{Document, Procedure};
 use super::mount_list::{ListedMount, MountState};
-use super::text::{age, bytes, stale, waits};
+use super::text::{age, bytes, stale, unprotected, waits};
 use crate::output::plain;
 use nfsrdma_rpcrdma::words::counted;
 use serde::Serialize;
@@ -36,7 +36,10 @@ pub(crate) fn is_connected(document: &Document) -> bool {
 /// What is wrong with a mount whose process answers.
 pub(crate) fn trouble(document: &Document) -> Option<String> {
     match (is_connected(document), waits(document)) {
-        (true, waits) => stale(document).map(str::to_owned).or(waits),
+        (true, waits) => {
+            let told = stale(document).map(str::to_owned).or(waits);
+            told.or_else(|| unprotected(document).map(str::to_owned))
+        }
         (false, None) => Some("not connected".to_owned()),
         (false, Some(waits)) => Some(format!("not connected, {waits}")),
     }

@@ -13,6 +13,7 @@ pub use document::Document;
 
 use crate::cli::{StatsArgs, StatsForm};
 use crate::failure::{Exit, Failure};
+use crate::holder::client::Held;
 use crate::ipc::client;
 use crate::ipc::control::{self, ControlReply};
 use crate::mount::record::now_ns;
@@ -46,6 +47,7 @@ pub(super) struct Source {
     client: Nfs3Client,
     fs: Arc<Fs<Nfs3Client>>,
     life: Life,
+    holder: Option<Held>,
     options: Options,
     /// The fields that do not change.
     constant: Document,
@@ -59,6 +61,7 @@ impl Source {
         dir: &Path,
         options: &Options,
         life: Life,
+        holder: Option<&Held>,
     ) -> Self {
         let constant = Document {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -78,6 +81,7 @@ impl Source {
             client: mounted.client.clone(),
             fs,
             life,
+            holder: holder.cloned(),
             options: options.clone(),
             constant,
         }
@@ -94,6 +98,7 @@ impl Source {
                 0 => 0,
                 _ => now.saturating_sub(self.life.started_ns),
             },
+            unprotected: self.holder.as_ref().is_some_and(Held::is_gone),
             options: settings::effective(&self.options, &self.client),
             procedures: stats.procedures.iter().map(Into::into).collect(),
             connections: stats.connections.iter().map(Into::into).collect(),

@@ -153,6 +153,18 @@ fn mount(document: &Document, to: &mut Families) {
         &[mount],
         document.age_ns as f64 / 1e9,
     );
+    to.counter(
+        "restarts",
+        "How often the program was started again after it had died.",
+        &[mount],
+        document.restarts.into(),
+    );
+    to.gauge(
+        "unprotected",
+        "Whether the process is gone that would start the program again.",
+        &[mount],
+        f64::from(document.unprotected),
+    );
     to.gauge(
         "waiting_calls",
         "Calls that have not ended for ten seconds or longer.",

@@ -65,6 +65,13 @@ pub(crate) fn restarted(document: &Document) -> Option<String> {
     }
 }
 
+/// Says that the mount ends with its process although it was to outlive it, if that is so.
+pub(crate) fn unprotected(document: &Document) -> Option<&'static str> {
+    document.unprotected.then_some(
+        "unprotected: the process that keeps this mount is gone, and if its own process dies, the mount ends",
+    )
+}
+
 /// Says that every call fails, if that is so.
 pub(crate) fn stale(document: &Document) -> Option<&'static str> {
     document.stale.then_some(
@@ -114,6 +121,9 @@ fn write(document: &Document, change: bool, out: &mut String) -> fmt::Result {
     }
     if let Some(restarted) = restarted(document).filter(|_| !change) {
         writeln!(out, "{restarted}")?;
+    }
+    if let Some(unprotected) = unprotected(document) {
+        writeln!(out, "{unprotected}")?;
     }
     if let Some(stale) = stale(document) {
         writeln!(out, "{stale}")?;
