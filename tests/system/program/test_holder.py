@@ -4,10 +4,11 @@ import errno
 import os
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
-from program.support import BIN, LIMIT, expect, kill_mount, mounted, nfsrdma, serving, state, until
+from program.support import BIN, LIMIT, expect, kill_mount, mounted, nfsrdma, serving, state, stats, until
 
 
 def mount_logged(server, more="restart=files"):
@@ -50,8 +51,11 @@ def test_a_daemon_that_dies_again_and_again_ends_the_mount(server):
 def test_a_daemon_serves_on_without_its_holder(server):
     log = mount_logged(server)
     holder, daemon = serving(server.mnt)
+    assert "unprotected" not in stats(server)
     os.kill(holder, signal.SIGKILL)
     until(lambda: "the process that keeps this mount is gone" in log.read_text(), "a line about the holder")
+    assert "unprotected" in stats(server) and "unprotected" in nfsrdma("stats").stdout
+    assert f'nfsrdma_unprotected{{mount="{server.mnt}"}} 1' in stats(server, "--prometheus")
     (server.mnt / "new").write_text("written")
     assert (server.export / "new").read_text() == "written"
     expect(nfsrdma("umount", server.mnt), 0)
@@ -112,6 +116,22 @@ def test_the_status_of_the_command_in_the_foreground(server):
     expect(nfsrdma("umount", server.mnt), 0)
     assert child.wait(LIMIT) == 0, child.stderr.read()
     child.stderr.close()
+
+
+def resident(pid):
+    """The memory of a process in KiB, with what it shares."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0])
+
+
+def test_a_holder_needs_little_memory(server):
+    """4 MiB, and 2 MiB where the program is optimised."""
+    mount_logged(server)
+    holder, _ = serving(server.mnt)
+    until(lambda: resident(holder) < 4096, "a small holder")
+    daemon = killed(server)
+    assert os.listdir(server.mnt) == [] and resident(daemon) > 4096
+    until(lambda: resident(holder) < 4096, "a small holder again")
 
 
 def test_a_mount_that_fails_leaves_nothing(server):

@@ -16,5 +16,6 @@ mod failures;
 mod program;
 pub mod protocol;
 pub mod run;
+mod text;
 
 pub use program::Program;

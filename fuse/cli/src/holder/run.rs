@@ -5,6 +5,7 @@ use crate::holder::client::Held;
 use crate::holder::failures::{Failures, is_unsound};
 use crate::holder::program::Program;
 use crate::holder::protocol::{Name, Received, Request, pair, receive, send};
+use crate::holder::text;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -139,6 +140,7 @@ impl Holder {
     /// the terminal.
     pub fn run(mut self, mut detach: impl FnMut() -> io::Result<()>) -> u8 {
         loop {
+            text::give_back();
             let ready = match self.wait() {
                 Ok(ready) => ready,
                 Err(error) => {
