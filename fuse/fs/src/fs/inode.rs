@@ -431,7 +431,10 @@ impl Inode {
     /// That of a record that an earlier process has made. The kernel may have anything of the object.
     pub(super) fn restored(record: Record<Node>) -> Self {
         let inode = Self::new(record);
-        inode.flags.set(Flag::KernelPages);
+        // A directory's are dropped when it is opened, and a symbolic link never changes.
+        if inode.kind == FileType::Regular {
+            inode.flags.set(Flag::KernelPages);
+        }
         inode.state.lock().unheard();
         inode
     }
