@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -93,6 +94,41 @@ def test_names_and_data_are_there_after_the_program_was_killed():
         assert "restarted " in said
         assert document(server)["restarts"] == 1
         assert "died" in (server.base / "log").read_text()
+
+
+def test_names_are_found_again_for_which_there_was_no_memory():
+    """With a limit on the memory that outlives the program: 1 MiB has room for 10,922 objects. A file of those beyond
+    fails if it is open, and names lead to all."""
+    number, most = 11000, 2_200_000
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))  # noqa: E731
+    with Server("--no-root-squash") as server:
+        for name in range(number):
+            (server.export / str(name)).touch()
+        result = server.mount("restart=files,nolock", "--log", server.base / "log", preexec_fn=limit)
+        if "Linux 6.9" in result.stderr:
+            pytest.skip("needs Linux 6.9")
+        expect(result, 0)
+
+        def names():
+            with os.scandir(server.mnt) as entries:
+                return [entry.name for entry in entries if entry.stat().st_size == 0]
+
+        (server.export / "first").write_bytes(b"x")
+        first = os.open(server.mnt / "first", os.O_RDWR)
+        found = names()
+        assert len(found) == number
+        assert "no more shared memory" in (server.base / "log").read_text()
+        late = os.open(server.mnt / found[-1], os.O_RDWR)
+        kill(server)
+        assert sorted(names()) == sorted(found)
+        assert os.pread(first, 1, 0) == b"x"
+        os.close(first)
+        with pytest.raises(OSError):
+            os.write(late, b"y")
+        with contextlib.suppress(OSError):
+            os.close(late)
+        (server.mnt / found[-1]).write_bytes(b"more")
+        assert (server.export / found[-1]).read_bytes() == b"more"
 
 
 def test_a_large_file_is_read_without_an_error():
