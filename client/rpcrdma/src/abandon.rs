@@ -56,6 +56,11 @@ impl Caller {
     pub fn run<F: Future>(self, operation: F) -> impl Future<Output = F::Output> {
         CALLER.scope(self, operation)
     }
+
+    /// The same for an operation that does not wait.
+    pub fn run_now<R>(self, operation: impl FnOnce() -> R) -> R {
+        CALLER.sync_scope(self, operation)
+    }
 }
 
 /// Whether the caller of the operation that is being polled on this thread has left.

@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 /// The bytes before the first chunk.
 pub(crate) const HEAD: usize = 1 << 16;
 /// Kinds of records.
-pub(crate) const KINDS: usize = 4;
+pub(crate) const KINDS: usize = 5;
 /// The most chunks in a memfd.
 const CHUNKS: usize = HEAD - 4096;
 
 pub(crate) const MAGIC: [u8; 8] = *b"nfsrdma\n";
 /// Another one for each change of what is in a table.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 #[repr(C)]
 pub(crate) struct Head {
@@ -76,6 +76,11 @@ impl Shared {
     /// The memfd has so many chunks.
     pub(crate) fn has(&mut self, chunks: usize) {
         *self.chunks.get_mut() = Some(chunks);
+    }
+
+    /// Whether there is a memfd that has had memory for all records.
+    pub(crate) fn has_all(&self) -> bool {
+        self.chunks.lock().is_some()
     }
 
     /// A chunk that the memfd has.

@@ -2,7 +2,8 @@
 
 use nfsrdma_xdr::nfs3::FileHandle;
 use std::mem::offset_of;
-use std::sync::atomic::{AtomicU8, AtomicU64};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// A kind of record.
 ///
@@ -108,9 +109,12 @@ pub struct Open {
     pub dir: u32,
     pub cred: Credential,
     sum: u32,
+    /// The last request that appended through it, and where. The kernel sends one at a time.
+    append: AtomicU64,
+    append_at: AtomicU64,
 }
 
-const _: () = assert!(size_of::<Open>() == 112);
+const _: () = assert!(size_of::<Open>() == 128);
 
 // SAFETY: it consists of integers. The fixed ones are before `sum`, without padding: their sizes add up.
 unsafe impl Plain for Open {
@@ -130,7 +134,22 @@ impl Open {
             dir: u32::from(dir),
             cred,
             sum: 0,
+            append: AtomicU64::new(0),
+            append_at: AtomicU64::new(0),
         }
+    }
+
+    /// The request appends there. To be called before the data is anywhere.
+    pub fn appends(&self, request: u64, at: u64) {
+        // In this order: whoever finds the request finds the place.
+        self.append_at.store(at, Ordering::Relaxed);
+        self.append.store(request, Ordering::Release);
+    }
+
+    /// Where the request has appended, if it is the last one that has.
+    pub fn appended(&self, request: u64) -> Option<u64> {
+        let last = self.append.load(Ordering::Acquire);
+        (last == request).then(|| self.append_at.load(Ordering::Relaxed))
     }
 }
 
@@ -257,5 +276,65 @@ impl Lock {
             standing: Lock::HELD,
             sum: 0,
         }
+    }
+}
+
+/// Data of a file that the server may not have on stable storage, in a buffer that outlives the process.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Extent {
+    number: u64,
+    pub nodeid: u64,
+    /// Where the first byte of the buffer is in the file.
+    pub offset: u64,
+    /// Where the buffer is in its pool: the block and the size of that, and the part of it.
+    pub at: u32,
+    pub order: u32,
+    pub start: u32,
+    pub len: u32,
+    /// The credential that writes it.
+    pub cred: Credential,
+    sum: u32,
+    /// Which bytes of the buffer these are: the first one, and in the upper half the one after the last.
+    range: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Extent>() == 128);
+
+// SAFETY: it consists of integers. The fixed ones are before `sum`, without padding: their sizes add up.
+unsafe impl Plain for Extent {
+    const FIXED: usize = offset_of!(Extent, sum);
+    const SUM: usize = offset_of!(Extent, sum);
+}
+
+const _: () = assert!(Extent::FIXED == 3 * 8 + 4 * 4 + size_of::<Credential>());
+
+impl Extent {
+    /// None of the bytes of a buffer at `[at, order, start, len]`.
+    pub fn new(nodeid: u64, offset: u64, place: [u32; 4], cred: Credential) -> Self {
+        let [at, order, start, len] = place;
+        Extent {
+            number: 0,
+            nodeid,
+            offset,
+            at,
+            order,
+            start,
+            len,
+            cred,
+            sum: 0,
+            range: AtomicU64::new(0),
+        }
+    }
+
+    pub fn range(&self) -> Range<u32> {
+        let range = self.range.load(Ordering::Acquire);
+        range as u32..(range >> 32) as u32
+    }
+
+    /// Changes it at once: whoever reads the record finds the old range or the new one.
+    pub fn set_range(&self, range: Range<u32>) {
+        let range = u64::from(range.start) | u64::from(range.end) << 32;
+        self.range.store(range, Ordering::Release);
     }
 }

@@ -1,5 +1,5 @@
 //! What a mount has to remember beyond the life of its process: the objects that the kernel knows, open
-//! files, hidden files, and locks.
+//! files, hidden files, locks, and data that is not safe.
 //!
 //! A [`Table`] is not a copy that is written at times: it is where these things are. Each is a record of fixed
 //! size without pointers. The table lies in a memfd, which another process keeps open; if the process that
@@ -24,7 +24,7 @@ mod kinds;
 mod region;
 mod table;
 
-pub use kinds::{Credential, HIDDEN_NAME, Hidden, Lock, Node, Open, Plain};
+pub use kinds::{Credential, Extent, HIDDEN_NAME, Hidden, Lock, Node, Open, Plain};
 pub use region::{Record, Region};
 pub use table::{Refused, Table};
 

@@ -125,6 +125,19 @@ impl<T: Plain> Region<T> {
         self.slots.lock().found.first() == Some(&0)
     }
 
+    /// Whether all records of the table outlive the process.
+    pub fn lasts(&self) -> bool {
+        self.shared.has_all()
+    }
+
+    /// Something of each record that [`Region::restore`] will hand out.
+    pub fn peek<R>(&self, of: impl Fn(&T) -> R) -> Vec<R> {
+        let slots = self.slots.lock();
+        // SAFETY: the record is valid, and has no owner yet.
+        let value = |&slot: &u32| of(unsafe { slots.place(slot).as_ref() });
+        slots.found.iter().map(value).collect()
+    }
+
     /// The records that were in the table when it was opened, once.
     pub fn restore(self: &Arc<Self>) -> Vec<Record<T>> {
         let mut slots = self.slots.lock();

@@ -2,7 +2,7 @@
 
 use crate::chunk::Mapping;
 use crate::head::{HEAD, Head, KINDS, MAGIC, Shared, VERSION, allocate, offset};
-use crate::kinds::{Hidden, Lock, Node, Open};
+use crate::kinds::{Extent, Hidden, Lock, Node, Open};
 use crate::region::{Damaged, Region};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, memfd_create};
 use rustix::io::Errno;
@@ -16,11 +16,13 @@ const NODES: usize = 0;
 const OPENS: usize = 1;
 const HIDDEN: usize = 2;
 const LOCKS: usize = 3;
+const EXTENTS: usize = 4;
 const SIZES: [u32; KINDS] = [
     size_of::<Node>() as u32,
     size_of::<Open>() as u32,
     size_of::<Hidden>() as u32,
     size_of::<Lock>() as u32,
+    size_of::<Extent>() as u32,
 ];
 
 /// Why a table cannot be used.
@@ -57,6 +59,7 @@ pub struct Table {
     opens: Arc<Region<Open>>,
     hidden: Arc<Region<Hidden>>,
     locks: Arc<Region<Lock>>,
+    extents: Arc<Region<Extent>>,
 }
 
 impl Table {
@@ -101,6 +104,7 @@ impl Table {
             opens: Arc::new(Region::new(&shared, OPENS)),
             hidden: Arc::new(Region::new(&shared, HIDDEN)),
             locks: Arc::new(Region::new(&shared, LOCKS)),
+            extents: Arc::new(Region::new(&shared, EXTENTS)),
             shared,
         }
     }
@@ -137,6 +141,7 @@ impl Table {
         let mut opens = Region::new(&shared, OPENS);
         let mut hidden = Region::new(&shared, HIDDEN);
         let mut locks = Region::new(&shared, LOCKS);
+        let mut extents = Region::new(&shared, EXTENTS);
         for (chunk, kind) in kinds.into_iter().enumerate() {
             let mapping = shared.chunk(chunk)?;
             match usize::from(kind) - 1 {
@@ -144,6 +149,7 @@ impl Table {
                 OPENS => opens.found(mapping)?,
                 HIDDEN => hidden.found(mapping)?,
                 LOCKS => locks.found(mapping)?,
+                EXTENTS => extents.found(mapping)?,
                 _ => return Err(Refused::Damaged),
             }
         }
@@ -162,6 +168,7 @@ impl Table {
             opens: Arc::new(opens),
             hidden: Arc::new(hidden),
             locks: Arc::new(locks),
+            extents: Arc::new(extents),
             shared,
         })
     }
@@ -221,5 +228,10 @@ impl Table {
     /// What is locked at the server, or may be.
     pub fn locks(&self) -> &Arc<Region<Lock>> {
         &self.locks
+    }
+
+    /// Data that the server may not have on stable storage.
+    pub fn extents(&self) -> &Arc<Region<Extent>> {
+        &self.extents
     }
 }
