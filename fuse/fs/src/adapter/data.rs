@@ -90,8 +90,13 @@ impl<N: Nfs3> Adapter<N> {
             offset..offset.saturating_add(data.len() as u64),
         );
         // A request that came again is judged by the operation.
+        let write = || self.fs.write_cached(handle, offset, data, flags);
+        let write = || match flags & libc::O_APPEND {
+            0 => write(),
+            _ => self.fs.caller(request.original(), false).run_now(write),
+        };
         if !request.resent()
-            && let Some(result) = self.fs.write_cached(handle, offset, data, flags)
+            && let Some(result) = write()
         {
             reply_with(reply, result, Reply::written);
             return;

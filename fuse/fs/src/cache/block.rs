@@ -16,6 +16,7 @@
 //! While a reply or a WRITE uses a buffer, it is shared and constant: a change then goes to a copy.
 
 use super::RangeSet;
+use super::records::Records;
 use nfsrdma_rdma::{Buf, BufMut};
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -25,6 +26,10 @@ pub const PAGE: u64 = 4096;
 
 #[derive(Debug)]
 pub(super) struct Block {
+    /// Of the bytes that must not be dropped, if there are records. Freed before the buffer.
+    pub(super) records: Records,
+    /// The buffer before it was copied, until there are no records of it.
+    pub(super) replaced: Option<Buf>,
     /// `None` only while the buffer is being changed.
     pub(super) buf: Option<Buf>,
     pub(super) size: u32,
@@ -62,6 +67,8 @@ impl Summary {
 impl Block {
     pub(super) fn new(buf: Buf, valid: RangeSet) -> Self {
         Block {
+            records: Records::new(),
+            replaced: None,
             size: buf.len() as u32,
             buf: Some(buf),
             valid,
@@ -137,6 +144,7 @@ impl Block {
                         let range = range.start as usize..range.end as usize;
                         copy[range.clone()].copy_from_slice(&shared[range]);
                     }
+                    self.replaced = Some(shared);
                     (copy, true)
                 }
                 None => {

@@ -9,6 +9,7 @@ use super::pages::{Pages, fit};
 use super::{MAX_PIECE, RangeSet, WriteData};
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
+use nfsrdma_record::{Extent, Record};
 use nfsrdma_xdr::nfs3::{Stable, Verifier};
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
@@ -110,6 +111,43 @@ impl Pages {
         self.resident += data.len();
         self.blocks.insert(offset, Box::new(block));
         self.touch(offset, |block| block.dirty.insert(all));
+        true
+    }
+
+    /// Data that an earlier process has recorded, in its buffer. It is dirty again, unless a later record
+    /// has it: these come first. False if there was no memory.
+    pub(super) fn restore(
+        &mut self,
+        record: Record<Extent>,
+        buf: &Buf,
+        alloc: &mut dyn FnMut(usize) -> Option<BufMut>,
+    ) -> bool {
+        let (offset, range) = (record.offset, record.range());
+        let end = offset + buf.len() as u64;
+        let known = self.block_at(offset);
+        let known =
+            known.map(|(start, block)| (start, block.buf().place()) == (offset, buf.place()));
+        let free = known.is_none() && self.blocks.range(offset..end).next().is_none();
+        if free {
+            let block = Block::new(buf.clone(), RangeSet::default());
+            self.resident += buf.len();
+            self.blocks.insert(offset, Box::new(block));
+        }
+        if free || known == Some(true) {
+            self.touch(offset, |block| {
+                block.valid.insert(range.clone());
+                block.dirty.insert(range);
+                block.records.push(record);
+            });
+            return true;
+        }
+        let at = |place: u32| offset + u64::from(place);
+        while let Some(part) = self.missing(at(range.start)..at(range.end)) {
+            let inside = (part.start - offset) as usize..(part.end - offset) as usize;
+            if self.write(part.start, &buf[inside.clone()], alloc) < inside.len() {
+                return false;
+            }
+        }
         true
     }
 

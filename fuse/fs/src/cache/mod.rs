@@ -14,6 +14,7 @@ mod model;
 mod pages;
 mod ranges;
 mod readahead;
+mod records;
 mod write_back;
 #[cfg(test)]
 mod write_back_tests;
@@ -25,5 +26,6 @@ pub use dirty::{Verdict, WriteJob};
 pub use pages::{MAX_PIECE, Pages, Piece};
 pub use ranges::RangeSet;
 pub use readahead::ReadAhead;
+pub use records::Recorder;
 pub use write_back::{Accepted, Action, Goal, WriteBack, WriteCall, WriteLimits};
 pub use write_data::{KeptData, WriteData};

@@ -4,8 +4,8 @@
 //! server. Both maintain indexes of the blocks by what has to be done with them, so that no call
 //! looks at blocks that do not concern it, however many there are.
 
-use super::RangeSet;
 use super::block::{Block, PAGE, Summary};
+use super::{RangeSet, Recorder};
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
 use nfsrdma_xdr::nfs3::Verifier;
@@ -37,6 +37,7 @@ pub struct Pages {
     /// there.
     pub(super) run_end: u64,
     pub(super) run_len: u64,
+    pub(super) recorder: Option<Recorder>,
     /// Blocks that were dropped since the last [`Pages::take_dropped`].
     dropped: Vec<Block>,
 }
@@ -179,8 +180,18 @@ impl Pages {
             .expect("the caller found the block");
         let before = block.summary();
         let result = f(block);
+        if let Some(recorder) = &mut self.recorder {
+            let (kept, place) = (block.kept(), block.buf().place());
+            recorder.record(start, place, &kept, &mut block.records);
+        }
+        block.replaced = None;
         let (after, size, empty) = (block.summary(), block.size, block.valid.is_empty());
         self.index.update(start, u64::from(size), before, after);
+        if let Some(recorder) = &mut self.recorder
+            && self.index.unclean.is_empty()
+        {
+            recorder.all_safe();
+        }
         if empty {
             self.resident -= size as usize;
             self.dropped
@@ -317,24 +328,24 @@ impl Pages {
         let known_end = offset + u64::from(known);
         while at < end && at < known_end {
             if let Some((start, _)) = self.block_at(at) {
-                let block = self.blocks.get_mut(&start).expect("block_at names a block");
-                let stop = end.min(start + u64::from(block.size));
-                let inside = (at - start) as u32..(stop.min(known_end) - start) as u32;
-                let gaps = block.valid.gaps(inside);
-                if !gaps.is_empty() {
-                    let done = block.change(alloc, |to| {
-                        for gap in &gaps {
-                            let from = (start + u64::from(gap.start) - offset) as usize;
-                            let len = (gap.end - gap.start) as usize;
-                            to[gap.start as usize..gap.end as usize]
-                                .copy_from_slice(&buf[from..from + len]);
-                        }
-                    });
+                at = self.touch(start, |block| {
+                    let stop = end.min(start + u64::from(block.size));
+                    let inside = (at - start) as u32..(stop.min(known_end) - start) as u32;
+                    let gaps = block.valid.gaps(inside);
+                    let done = gaps.is_empty()
+                        || block.change(alloc, |to| {
+                            for gap in &gaps {
+                                let from = (start + u64::from(gap.start) - offset) as usize;
+                                let len = (gap.end - gap.start) as usize;
+                                to[gap.start as usize..gap.end as usize]
+                                    .copy_from_slice(&buf[from..from + len]);
+                            }
+                        });
                     if done {
                         gaps.into_iter().for_each(|gap| block.valid.insert(gap));
                     }
-                }
-                at = stop;
+                    stop
+                });
                 continue;
             }
             let limit = self
@@ -380,6 +391,11 @@ impl Pages {
     /// The file ends at `size` now: drops all data after it, dirty data as well.
     pub fn truncate(&mut self, size: u64) {
         self.each(size..u64::MAX, |block, inside| block.forget(inside));
+    }
+
+    /// Whether all data that the server may not have on stable storage outlives this process.
+    pub fn outlives(&self) -> bool {
+        self.recorder.as_ref().is_some_and(Recorder::is_complete)
     }
 
     /// The range of the latest run of sequential writes.

@@ -16,10 +16,12 @@
 //! The cost of each call is proportional to the data that it concerns, not to all dirty data. If a
 //! COMMIT is given up without a reply, the next one covers the same data.
 
+use super::Recorder;
 use super::dirty::{Verdict, WriteJob};
 use super::pages::Pages;
 use super::write_data::WriteData;
-use nfsrdma_rdma::BufMut;
+use nfsrdma_rdma::{Buf, BufMut};
+use nfsrdma_record::{Credential, Extent, Record};
 use nfsrdma_xdr::nfs3::{Stable, Verifier};
 use std::ops::Range;
 
@@ -112,6 +114,8 @@ pub struct WriteBack<C> {
     /// only when all of it is: data that a restarting server loses is written again with this
     /// credential.
     cred: Option<C>,
+    /// How `cred` is recorded.
+    kept: Option<fn(&C) -> Credential>,
     end: u64,
     /// The offset at which the search for dirty data goes on.
     cursor: u64,
@@ -131,6 +135,7 @@ impl<C> Default for WriteBack<C> {
             ended: 0,
             admitted: None,
             cred: None,
+            kept: None,
             end: 0,
             cursor: 0,
             dirtied: 0,
@@ -140,6 +145,39 @@ impl<C> Default for WriteBack<C> {
 }
 
 impl<C: Clone + PartialEq> WriteBack<C> {
+    /// Records data for the next process, with credentials as `kept` has them.
+    pub fn recorded(recorder: Recorder, kept: fn(&C) -> Credential) -> Self {
+        let mut new = Self::default();
+        new.pages.recorder = Some(recorder);
+        new.kept = Some(kept);
+        new
+    }
+
+    /// Data that an earlier process has recorded for `cred` is dirty again. Later records come first, and
+    /// have a part of `buf`. False if there was no memory.
+    pub fn restore(
+        &mut self,
+        cred: impl FnOnce() -> C,
+        record: Record<Extent>,
+        buf: &Buf,
+        now: u64,
+        alloc: &mut dyn FnMut(usize) -> Option<BufMut>,
+    ) -> bool {
+        if self.cred.is_none() {
+            self.written_by(cred());
+            self.dirtied = now;
+        }
+        self.end = self.end.max(record.offset + u64::from(record.range().end));
+        self.pages.restore(record, buf, alloc)
+    }
+
+    fn written_by(&mut self, cred: C) {
+        if let (Some(kept), Some(recorder)) = (self.kept, &mut self.pages.recorder) {
+            recorder.written_by(kept(&cred));
+        }
+        self.cred = Some(cred);
+    }
+
     /// The cached blocks, for reading.
     pub fn pages(&mut self) -> &mut Pages {
         &mut self.pages
@@ -223,7 +261,7 @@ impl<C: Clone + PartialEq> WriteBack<C> {
         match &self.cred {
             Some(known) if known == cred => {}
             Some(_) if !self.is_safe() || self.is_under_way() => return Accepted::OtherUser,
-            _ => self.cred = Some(cred.clone()),
+            _ => self.written_by(cred.clone()),
         }
         if self.pages.dirty() == 0 {
             self.dirtied = now;

@@ -241,10 +241,11 @@ impl fmt::Debug for FileData {
 
 impl FileData {
     /// `epoch` is that of the contents to which data belongs that is cached from now on.
-    pub fn new(epoch: u64, shared: &Arc<Shared>) -> Arc<Self> {
+    pub fn new(epoch: u64, write_back: WriteBack<Cred>, shared: &Arc<Shared>) -> Arc<Self> {
         Arc::new_cyclic(|this| FileData {
             inner: Mutex::new(FileState {
                 epoch,
+                write_back,
                 ..FileState::default()
             }),
             changed: Notify::new(),

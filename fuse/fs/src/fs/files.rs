@@ -11,6 +11,7 @@ use super::export::Export;
 use super::file::FileData;
 use super::inode::Inode;
 use super::inode_table::Table;
+use super::kept_data::write_back_of;
 use super::names::Names;
 use super::open_file::OpenFile;
 use super::server::Server;
@@ -24,6 +25,7 @@ use crate::sync::atomic::AtomicBool;
 use nfsrdma_nfs3::{Nfs3, NfsError};
 use nfsrdma_rpcrdma::throttle::Throttle;
 use nfsrdma_xdr::nfs3::{Attributes, Status};
+use std::collections::HashSet;
 use std::ops::Deref;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -36,6 +38,8 @@ pub struct Files<N> {
     /// What outlives this process.
     pub(super) records: Arc<nfsrdma_record::Table>,
     pub(super) table: Table,
+    /// Of those that the kernel has forgotten, the ones with data of an earlier process, until that is restored.
+    pub(super) forgotten: Mutex<Vec<Arc<Inode>>>,
     /// The rooms above keep it; here it gives the paths for messages.
     pub(super) names: Names,
     /// Files with data that is not safe at the server, by their nodes.
@@ -67,7 +71,12 @@ impl<N> Deref for Files<N> {
 
 impl<N: Nfs3> Files<N> {
     pub(super) fn new(server: Server<N>, records: Arc<nfsrdma_record::Table>) -> Self {
-        let table = Table::new(records.nodes());
+        let with_data: HashSet<u64> = records
+            .extents()
+            .peek(|data| data.nodeid)
+            .into_iter()
+            .collect();
+        let (table, forgotten) = Table::new(records.nodes(), &with_data);
         let fsid = records.fsid();
         if let Some(fsid) = fsid {
             table.set_fsid(fsid);
@@ -75,6 +84,7 @@ impl<N: Nfs3> Files<N> {
         Files {
             table,
             records,
+            forgotten: Mutex::new(forgotten),
             names: Names::new(server.config.name_entries),
             unsafe_files: Mutex::default(),
             lost: Mutex::default(),
@@ -113,7 +123,8 @@ impl<N: Nfs3> Files<N> {
     pub(super) fn data<'a>(&self, inode: &'a Arc<Inode>) -> &'a Arc<FileData> {
         inode.data_or(|| {
             let epoch = inode.state.lock().epoch;
-            FileData::new(epoch, &self.shared)
+            let write_back = write_back_of(inode.nodeid, &self.pool, &self.records);
+            FileData::new(epoch, write_back, &self.shared)
         })
     }
 

@@ -133,8 +133,12 @@ fn mixed(number: u64) -> u64 {
 }
 
 impl Table {
-    /// With the inodes whose records were made by an earlier process.
-    pub(super) fn new(records: &Arc<Region<Node>>) -> Self {
+    /// With the inodes whose records were made by an earlier process. Of those that the kernel does not
+    /// know it returns the `wanted` ones.
+    pub(super) fn new(
+        records: &Arc<Region<Node>>,
+        wanted: &HashSet<u64>,
+    ) -> (Self, Vec<Arc<Inode>>) {
         let table = Table {
             records: records.clone(),
             nodes: Default::default(),
@@ -142,13 +146,18 @@ impl Table {
             shards: RandomState::default(),
             fsid: AtomicU64::new(u64::MAX),
         };
+        let mut forgotten = Vec::new();
         for record in records.restore() {
-            // The kernel does not know the others.
-            if record.lookups.load(Ordering::Relaxed) > 0 {
+            let known = record.lookups.load(Ordering::Relaxed) > 0;
+            if known {
                 table.insert(Arc::new(Inode::restored(record)));
+            } else if wanted.contains(&record.nodeid) {
+                let inode = Arc::new(Inode::restored(record));
+                table.handle_shard(&inode.handle).lock().keep(&inode);
+                forgotten.push(inode);
             }
         }
-        table
+        (table, forgotten)
     }
 
     /// Sets the fsid of the export's root.
@@ -317,7 +326,7 @@ mod tests {
     }
 
     fn table() -> Table {
-        let table = Table::new(record::Table::anonymous().nodes());
+        let table = Table::new(record::Table::anonymous().nodes(), &HashSet::new()).0;
         table.insert_root(handle(255));
         table
     }
@@ -427,7 +436,7 @@ mod tests {
     #[test]
     fn the_next_process_knows_what_the_kernel_knows() {
         let records = record::Table::create().unwrap();
-        let table = Table::new(records.nodes());
+        let table = Table::new(records.nodes(), &HashSet::new()).0;
         table.insert_root(handle(255));
         let of = attributes(1, 1);
         let kept = table.adopt(&resolve(&table, &handle(1), &of));
@@ -443,7 +452,7 @@ mod tests {
         std::mem::forget((forgotten, unknown, table, records));
 
         let records = record::Table::open(fd).unwrap();
-        let table = Table::new(records.nodes());
+        let table = Table::new(records.nodes(), &HashSet::new()).0;
         table.insert_root(handle(255));
         assert_eq!(table.len(), 3);
         assert_eq!(table.get(ROOT).unwrap().handle, handle(255));

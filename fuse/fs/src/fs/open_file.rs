@@ -31,7 +31,7 @@ pub struct OpenFile {
     /// The errors of writing that it has told.
     pub(super) told: Told,
     /// Freed with the last reference.
-    record: Record<Open>,
+    pub(super) record: Record<Open>,
 }
 
 impl OpenFile {

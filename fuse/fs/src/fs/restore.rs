@@ -8,14 +8,17 @@
 use super::Fs;
 use super::dir_handle::DirHandle;
 use super::error::FsError;
-use super::inode::Silly;
+use super::inode::{Inode, Silly};
+use super::kept_data::place;
 use super::open_file::OpenFile;
 use crate::credential::cred_of;
 use crate::named;
 use nfsrdma_nfs3::{Nfs3, NfsError};
-use nfsrdma_record::{Hidden, Open, Record};
+use nfsrdma_record::{Extent, Hidden, Open, Record};
 use nfsrdma_rpcrdma::exec;
 use nfsrdma_rpcrdma::words::counted;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -42,10 +45,62 @@ impl<N: Nfs3> Fs<N> {
         for open in self.records.opens().restore() {
             self.restore_open(open);
         }
+        let unsafe_ = self.restore_data();
         for hidden in self.records.hidden().restore() {
             self.restore_hidden(hidden);
         }
         self.restore_errors();
+        for inode in unsafe_ {
+            let recorded = self.data(&inode).with(|inner| inner.pages().outlives());
+            self.unsafe_files.lock().insert(&inode, recorded, true);
+        }
+    }
+
+    /// What the server may not have on stable storage is dirty again. Returns the files with such data.
+    fn restore_data(&self) -> Vec<Arc<Inode>> {
+        let forgotten = std::mem::take(&mut *self.forgotten.lock());
+        let mut extents = self.records.extents().restore();
+        // The numbers of later ones are higher.
+        extents.sort_by_key(|extent| Reverse(extent.number()));
+        let mut files: BTreeMap<u64, Arc<Inode>> = BTreeMap::new();
+        for extent in extents {
+            let of = |inode: &&Arc<Inode>| inode.nodeid == extent.nodeid;
+            let known = || self.table.get(extent.nodeid);
+            let Some(inode) = known().or_else(|| forgotten.iter().find(of).cloned()) else {
+                continue;
+            };
+            if !self.restore_extent(&inode, extent) {
+                inode.unsafe_.store(1, Ordering::Relaxed);
+            }
+            files.entry(inode.nodeid).or_insert(inode);
+        }
+        self.pool.forget_claimed();
+        for inode in files.values() {
+            let data = self.data(inode);
+            // Any of them may have written it.
+            for (_, file) in self.open_for_writing(inode) {
+                file.told.wrote(&data.errors);
+            }
+        }
+        files.into_values().collect()
+    }
+
+    /// False if the data is not there.
+    fn restore_extent(&self, inode: &Arc<Inode>, extent: Record<Extent>) -> bool {
+        let (range, cred) = (extent.range(), extent.cred);
+        if range.is_empty() {
+            // Its process was killed before it used the record.
+            return true;
+        }
+        let found = self.pool.claimed(place(&extent));
+        let buf = found.filter(|_| range.end <= extent.len);
+        let Some(buf) = buf else { return false };
+        let (now, cred) = (self.now(), || cred_of(&cred));
+        let mut alloc = |len| self.pool.alloc(len);
+        self.data(inode).with(|inner| {
+            let write_back = inner.write_back();
+            write_back.restore(cred, extent, &buf, now, &mut alloc)
+        })
     }
 
     /// Data that the server did not have on stable storage is lost, and there may be errors of writing

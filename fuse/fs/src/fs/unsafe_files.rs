@@ -11,8 +11,8 @@
 //! * data that is not safe when FLUSH is answered, because writing it failed, or because the caller
 //!   was killed and is answered early.
 //!
-//! The record of a file says that it is in the set, so that its programs are told of the loss if this
-//! process dies. It does so before their WRITE is answered.
+//! The record of a file says that it is in the set, unless all of its data outlives this process: its
+//! programs are told of the loss if this process dies. It does so before their WRITE is answered.
 //!
 //! A function that the caller sets ([`Hold`]) takes the reference, and gives it back when the set
 //! is empty.
@@ -52,10 +52,13 @@ impl UnsafeFiles {
         self.hold = Some(hold);
     }
 
-    /// `outlives`: the data may outlive the descriptor through which it was written.
-    pub(super) fn insert(&mut self, inode: &Arc<Inode>, outlives: bool) {
-        if let Entry::Vacant(new) = self.files.entry(inode.nodeid) {
+    /// `recorded`: all of its data outlives this process. `outlives`: it may outlive the descriptor through
+    /// which it was written.
+    pub(super) fn insert(&mut self, inode: &Arc<Inode>, recorded: bool, outlives: bool) {
+        if !recorded {
             inode.unsafe_.store(1, Ordering::Relaxed);
+        }
+        if let Entry::Vacant(new) = self.files.entry(inode.nodeid) {
             new.insert(inode.clone());
         }
         if outlives {
@@ -111,12 +114,12 @@ mod tests {
         let told = Arc::new(Mutex::new(Vec::new()));
         let mut files = UnsafeFiles::default();
         files.keep();
-        files.insert(&inodes[0], true);
+        files.insert(&inodes[0], false, true);
         let log = told.clone();
         files.set_hold(Box::new(move |on| log.lock().push(on)));
         assert_eq!(*told.lock(), [true], "one was wanted already");
-        files.insert(&inodes[0], true);
-        files.insert(&inodes[1], false);
+        files.insert(&inodes[0], false, true);
+        files.insert(&inodes[1], false, false);
         files.remove(&nodes[0]);
         files.remove(&nodes[0]);
         assert_eq!(*told.lock(), [true], "it lasts until all are safe");
@@ -124,7 +127,7 @@ mod tests {
         files.remove(&nodes[1]);
         files.remove(&nodes[1]);
         assert_eq!(*told.lock(), [true, false]);
-        files.insert(&inodes[2], false);
+        files.insert(&inodes[2], false, false);
         assert_eq!(
             *told.lock(),
             [true, false],

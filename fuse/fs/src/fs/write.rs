@@ -8,22 +8,20 @@
 //! O_DIRECT writes bypass the cache ([`super::direct_write`]).
 //!
 //! An append goes to the end of the file. If its request comes again because the process that got it first
-//! has died, the data may be there already: then it is written again where it is.
+//! has died, it goes to where that process has put it, as the record of the open file says.
 
 use super::changing::not_abandoned;
 use super::err_seq::By;
 use super::error::{FsError, FsResult};
 use super::file::FileState;
-use super::inode::Inode;
 use super::objects::Objects;
 use super::open_file::OpenFile;
 use super::outdated::size_with;
-use super::read::Short;
 use super::server::MemoryWait;
 use super::under_way::Doing;
 use crate::cache::{Accepted, Goal, WriteData};
 use nfsrdma_nfs3::Nfs3;
-use nfsrdma_rpcrdma::abandon::is_resent;
+use nfsrdma_rpcrdma::abandon::{is_resent, number};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::MutexGuard;
@@ -160,21 +158,19 @@ impl<N: Nfs3> Objects<N> {
         self: &Arc<Self>,
         file: &Arc<OpenFile>,
         others: &[Arc<OpenFile>],
-        offset: u64,
+        mut offset: u64,
         given: WriteData<'_>,
-        origin: Origin,
+        mut origin: Origin,
     ) -> FsResult<u32> {
         let inode = &file.inode;
-        let origin = match origin {
-            Origin::Call(flags)
-                if flags & libc::O_APPEND != 0
-                    && is_resent()
-                    && Box::pin(self.is_there(file, offset, given)).await =>
-            {
-                Origin::Call(flags & !libc::O_APPEND)
-            }
-            origin => origin,
-        };
+        if let Origin::Call(flags) = origin
+            && flags & libc::O_APPEND != 0
+            && is_resent()
+            && let Some(at) = number().and_then(|request| file.record.appended(request))
+        {
+            offset = at;
+            origin = Origin::Call(flags & !libc::O_APPEND);
+        }
         let has = |flag| matches!(origin, Origin::Call(flags) if flags & flag != 0);
         let direct = has(libc::O_DIRECT);
         if direct || !has(libc::O_APPEND) {
@@ -244,22 +240,6 @@ impl<N: Nfs3> Objects<N> {
         Ok(written as u32)
     }
 
-    /// Whether the server has this data, or a first part of it, at `offset`. So it is if a process that has
-    /// died since had appended it there, and the kernel knew the end of the file.
-    async fn is_there(
-        self: &Arc<Self>,
-        file: &OpenFile,
-        offset: u64,
-        given: WriteData<'_>,
-    ) -> bool {
-        let len = given.len() as u32;
-        let Ok(found) = self.read_direct(file, offset, len, Short::Allowed).await else {
-            return false;
-        };
-        let mut there = found.iter().flat_map(|part| part.iter()).peekable();
-        there.peek().is_some() && there.zip(given.bytes()).all(|(is, new)| is == new)
-    }
-
     /// Puts data into the cache, and starts full WRITEs. `None`: it is to be called again with the size
     /// that the server is `asked` for, because the known one may be out of date.
     ///
@@ -285,13 +265,14 @@ impl<N: Nfs3> Objects<N> {
                 stored: false,
             }));
         }
+        let mut recorded = false;
         let put = data.with(|inner| -> FsResult<Option<Put>> {
             self.not_ended()?;
             // Checked under the lock, so that a truncation by a later call comes after this data.
             not_abandoned()?;
             let offset = match place {
                 Place::At(offset) | Place::Mapped(offset) => offset,
-                Place::End => match self.end_to_append(inner, inode, asked) {
+                Place::End => match self.end_to_append(inner, file, asked) {
                     Some(end) => end,
                     None => return Ok(None),
                 },
@@ -353,23 +334,24 @@ impl<N: Nfs3> Objects<N> {
                     file.told.wrote(&data.errors);
                 }
                 inner.void_reads(offset..end);
+                recorded = inner.pages().outlives();
             }
             result(accepted)
         })?;
         if let Some(put) = put.as_ref().filter(|put| put.stored) {
-            self.was_put(file, put);
+            self.was_put(file, put, recorded);
         }
         Ok(put)
     }
 
-    /// What follows from [`Objects::put`].
-    fn was_put(self: &Arc<Self>, file: &OpenFile, put: &Put) {
+    /// What follows from [`Objects::put`]. `recorded`: the data outlives this process.
+    fn was_put(self: &Arc<Self>, file: &OpenFile, put: &Put, recorded: bool) {
         let inode = &file.inode;
         let data = self.data(inode);
         if matches!(put.accepted, Accepted::All | Accepted::Short(_)) {
             // Inserted after the data. If all of it is safe by now, `tick` removes the file.
             let mut files = self.unsafe_files.lock();
-            files.insert(inode, file.flushed.load(Ordering::Relaxed));
+            files.insert(inode, recorded, file.flushed.load(Ordering::Relaxed));
         }
         match put.accepted {
             Accepted::All => {
@@ -386,13 +368,17 @@ impl<N: Nfs3> Objects<N> {
 
     /// The end of a file for an append, including data that the server does not have yet; `None` if it is
     /// not known. `asked`: the size that the server has just told, for a mount that keeps no attributes.
-    fn end_to_append(&self, inner: &FileState, inode: &Inode, asked: Option<u64>) -> Option<u64> {
-        let state = inode.state.lock();
+    fn end_to_append(&self, inner: &FileState, file: &OpenFile, asked: Option<u64>) -> Option<u64> {
+        let state = file.inode.state.lock();
         let size = match asked {
             Some(told) => state.attributes().map_or(told, |known| known.size),
             None => state.fresh(self.now())?.size,
         };
-        Some(size.max(inner.end()))
+        let end = size.max(inner.end());
+        if let Some(request) = number() {
+            file.record.appends(request, end);
+        }
+        Some(end)
     }
 }
 

@@ -5,6 +5,7 @@ mod caches;
 mod data;
 mod directories;
 mod errors;
+mod kept_data;
 mod opens;
 mod permissions;
 mod random;

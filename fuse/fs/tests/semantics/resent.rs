@@ -21,7 +21,6 @@ use std::sync::Arc;
 use tokio::runtime::Runtime;
 
 const EXCLUSIVE: i32 = RW | libc::O_CREAT | libc::O_EXCL;
-const APPEND: i32 = RW | libc::O_APPEND | libc::O_SYNC;
 
 struct Client {
     runtime: Runtime,
@@ -202,50 +201,6 @@ fn what_others_have_made_exists() {
     );
     let rename = fs.rename(who, (ROOT, b"none"), (ROOT, b"nothing"), 0);
     assert_eq!(asked(6, true, rename), libc::ENOENT);
-}
-
-#[test]
-fn an_append_that_was_carried_out_is_not_done_twice() {
-    let client = Client::new();
-    let (who, memory) = (&cred(0), &client.server.memory);
-    client.server.plant(b"f", b"one.");
-    // The kernel's offset is that of the first time.
-    let append = |number, resent| {
-        let fs = client.process(false);
-        let f = block_on(fs.open(who, node(&fs, "f"), APPEND))
-            .unwrap()
-            .handle;
-        assert_eq!(
-            asked(
-                number,
-                resent,
-                fs.write(f, 4, &b"two."[..], APPEND, || true)
-            ),
-            0
-        );
-        block_on(fs.release(f)).unwrap();
-    };
-    append(2, true);
-    assert_eq!(
-        memory.contents("f").unwrap(),
-        b"one.two.",
-        "not carried out before"
-    );
-    append(2, true);
-    assert_eq!(memory.contents("f").unwrap(), b"one.two.");
-    // The first part.
-    memory.change_file("f", 6, b"", None);
-    append(2, true);
-    assert_eq!(memory.contents("f").unwrap(), b"one.two.");
-    append(4, false);
-    assert_eq!(memory.contents("f").unwrap(), b"one.two.two.");
-    memory.change_file("f", 4, b"TWO.", None);
-    append(6, true);
-    assert_eq!(
-        memory.contents("f").unwrap(),
-        b"one.TWO.two.two.",
-        "of somebody else"
-    );
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! A file system on a server in memory, with blocking calls.
 
-use nfsrdma_fs::fs::{Clock, Entry, Found, Fs, FsConfig, FsError, FsResult, ROOT};
+use nfsrdma_fs::fs::{Clock, Entry, Found, Fs, FsConfig, FsError, FsResult, ROOT, pool_of};
 use nfsrdma_memory_server::MemoryServer;
 use nfsrdma_nfs3::{Cred, Credential};
 use nfsrdma_rdma::Pool;
 use nfsrdma_record::Table;
 use nfsrdma_rpcrdma::exec::block_on;
 use nfsrdma_xdr::nfs3::{Attributes, SetAttributes};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -47,12 +48,19 @@ impl Mount {
     }
 
     pub(crate) fn of(server: &Arc<MemoryServer>, config: FsConfig) -> Self {
-        Self::with(server, config, Table::create().unwrap())
+        let pool = Pool::new(config.pool_bytes()).unwrap();
+        Self::with(server, config, Table::create().unwrap(), pool)
     }
 
-    fn with(server: &Arc<MemoryServer>, config: FsConfig, records: Table) -> Self {
+    /// One whose data outlives the process.
+    pub(crate) fn keeping() -> Self {
+        let config = small();
+        let pool = Pool::in_memfd(config.pool_bytes()).unwrap();
+        Self::with(&MemoryServer::new(), config, Table::create().unwrap(), pool)
+    }
+
+    fn with(server: &Arc<MemoryServer>, config: FsConfig, records: Table, pool: Pool) -> Self {
         let (clock, records) = (Clock::manual(), Arc::new(records));
-        let pool = Pool::new(config.pool_bytes()).unwrap();
         Mount {
             fs: Fs::with_records(
                 server.clone(),
@@ -74,10 +82,16 @@ impl Mount {
     /// The process is killed, and another one goes on with the mount.
     pub(crate) fn killed(self) -> Self {
         let (server, config) = (self.server.clone(), self.config.clone());
-        let fd = self.records.fd().unwrap().try_clone_to_owned().unwrap();
+        let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().unwrap();
+        let (table, pool) = (copy(self.records.fd().unwrap()), self.pool.fd().map(copy));
         // Nothing is freed or ended by it.
         std::mem::forget(self);
-        let next = Self::with(&server, config, Table::open(fd).unwrap());
+        let records = Table::open(table).unwrap();
+        let pool = match pool {
+            Some(pool) => pool_of(pool, &records).unwrap(),
+            None => Pool::new(config.pool_bytes()).unwrap(),
+        };
+        let next = Self::with(&server, config, records, pool);
         next.fs.restore();
         next
     }
