@@ -540,7 +540,7 @@ def test_the_helpers_enter_the_namespace_that_mount_8_names(server):
         name = run(server.base / "mount.nfsrdma", f"localhost:{server.export}", server.mnt, "-N", namespace, "-o", server.options())
         expect(name, 1, "-N takes no names of servers", "write the address of localhost")
         kept = run(server.base / "mount.nfsrdma", server.spec, server.mnt, "-N", namespace, "-o", server.options() + ",restart=files")
-        expect(kept, 1, "restart=files does not work with -N")
+        expect(kept, 1, "restart= does not work with -N")
         expect(run(server.base / "mount.nfsrdma", server.spec, server.mnt, "-N", namespace, "-o", server.options()), 0)
         assert (mounted(server.mnt), seen()) == (None, "1"), "it is mounted in this namespace"
         expect(run(server.base / "umount.nfsrdma", server.mnt, "-N", namespace), 0)

@@ -19,10 +19,10 @@ KILLS = 3
 
 
 @contextlib.contextmanager
-def kept(more=""):
+def kept(more="", restart="files"):
     """A server with a mount that outlives its program."""
     with Server("--no-root-squash") as server:
-        result = server.mount(f"restart=files,nolock{',' if more else ''}{more}", "--log", server.base / "log")
+        result = server.mount(f"restart={restart},nolock{',' if more else ''}{more}", "--log", server.base / "log")
         if "Linux 6.9" in result.stderr:
             pytest.skip("needs Linux 6.9")
         expect(result, 0, f"{server.spec} mounted on {server.mnt}: ")

@@ -7,7 +7,7 @@ use crate::failure::{Exit, Failure};
 use crate::holder::Program;
 use crate::holder::client::Held;
 use crate::holder::run::{self as holder, Side};
-use crate::ipc::keeper::{FUSE, Keeper, PLAN, TABLE};
+use crate::ipc::keeper::{FUSE, Keeper, PLAN, POOL, TABLE};
 use crate::mount::begun::{self, Begun, Kernel, system};
 use crate::mount::connect::{Plan, connect};
 use crate::mount::daemon::{self, Forked, Reporter};
@@ -65,11 +65,11 @@ fn mount(
     let (text, passed_over) = nfsmount_conf::apply(&spec.host, &args.dir, &args.options)?;
     passed_over.iter().for_each(|line| notice(line));
     let options = Options::parse_with_port(&text, spec.port)?;
-    if args.namespace.is_some() && options.restart == Restart::Files {
+    if args.namespace.is_some() && options.restart != Restart::No {
         // The program would be started again from the other namespace, whose files may be anybody's.
         return Err(Failure::new(
             Exit::Usage,
-            "restart=files does not work with -N: leave it out, also in nfsmount.conf",
+            "restart= does not work with -N: leave it out, also in nfsmount.conf",
         ));
     }
     let point = mount_point::check(&args.dir, &spec.source())?;
@@ -122,7 +122,7 @@ fn held(
 ) -> Result<(), Failure> {
     let held = match plan.options.restart {
         Restart::No => None,
-        Restart::Files => {
+        Restart::Files | Restart::Data => {
             let held;
             (held, reporter) = split(plan, reporter, &log)?;
             reporter.set_holder(held.clone());
@@ -246,7 +246,7 @@ fn begin(
     reporter: &mut Reporter,
     keeper: Keeper,
 ) -> Result<(Runtime, Service), Failure> {
-    let (runtime, prepared) = begun::prepare(&plan.options)?;
+    let (runtime, prepared) = begun::prepare(&plan.options, None)?;
     let metrics = begun::metrics(&plan.options)?;
     let table = match keeper.held() {
         Some(_) => Table::create().map_err(system)?,
@@ -313,11 +313,14 @@ fn greet(plan: &Plan, begun: &Begun, device: OwnedFd) -> io::Result<Kernel> {
         if !channel.features().resends() {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
-                "restart=files needs Linux 6.9: leave it out",
+                "restart= needs Linux 6.9: leave it out",
             ));
         }
         begun.table.set_features((*channel.features()).into());
         keeper.keep(TABLE, table)?;
+        if let Some(pool) = begun.pool.fd() {
+            keeper.keep(POOL, pool)?;
+        }
         let facts = Facts {
             found: begun.mounted.found(),
             provider: begun.mounted.client.provider(),

@@ -3,7 +3,7 @@
 use crate::commands::mount::status;
 use crate::failure::{Exit, Failure};
 use crate::holder::client::Held;
-use crate::ipc::keeper::{DEVICES, FUSE, Keeper, PLAN, TABLE};
+use crate::ipc::keeper::{DEVICES, FUSE, Keeper, PLAN, POOL, TABLE};
 use crate::mount::begun::{self, Kernel, system};
 use crate::mount::connect::Plan;
 use crate::mount::locking;
@@ -13,6 +13,7 @@ use crate::mount::service::{Service, Signals};
 use crate::mount::{provider, settings};
 use crate::stats::Life;
 use nfsrdma_fs::adapter::{self, Features};
+use nfsrdma_fs::fs::pool_of;
 use nfsrdma_nfs3::mount::{self, Mounted};
 use nfsrdma_rdma::Pool;
 use nfsrdma_record::Table;
@@ -60,7 +61,12 @@ fn resume(
     log: &Log,
     keeper: Keeper,
 ) -> Result<(Runtime, Service), Failure> {
-    let (runtime, prepared) = begun::prepare(&plan.options)?;
+    let table = Table::open(keeper.needed(TABLE)?)
+        .map_err(|refused| Failure::new(Exit::Internal, refused.to_string()))?;
+    let pool = keeper.take(POOL).map(|pool| pool_of(pool, &table));
+    let pool = pool.transpose();
+    let pool = pool.map_err(|error| Failure::new(Exit::System, error.to_string()))?;
+    let (runtime, prepared) = begun::prepare(&plan.options, pool)?;
     // The process that has died may hold the address a moment longer. Nothing that is mounted ends for that.
     let metrics = begun::metrics(&plan.options).unwrap_or_else(|failure| {
         warn!("{failure}");
@@ -71,8 +77,6 @@ fn resume(
     let signals = Signals::new(plan.args.foreground, log, by_holder).map_err(system)?;
     drop(inside);
     let mounted = resume_client(record, plan, &prepared.pool)?;
-    let table = Table::open(keeper.needed(TABLE)?)
-        .map_err(|refused| Failure::new(Exit::Internal, refused.to_string()))?;
     let life = Life {
         mounted_ns: record.mounted_ns,
         started_ns: now_ns(),

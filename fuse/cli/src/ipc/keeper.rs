@@ -14,6 +14,7 @@ pub(crate) const FUSE: &str = "fuse";
 /// The names of the descriptors from which requests are read begin so.
 pub(crate) const DEVICES: &str = "dev";
 pub(crate) const TABLE: &str = "table";
+pub(crate) const POOL: &str = "pool";
 pub(crate) const PLAN: &str = "plan";
 /// The names of the journal of locks, and of what holds blocks of numbers for lock owners, before the first one.
 pub(crate) const JOURNAL: &str = "journal";

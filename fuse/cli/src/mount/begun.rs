@@ -10,7 +10,7 @@ use crate::mount::log::Log;
 use crate::mount::record::MountIdentity;
 use crate::mount::service::{Service, Signals};
 use crate::mount::{daemon, privileges, settings};
-use crate::options::Options;
+use crate::options::{Options, Restart};
 use crate::stats::{self, Life};
 use nfsrdma_fs::adapter::{self, Channel, FuseOptions, OwnMount};
 use nfsrdma_fs::fs::{Clock, Fs, FsConfig};
@@ -48,8 +48,11 @@ pub(crate) fn confine() {
     privileges::give_up();
 }
 
-/// Prepares this process, which has one thread, to serve a mount.
-pub(crate) fn prepare(options: &Options) -> Result<(Runtime, Prepared), Failure> {
+/// Prepares this process, which has one thread, to serve a mount; with the pool that another one has had.
+pub(crate) fn prepare(
+    options: &Options,
+    pool: Option<Pool>,
+) -> Result<(Runtime, Prepared), Failure> {
     adapter::heap::limit_arenas();
     confine();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -59,9 +62,25 @@ pub(crate) fn prepare(options: &Options) -> Result<(Runtime, Prepared), Failure>
         .build()
         .map_err(system)?;
     let config = settings::file_system(options);
-    let pool = Pool::new(settings::pool_bytes(options, &config))
-        .map_err(|error| Failure::new(Exit::System, error.to_string()))?;
+    let pool = match pool {
+        Some(pool) => pool,
+        None => new_pool(options, settings::pool_bytes(options, &config))?,
+    };
     Ok((runtime, Prepared { config, pool }))
+}
+
+fn new_pool(options: &Options, bytes: usize) -> Result<Pool, Failure> {
+    if options.restart == Restart::Data {
+        match Pool::in_memfd(bytes) {
+            Ok(pool) => return Ok(pool),
+            Err(error) => {
+                warn!(
+                    "written data would be lost in a crash of this program, as with restart=files: {error}"
+                )
+            }
+        }
+    }
+    Pool::new(bytes).map_err(|error| Failure::new(Exit::System, error.to_string()))
 }
 
 /// The listener that the option `metrics` asks for.
@@ -74,6 +93,7 @@ pub(crate) fn metrics(options: &Options) -> Result<Option<stats::metrics::Listen
 /// What serves the mount, before the kernel's requests are read.
 pub(crate) struct Begun {
     pub(crate) table: Arc<Table>,
+    pub(crate) pool: Pool,
     pub(crate) mounted: Mounted,
     pub(crate) locks: Chosen,
     pub(crate) fs: Arc<Fs<Nfs3Client>>,
@@ -106,9 +126,11 @@ impl Prepared {
         let table = Arc::new(table);
         let client = Arc::new(mounted.client.clone());
         let (root, clock) = (mounted.root, Clock::default());
-        let fs = Fs::with_records(client, root, self.pool, self.config, clock, table.clone());
+        let pool = self.pool.clone();
+        let fs = Fs::with_records(client, root, pool, self.config, clock, table.clone());
         Begun {
             table,
+            pool: self.pool,
             mounted,
             locks,
             fs,

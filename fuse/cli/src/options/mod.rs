@@ -50,6 +50,8 @@ pub enum Restart {
     No,
     /// The mount, its open files and directories, and what the server has.
     Files,
+    /// Also the data that the server does not have yet.
+    Data,
 }
 
 /// Which locks stay on this machine (nfs(5)); the others go to the server.

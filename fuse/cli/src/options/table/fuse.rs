@@ -49,18 +49,20 @@ pub(super) static SECTION: Section = Section {
             ..number!(1..=16, workers)
         },
         Entry {
-            forms: "restart=no|files",
+            forms: "restart=no|files|data",
             default: "`no`",
             help: "what happens when the program that serves the mount dies (a crash, an OOM kill). With \
             `no` every call fails until the mount is made again. With `files` a small process keeps \
             the mount and starts the program again: calls wait for it, and open files, \
             directories and working directories go on. Data that were written and not yet sent \
             are lost; the next fsync(2) or close(2) of each open file says so once (EIO), and the \
-            log does. Locks at the server are lost, too. Needs Linux 6.9",
+            log does. With `data` they are kept, in memory that both have, and sent. Locks at the server are \
+            lost, too. Needs Linux 6.9",
             ..choice!(
                 restart,
                 "no" => Restart::No,
-                "files" => Restart::Files
+                "files" => Restart::Files,
+                "data" => Restart::Data
             )
         },
         accept(

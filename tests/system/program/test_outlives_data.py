@@ -1,0 +1,201 @@
+"""With restart=data, what programs have written is not lost when the program that serves the mount dies: nobody is told of
+an error, and all of it reaches the server."""
+
+import mmap
+import os
+import random
+import signal
+import tarfile
+
+import pytest
+
+from program.support import *  # noqa: F403
+from program.test_outlives import document, kept, killed_under
+
+
+def keeping(more=""):
+    return kept(more, restart="data")
+
+
+@pytest.mark.parametrize("kills", [1, 2])
+def test_data_that_the_server_has_not_got_are_there(kills):
+    """The server is silent meanwhile, so that nothing can have been sent."""
+    data = random.Random(1).randbytes((3 << 20) + 77)
+    with keeping() as server:
+        file = os.open(server.mnt / "f", os.O_CREAT | os.O_RDWR)
+        os.fsync(file)
+        holder, daemon = serving(server.mnt)
+        server.pause()
+        for at in range(0, len(data), 70_000):
+            os.pwrite(file, data[at : at + 70_000], at)
+        # No program is run from here on: it would close the file, and wait.
+        for _ in range(kills):
+            os.kill(daemon, signal.SIGKILL)
+            until(lambda: (serving(server.mnt) or (holder, daemon))[1] != daemon, "a successor")
+            _, daemon = serving(server.mnt)
+            # It answers.
+            assert os.pread(file, 10, 0) == data[:10]
+        server.child.send_signal(signal.SIGCONT)
+        assert os.pread(file, len(data), 0) == data
+        os.fsync(file)
+        os.close(file)
+        assert (server.export / "f").read_bytes() == data
+        assert "lost" not in (server.base / "log").read_text()
+
+
+def test_each_append_is_there_once():
+    with keeping() as server:
+        lines = []
+
+        def append(going_on):
+            with open(server.mnt / "log", "ab", buffering=0) as file:
+                while going_on():
+                    line = b"%d " % len(lines) + b"x" * random.randrange(300) + b"\n"
+                    file.write(line)
+                    lines.append(line)
+
+        killed_under(server, append, kills=6)
+        assert (server.export / "log").read_bytes() == b"".join(lines)
+
+
+def test_a_file_that_is_written_truncated_and_read_is_as_programs_left_it():
+    rng, most = random.Random(2), 600_000
+    with keeping("cache=32M") as server:
+        wanted = bytearray()
+        path = server.mnt / "f"
+
+        def change(going_on):
+            file = os.open(path, os.O_CREAT | os.O_RDWR)
+            while going_on():
+                at, size = rng.randrange(most), rng.choice((3, 100, 4096, 8192, 50_000))
+                match rng.randrange(12):
+                    case 0:
+                        os.ftruncate(file, at)
+                        wanted[:] = wanted[:at].ljust(at, b"\0")
+                    case 1:
+                        os.fsync(file)
+                    case 2:
+                        os.close(file)
+                        file = os.open(path, os.O_RDWR)
+                    case 3:
+                        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+                    case 4 | 5 | 6:
+                        assert os.pread(file, size, at) == wanted[at : at + size]
+                    case _:
+                        data = rng.randbytes(size)
+                        os.pwrite(file, data, at)
+                        if len(wanted) < at:
+                            wanted.extend(bytes(at - len(wanted)))
+                        wanted[at : at + size] = data
+                assert os.fstat(file).st_size == len(wanted)
+            os.close(file)
+
+        killed_under(server, change, kills=8)
+        assert path.read_bytes() == wanted
+        assert (server.export / "f").read_bytes() == wanted
+
+
+def test_a_file_larger_than_the_cache_is_written():
+    with keeping("cache=32M") as server:
+        block = random.Random(3).randbytes(1 << 20)
+        rounds = []
+
+        def write(going_on):
+            while going_on():
+                name = f"f{len(rounds)}"
+                with open(server.mnt / name, "wb") as file:
+                    for at in range(96):
+                        file.write(block[at:] + block[:at])
+                with open(server.export / name, "rb") as file:
+                    for at in range(96):
+                        assert file.read(1 << 20) == block[at:] + block[:at], at
+                os.unlink(server.mnt / name)
+                rounds.append(name)
+
+        killed_under(server, write)
+        assert rounds
+
+
+def test_an_archive_is_unpacked_at_the_first_try():
+    with keeping() as server:
+        archive, source = server.base / "a.tar", server.base / "source"
+        for file in range(100):
+            path = source / f"d{file % 5}" / f"f{file}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(f"{file}".encode() * 500)
+        with tarfile.open(archive, "w") as tar:
+            tar.add(source, "source")
+
+        def unpack(going_on):
+            round = 0
+            while going_on():
+                round += 1
+                goal = server.mnt / f"r{round}"
+                goal.mkdir()
+                expect(run("tar", "-xf", archive, "-C", goal), 0)
+                expect(run("diff", "-r", source, goal / "source"), 0)
+
+        killed_under(server, unpack)
+
+
+def test_what_was_written_by_a_mapping_is_there():
+    with keeping() as server:
+        size = 1 << 20
+        (server.export / "f").write_bytes(bytes(size))
+        (server.export / "f").chmod(0o666)
+        file = os.open(server.mnt / "f", os.O_RDWR)
+        daemon = document(server)["pid"]
+        with mmap.mmap(file, size) as memory:
+            for at in range(0, size, 4096):
+                memory[at : at + 5] = b"%05d" % (at // 4096)
+            memory.flush()
+            os.kill(daemon, signal.SIGKILL)
+            wanted = bytes(memory)
+            os.fsync(file)
+        os.close(file)
+        assert (server.export / "f").read_bytes() == wanted
+
+
+@pytest.mark.parametrize("how", ["umount", "SIGTERM"])
+def test_data_of_a_process_that_has_died_are_written_before_the_mount_ends(how):
+    data = random.Random(4).randbytes(1 << 20)
+    with keeping("dirty=32M") as server:
+        file = os.open(server.mnt / "f", os.O_CREAT | os.O_RDWR)
+        os.fsync(file)
+        daemon = document(server)["pid"]
+        server.pause()
+        os.pwrite(file, data, 0)
+        os.kill(daemon, signal.SIGKILL)
+        server.child.send_signal(signal.SIGCONT)
+        until(lambda: document(server)["restarts"] == 1, "a successor")
+        if how == "umount":
+            os.close(file)
+            expect(nfsrdma("umount", server.mnt), 0)
+        else:
+            os.kill(document(server)["pid"], signal.SIGTERM)
+            until(lambda: not mounted(server.mnt), "the end of the mount")
+            os.close(file)
+        server.ended()
+        assert (server.export / "f").read_bytes() == data
+
+
+def test_without_a_memfd_lost_data_are_told_of():
+    """As where the limit of file sizes does not allow it."""
+    with Server("--no-root-squash") as server:
+        words = ["mount", server.spec, server.mnt, "-o", server.options("restart=data,nolock,dirty=32M"), "--log", server.base / "log"]
+        result = run("prlimit", f"--fsize={32 << 20}", BIN / "nfsrdma", *words)
+        if "Linux 6.9" in result.stderr:
+            pytest.skip("needs Linux 6.9")
+        expect(result, 0)
+        assert "written data would be lost" in (server.base / "log").read_text() + result.stderr
+        file = os.open(server.mnt / "f", os.O_CREAT | os.O_WRONLY)
+        os.fsync(file)
+        daemon = document(server)["pid"]
+        server.pause()
+        os.write(file, b"x" * 1000)
+        os.kill(daemon, signal.SIGKILL)
+        server.child.send_signal(signal.SIGCONT)
+        with pytest.raises(OSError):
+            os.fsync(file)
+        os.fsync(file)
+        os.close(file)
