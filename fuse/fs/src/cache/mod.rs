@@ -15,6 +15,8 @@ mod pages;
 mod ranges;
 mod readahead;
 mod records;
+#[cfg(test)]
+mod records_tests;
 mod write_back;
 #[cfg(test)]
 mod write_back_tests;
