@@ -25,8 +25,9 @@ use std::time::{Duration, Instant};
 /// the CM's own header; MPA carries more.)
 pub const PRIVATE_DATA_MAX: usize = 56;
 
-/// A gather or scatter list; up to four elements need no allocation.
-pub type Segs<T> = SmallVec<[T; 4]>;
+/// A gather or scatter list; up to two elements need no allocation. With more it would be moved by a
+/// call of memcpy(3) each time that a request or a completion is passed on.
+pub type Segs<T> = SmallVec<[T; 2]>;
 
 /// A remote access key: the STag of iWARP, the R_key of InfiniBand, the handle of an
 /// RPC-over-RDMA segment.

@@ -359,6 +359,7 @@ impl<C: Record> Requester<C> {
 
 /// Decodes the most frequent headers: RDMA_MSG of version 1, without chunks or with a Write chunk of
 /// one segment. Returns XID, credits, chunks, and the header's length; `None` for any other header.
+#[inline]
 pub(super) fn usual(message: &[u8]) -> Option<(u32, u32, ChunkLists, usize)> {
     const MSG_AND_NO_READS: [u8; 8] = [0; 8];
     const NO_CHUNKS: [u8; 8] = [0; 8];

@@ -288,7 +288,13 @@ impl Slot {
 
     /// Marks the slot as having no caller, or no caller any more.
     pub(super) fn abandon(&self) {
-        let old = std::mem::replace(&mut *self.state.lock(), State::Abandoned);
+        let mut state = self.state.lock();
+        // Most callers have taken their reply.
+        if matches!(*state, State::Taken) {
+            return;
+        }
+        let old = std::mem::replace(&mut *state, State::Abandoned);
+        drop(state);
         drop(old);
     }
 
@@ -314,10 +320,11 @@ impl Future for CallFuture {
                 }
                 Poll::Pending
             }
-            State::Done(_) => match std::mem::replace(&mut *state, State::Taken) {
-                State::Done(result) => Poll::Ready(result),
-                _ => Poll::Ready(Err(Error::Cancelled)),
-            },
+            State::Done(result) => {
+                let result = std::mem::replace(result, Err(Error::Cancelled));
+                *state = State::Taken;
+                Poll::Ready(result)
+            }
             State::Taken | State::Abandoned => Poll::Ready(Err(Error::Cancelled)),
         }
     }
