@@ -121,12 +121,12 @@ impl Nfs3Client {
     }
 
     /// Makes a call of NFS, with room for its largest reply.
-    pub(crate) async fn perform<P: Procedure>(
-        &self,
+    pub(crate) fn perform<'c, P: Procedure>(
+        &'c self,
         cred: &Cred,
-        args: &P::Args<'_>,
+        args: &'c P::Args<'_>,
         payload: Payload,
-    ) -> NfsResult<RpcReply> {
+    ) -> impl Future<Output = NfsResult<RpcReply>> + 'c {
         let template = self.inner.credentials.template(cred);
         let request = Request {
             procedure: P::NUMBER as usize,
@@ -143,13 +143,10 @@ impl Nfs3Client {
             },
             payload,
         };
-        let encode = |xid, to: &mut Encoder| {
+        self.submit(request, move |xid, to| {
             template.encode(xid, P::NUMBER, to);
             args.encode(to);
-        };
-        let wanted = Wanted::of(&request);
-        let call = self.start(request, &encode);
-        self.answered(wanted, call, &encode).await
+        })
     }
 
     /// Makes a call, and repeats it until the answer is not NFS3ERR_JUKEBOX: "The client should wait
@@ -158,28 +155,24 @@ impl Nfs3Client {
     ///
     /// The reply counts as [retransmitted](RpcReply::retransmitted) if any of these calls was: the
     /// server may have run one transmission and answered the next one with JUKEBOX.
-    pub(crate) async fn submit(
-        &self,
+    pub(crate) fn submit<'c>(
+        &'c self,
         request: Request,
-        encode: impl Fn(u32, &mut Encoder),
-    ) -> NfsResult<RpcReply> {
+        encode: impl Fn(u32, &mut Encoder) + 'c,
+    ) -> impl Future<Output = NfsResult<RpcReply>> + 'c {
         let wanted = Wanted::of(&request);
+        // Not inside the future, whose state would be larger.
         let call = self.start(request, &encode);
-        self.answered(wanted, call, &encode).await
-    }
-
-    async fn answered(
-        &self,
-        wanted: Wanted,
-        call: CallFuture,
-        encode: &impl Fn(u32, &mut Encoder),
-    ) -> NfsResult<RpcReply> {
-        let reply = self.timed(call.await)?;
-        if !is_put_off(&reply) {
-            return Ok(reply);
+        async move {
+            match call.await {
+                // Boxed, because it is rare, and its state is large.
+                Ok(reply) if is_put_off(&reply) => {
+                    Box::pin(self.submit_again(wanted, reply, &encode)).await
+                }
+                Ok(reply) => Ok(reply),
+                Err(error) => Err(self.failed(error)),
+            }
         }
-        // Boxed, because it is rare, and its state is large.
-        Box::pin(self.submit_again(wanted, reply, encode)).await
     }
 
     fn start(&self, request: Request, encode: &impl Fn(u32, &mut Encoder)) -> CallFuture {
@@ -189,12 +182,12 @@ impl Nfs3Client {
         self.inner.engine.call(request, encode)
     }
 
-    /// The result of a call. On a `soft` mount a time-out is `GivenUp`.
-    fn timed(&self, result: Result<RpcReply, Error>) -> NfsResult<RpcReply> {
-        result.map_err(|error| match error.into() {
+    /// The error of a call. On a `soft` mount a time-out is `GivenUp`.
+    fn failed(&self, error: Error) -> NfsError {
+        match error.into() {
             NfsError::TimedOut if self.inner.recovery == Recovery::Soft => NfsError::GivenUp,
             other => other,
-        })
+        }
     }
 
     /// Repeats a call that was answered with NFS3ERR_JUKEBOX by `reply`.
@@ -236,7 +229,8 @@ impl Nfs3Client {
                     None => payload,
                 },
             };
-            reply = self.timed(self.start(request, encode).await)?;
+            let answer = self.start(request, encode).await;
+            reply = answer.map_err(|error| self.failed(error))?;
             retransmitted |= reply.retransmitted;
             reply.retransmitted = retransmitted;
         }
