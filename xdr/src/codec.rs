@@ -265,6 +265,7 @@ impl<'a> Decoder<'a> {
 
     /// A boolean. Any value but 0 is true: XDR defines only 1 (RFC 4506 section 4.4), but a server
     /// that sends another one means that, and nothing is endangered by it.
+    #[inline]
     pub fn bool(&mut self) -> Result<bool> {
         Ok(self.u32()? != 0)
     }
@@ -272,12 +273,11 @@ impl<'a> Decoder<'a> {
     /// Fixed-length opaque data. Its roundup bytes are skipped, whatever their values.
     #[inline]
     pub fn opaque_fixed(&mut self, len: usize) -> Result<&'a [u8]> {
-        let bytes = self.take(len)?;
-        self.take(padding(len))?;
-        Ok(bytes)
+        Ok(&self.take(roundup(len))?[..len])
     }
 
     /// Takes the length of an item of at most `bound` bytes or elements.
+    #[inline]
     fn length(&mut self, what: &'static str, bound: usize) -> Result<usize> {
         let length = self.u32()? as usize;
         if length > bound {
@@ -291,6 +291,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// Variable-length opaque data of at most `bound` bytes.
+    #[inline]
     pub fn opaque(&mut self, what: &'static str, bound: usize) -> Result<&'a [u8]> {
         let length = self.length(what, bound)?;
         self.opaque_fixed(length)
@@ -334,11 +335,14 @@ impl<'a> Decoder<'a> {
         })
     }
 
-    /// A linked list (RFC 4506 section 4.19). It grows only as items are taken from the received
-    /// bytes, which bound it.
+    /// A linked list (RFC 4506 section 4.19). Before items are taken from the received bytes, it
+    /// takes no more memory than they do.
     pub fn list<T: Decode<'a>>(&mut self) -> Result<Vec<T>> {
         let mut items = Vec::new();
         while self.bool()? {
+            if items.is_empty() {
+                items.reserve(self.remaining() / size_of::<T>().max(1));
+            }
             items.push(T::decode(self)?);
         }
         Ok(items)

@@ -52,10 +52,10 @@ xdr_struct! {
 }
 
 /// A Write chunk or the Reply chunk: a counted array of plain segments (RFC 8166 section 3.4.6). Up
-/// to four need no allocation.
+/// to two need no allocation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct WriteChunk {
-    pub segments: SmallVec<[Segment; 4]>,
+    pub segments: SmallVec<[Segment; 2]>,
 }
 
 impl WriteChunk {
@@ -84,7 +84,7 @@ impl FromIterator<Segment> for WriteChunk {
 }
 
 /// The Read list: segments in order, grouped into chunks by their positions.
-pub type ReadList = SmallVec<[ReadSegment; 4]>;
+pub type ReadList = SmallVec<[ReadSegment; 2]>;
 /// The Write list: one chunk for each DDP-eligible result.
 pub type WriteList = SmallVec<[WriteChunk; 1]>;
 

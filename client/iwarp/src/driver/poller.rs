@@ -460,7 +460,7 @@ impl CompletionQueue for IwarpCompletionQueue {
                     if self.shared.tx_blocked.load(Ordering::SeqCst) && wait == Wait::No {
                         self.shared.pump();
                     }
-                    if matches!(stop, Ok(Stop::Pause)) {
+                    if matches!(stop, Ok(Stop::Pause)) && out.len() == before {
                         self.shared.take_completions(out);
                         if out.len() == before && !self.shared.woken.load(Ordering::SeqCst) {
                             if self.shared.tx_blocked.load(Ordering::SeqCst) {

@@ -9,7 +9,6 @@
 use nfsrdma_rdma::buf::KeepAlive;
 use nfsrdma_rdma::{Buf, BufMut, Segs};
 use parking_lot::{Mutex, MutexGuard};
-use smallvec::SmallVec;
 use std::fmt;
 
 /// The memory of an STag.
@@ -23,8 +22,8 @@ pub(crate) enum Region {
 
 /// The raw parts of a scatter list, valid while `_keep` holds their memory.
 struct Parts {
-    list: SmallVec<[(*mut u8, usize); 4]>,
-    _keep: SmallVec<[KeepAlive; 4]>,
+    list: Segs<(*mut u8, usize)>,
+    _keep: Segs<KeepAlive>,
 }
 
 // SAFETY: the pointers are to pool memory that `_keep` keeps alive; the lock around the parts
@@ -79,8 +78,8 @@ pub(crate) struct Writer<'a> {
 
 impl Writer<'_> {
     /// The pieces of memory for `len` bytes from `at`, limited to the sink's end.
-    pub(crate) fn slices(&mut self, at: usize, len: usize) -> SmallVec<[&mut [u8]; 8]> {
-        let mut out = SmallVec::new();
+    pub(crate) fn slices(&mut self, at: usize, len: usize) -> Segs<&mut [u8]> {
+        let mut out = Segs::new();
         let (mut skip, mut left) = (at, len);
         for &(base, size) in self.guard.iter().flat_map(|parts| &parts.list) {
             if skip >= size {

@@ -135,13 +135,16 @@ impl Segmenter {
             self.scratch.clear();
         }
         while self.bytes < budget && self.pieces.len() < max_pieces {
-            if self.open.is_none() {
-                match next() {
+            let open = match self.open.take() {
+                Some(open) => Some(open),
+                None => match next() {
                     Some(message) => self.begin(message),
                     None => return,
-                }
+                },
+            };
+            if let Some(open) = open {
+                self.cut(open);
             }
-            self.cut();
         }
     }
 
@@ -189,7 +192,7 @@ impl Segmenter {
     //# by one (modulo 2^32) with each DDP Message targeting the specific Queue Number
     //# on the DDP Stream associated with this DDP Segment.
     //# The MSN value MUST wrap to 0 after a value of 0xFFFFFFFF.
-    fn begin(&mut self, message: Message) {
+    fn begin(&mut self, message: Message) -> Option<Open> {
         let untagged = |opcode, invalidate, queue, msn| Header::Untagged {
             opcode,
             invalidate,
@@ -228,7 +231,7 @@ impl Segmenter {
             }
             Message::ReadRequest { token, request } => {
                 self.read_request(&request, token);
-                return;
+                return None;
             }
             Message::Terminate(terminate) => {
                 let header = Untagged {
@@ -241,11 +244,11 @@ impl Segmenter {
                 };
                 self.small(&header, &terminate.emit());
                 self.pieces.push_back(Piece::End(Token::Terminate));
-                return;
+                return None;
             }
             Message::Rtr(Rtr::Fpdu) => {
                 self.whole(&[0; 4]);
-                return;
+                return None;
             }
             Message::Rtr(Rtr::Write) => (tagged(Opcode::Write, 0, 0), Token::None, Segs::new()),
             Message::Rtr(Rtr::Read) => {
@@ -257,17 +260,17 @@ impl Segmenter {
                     source_offset: 0,
                 };
                 self.read_request(&request, Token::None);
-                return;
+                return None;
             }
         };
-        self.open = Some(Open {
+        Some(Open {
             header,
             token,
             len: data.iter().map(|b| b.len()).sum(),
             data,
             at: (0, 0),
             done: 0,
-        });
+        })
     }
 
     //= RFC 5040, Section 5.2.1
@@ -374,10 +377,7 @@ impl Segmenter {
     //# contained in the DDP Segment, plus the TO assigned to the first octet in the associated ULP
     //# Message.
     /// Cuts the next FPDU of the open message.
-    fn cut(&mut self) {
-        let Some(mut open) = self.open.take() else {
-            return;
-        };
+    fn cut(&mut self, mut open: Open) {
         let head_len = match open.header {
             Header::Tagged { .. } => ddp::TAGGED_HEADER,
             Header::Untagged { .. } => ddp::UNTAGGED_HEADER,

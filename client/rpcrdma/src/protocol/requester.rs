@@ -214,7 +214,11 @@ impl<C: Record> Requester<C> {
     /// Handles one received message.
     pub fn received(&mut self, message: &[u8]) -> Event<C> {
         self.receives = self.receives.saturating_sub(1);
-        if let Some((xid, credits, chunks, start)) = usual(message) {
+        if let Some((xid, credits, segment, start)) = usual(message) {
+            let mut chunks = ChunkLists::default();
+            chunks
+                .writes
+                .extend(segment.map(|s| WriteChunk::from_iter([s])));
             return self.answered(xid, credits, &chunks, true, message, start);
         }
         //= RFC 8166, Section 4.5
@@ -358,9 +362,10 @@ impl<C: Record> Requester<C> {
 }
 
 /// Decodes the most frequent headers: RDMA_MSG of version 1, without chunks or with a Write chunk of
-/// one segment. Returns XID, credits, chunks, and the header's length; `None` for any other header.
+/// one segment. Returns XID, credits, that segment, and the header's length; `None` for any other
+/// header.
 #[inline]
-pub(super) fn usual(message: &[u8]) -> Option<(u32, u32, ChunkLists, usize)> {
+pub(super) fn usual(message: &[u8]) -> Option<(u32, u32, Option<Segment>, usize)> {
     const MSG_AND_NO_READS: [u8; 8] = [0; 8];
     const NO_CHUNKS: [u8; 8] = [0; 8];
     // A Write list begins with a chunk of one segment.
@@ -369,22 +374,20 @@ pub(super) fn usual(message: &[u8]) -> Option<(u32, u32, ChunkLists, usize)> {
     if message.len() < MIN_HEADER_LEN || word(4) != VERSION || message[12..20] != MSG_AND_NO_READS {
         return None;
     }
-    let mut chunks = ChunkLists::default();
+    let mut segment = None;
     let mut start = MIN_HEADER_LEN;
     if message[20..28] != NO_CHUNKS {
         start += SEGMENT_LEN + 8;
         if message[20..28] != ONE || message.get(start - 8..start)? != NO_CHUNKS {
             return None;
         }
-        let mut chunk = WriteChunk::default();
-        chunk.segments.push(Segment {
+        segment = Some(Segment {
             handle: word(28),
             length: word(32),
             offset: u64::from(word(36)) << 32 | u64::from(word(40)),
         });
-        chunks.writes.push(chunk);
     }
-    Some((word(0), word(8), chunks, start))
+    Some((word(0), word(8), segment, start))
 }
 
 //= RFC 8166, Section 4.2.1

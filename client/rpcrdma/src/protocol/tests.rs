@@ -587,7 +587,11 @@ proptest! {
             bytes[at] ^= 1 << bit;
         }
         bytes.truncate(bytes.len() - cut.min(bytes.len()));
-        if let Some((xid, credits, chunks, start)) = super::requester::usual(&bytes) {
+        if let Some((xid, credits, segment, start)) = super::requester::usual(&bytes) {
+            let chunks = ChunkLists {
+                writes: segment.map(|segment| [segment].into_iter().collect()).into_iter().collect(),
+                ..ChunkLists::default()
+            };
             let parsed = Header::parse(&bytes);
             prop_assert_eq!(parsed, Ok((Header::new(xid, credits, Body::Msg(chunks)), start)));
         }

@@ -29,9 +29,10 @@ impl RetryPolicy {
 /// The deadlines of one call.
 #[derive(Debug, Clone, Copy)]
 pub struct Retry {
-    /// When it is retried, and when its major timeout is over.
-    deadline: Instant,
-    major: Instant,
+    /// When its major timeout began.
+    since: Instant,
+    /// How long after that it is retried.
+    deadline: Duration,
     interval: Duration,
     was_sent: bool,
     is_late: bool,
@@ -53,21 +54,20 @@ pub enum Expiry {
 impl Retry {
     /// Starts the time of a call made at `now`.
     pub fn new(policy: &RetryPolicy, now: Instant) -> Self {
-        let mut retry = Retry {
-            deadline: now,
-            major: now,
-            interval: policy.timeo.min(LONGEST),
+        let interval = policy.timeo.min(LONGEST);
+        Retry {
+            since: now,
+            deadline: interval,
+            interval,
             was_sent: false,
             is_late: false,
-        };
-        retry.begin(policy, now);
-        retry
+        }
     }
 
     fn begin(&mut self, policy: &RetryPolicy, now: Instant) {
+        self.since = now;
         self.interval = policy.timeo.min(LONGEST);
-        self.deadline = now + self.interval;
-        self.major = now + policy.patience();
+        self.deadline = self.interval;
     }
 
     /// The call is sent at `now`. Its time starts anew at the first transmission, because time
@@ -92,7 +92,8 @@ impl Retry {
 
     /// Compares `now` with the deadlines, and moves the one that has passed.
     pub fn check(&mut self, policy: &RetryPolicy, now: Instant) -> Expiry {
-        if now >= self.major {
+        let waited = now.saturating_duration_since(self.since);
+        if waited >= policy.patience() {
             self.is_late = true;
             self.begin(policy, now);
             return match policy.recovery {
@@ -100,12 +101,12 @@ impl Retry {
                 Recovery::Soft | Recovery::SoftErr => Expiry::GiveUp,
             };
         }
-        if now < self.deadline {
+        if waited < self.deadline {
             return Expiry::NotYet;
         }
         // "After each retransmission, the timeout is increased by timeo".
         self.interval = (self.interval + policy.timeo).min(LONGEST);
-        self.deadline = now + self.interval;
+        self.deadline = waited + self.interval;
         Expiry::Retry
     }
 }

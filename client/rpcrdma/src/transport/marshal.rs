@@ -433,13 +433,13 @@ pub(super) fn post(
     thread_cell! {
         static BATCH: RefCell<Vec<WorkRequest>> = const { RefCell::new(Vec::new()) };
     }
-    let mut batch = BATCH.take();
-    batch.push(request);
-    let result = match later {
-        true => queue_pair.post_later(&mut batch),
-        false => queue_pair.post(&mut batch),
-    };
-    batch.clear();
-    BATCH.set(batch);
-    result
+    BATCH.with_borrow_mut(|batch| {
+        batch.push(request);
+        let result = match later {
+            true => queue_pair.post_later(batch),
+            false => queue_pair.post(batch),
+        };
+        batch.clear();
+        result
+    })
 }
