@@ -9,6 +9,7 @@ use nfsrdma_nfs3::{
 };
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut, Pool};
+use nfsrdma_record::Table;
 use nfsrdma_rpcrdma::exec::block_on;
 use nfsrdma_xdr::nfs3::*;
 use parking_lot::Mutex;
@@ -344,9 +345,9 @@ impl Run {
             ..FsConfig::default()
         };
         let pool = Pool::new(config.pool_bytes()).unwrap();
-        let root = server.honest.root();
+        let (root, records) = (server.honest.root(), Arc::new(Table::anonymous()));
         Run {
-            fs: Fs::with_clock(server.clone(), root, pool, config, Clock::manual()),
+            fs: Fs::new(server.clone(), root, pool, config, Clock::manual(), records),
             server,
             random,
             cred: Arc::new(Credential {

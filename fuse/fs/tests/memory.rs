@@ -3,11 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
-use nfsrdma_fs::fs::{Fs, FsConfig, ROOT};
+use nfsrdma_fs::fs::{Clock, Fs, FsConfig, ROOT};
 use nfsrdma_memory_server::MemoryServer;
 use nfsrdma_nfs3::{Cred, Credential};
 use nfsrdma_rdma::Pool;
-use nfsrdma_record::Node;
+use nfsrdma_record::{Node, Table};
 use nfsrdma_rpcrdma::exec::block_on;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
@@ -81,7 +81,8 @@ fn a_known_inode_takes_at_most_520_bytes() {
             ..FsConfig::default()
         };
         let pool = Pool::new(config.pool_bytes()).unwrap();
-        Fs::new(server.clone(), server.root(), pool, config)
+        let (clock, records) = (Clock::default(), Arc::new(Table::anonymous()));
+        Fs::new(server.clone(), server.root(), pool, config, clock, records)
     };
 
     let fs = mount(2 * FILES);

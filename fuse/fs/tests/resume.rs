@@ -2,10 +2,11 @@
 
 use nfsrdma_channel::{Features, Received};
 use nfsrdma_fs::adapter::{self, FuseOptions, OwnMount, Session};
-use nfsrdma_fs::fs::{Fs, FsConfig};
+use nfsrdma_fs::fs::{Clock, Fs, FsConfig};
 use nfsrdma_memory_server::MemoryServer;
 use nfsrdma_nfs3::Limits;
 use nfsrdma_rdma::Pool;
+use nfsrdma_record::Table;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -80,7 +81,15 @@ impl Left {
     fn serve(&mut self) -> &Session {
         let (config, options) = (FsConfig::default(), FuseOptions::default());
         let pool = Pool::new(config.pool_bytes()).unwrap();
-        let fs = Fs::new(self.server.clone(), self.server.root(), pool, config);
+        let (clock, records) = (Clock::default(), Arc::new(Table::anonymous()));
+        let fs = Fs::new(
+            self.server.clone(),
+            self.server.root(),
+            pool,
+            config,
+            clock,
+            records,
+        );
         let devices = std::mem::take(&mut self.devices);
         let channel = adapter::resume(devices, self.features, &options).unwrap();
         let mut kept = Vec::new();

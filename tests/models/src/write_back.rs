@@ -5,6 +5,7 @@ use nfsrdma_fs::fs::{Clock, Found, Fs, FsConfig, FsResult, ROOT};
 use nfsrdma_memory_server::{Fate, MemoryServer, Op};
 use nfsrdma_nfs3::{Cred, Credential, Limits};
 use nfsrdma_rdma::Pool;
+use nfsrdma_record::Table;
 use nfsrdma_rpcrdma::exec::block_on;
 use nfsrdma_xdr::nfs3::Status;
 use shuttle::rand::{Rng, thread_rng};
@@ -68,8 +69,9 @@ pub(crate) fn mount(
         Ok(pool) => pool,
         Err(error) => panic!("{error}"),
     };
-    let root = server.root();
-    let fs = Fs::with_clock(server.clone(), root, pool.clone(), config, clock.clone());
+    let (root, clock) = (server.root(), clock.clone());
+    let records = Arc::new(Table::anonymous());
+    let fs = Fs::new(server.clone(), root, pool.clone(), config, clock, records);
     let Ok(Found::Is(entry)) = block_on(fs.lookup(cred, ROOT, b"f")) else {
         panic!("the file is not found");
     };

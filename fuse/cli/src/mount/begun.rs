@@ -127,7 +127,7 @@ impl Prepared {
         let client = Arc::new(mounted.client.clone());
         let (root, clock) = (mounted.root, Clock::default());
         let pool = self.pool.clone();
-        let fs = Fs::with_records(client, root, pool, self.config, clock, table.clone());
+        let fs = Fs::new(client, root, pool, self.config, clock, table.clone());
         Begun {
             table,
             pool: self.pool,

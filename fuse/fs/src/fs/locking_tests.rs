@@ -1,10 +1,11 @@
 use super::super::{FsConfig, ROOT};
 use super::*;
-use crate::fs::Fs;
+use crate::fs::{Clock, Fs};
 use crate::locks::fake_server::{FakeServer, locks_of};
 use nfsrdma_memory_server::{MemoryServer, Op};
 use nfsrdma_nfs3::{Cred, Credential};
 use nfsrdma_rdma::Pool;
+use nfsrdma_record::Table;
 use std::future::{poll_fn, ready};
 use std::pin::pin;
 use std::task::Poll;
@@ -29,7 +30,8 @@ async fn an_unlock_that_goes_on_without_its_caller_takes_no_lock_that_was_taken_
     server.plant("f", b"");
     let config = FsConfig::default();
     let pool = Pool::new(config.pool_bytes()).unwrap();
-    let fs = Fs::new(server.clone(), server.root(), pool, config);
+    let (clock, records) = (Clock::default(), Arc::new(Table::anonymous()));
+    let fs = Fs::new(server.clone(), server.root(), pool, config, clock, records);
     fs.set_locks(locks_of(&lockd));
     let cred: Cred = Arc::new(Credential {
         uid: 0,

@@ -171,26 +171,9 @@ impl<N> Deref for Fs<N> {
 
 impl<N: Nfs3> Fs<N> {
     /// A file system for the export whose root directory is `root`. Buffers come from `pool`, which
-    /// the connection has registered; see [`FsConfig::pool_bytes`] for its size.
-    pub fn new(nfs: Arc<N>, root: FileHandle, pool: Pool, config: FsConfig) -> Arc<Self> {
-        Self::with_clock(nfs, root, pool, config, Clock::default())
-    }
-
-    /// As [`Fs::new`], with a clock for the caches.
-    pub fn with_clock(
-        nfs: Arc<N>,
-        root: FileHandle,
-        pool: Pool,
-        config: FsConfig,
-        clock: Clock,
-    ) -> Arc<Self> {
-        let records = Arc::new(nfsrdma_record::Table::anonymous());
-        Self::with_records(nfs, root, pool, config, clock, records)
-    }
-
-    /// As [`Fs::with_clock`], with the records of the mount. If a process has served it before, the inodes are
-    /// those that the kernel knows from it.
-    pub fn with_records(
+    /// the connection has registered; see [`FsConfig::pool_bytes`] for its size. If a process has served the
+    /// mount before, its `records` tell which inodes the kernel knows from it.
+    pub fn new(
         nfs: Arc<N>,
         root: FileHandle,
         pool: Pool,

@@ -1,11 +1,12 @@
 //! One thread has heard that somebody else has changed a file, and has dropped nothing yet.
 
 use super::super::inode::{Outcome, Stamp};
-use super::super::{Found, Fs, FsConfig, ROOT};
+use super::super::{Clock, Found, Fs, FsConfig, ROOT};
 use super::*;
 use nfsrdma_memory_server::{MemoryServer, Op};
 use nfsrdma_nfs3::{Cred, Credential, Nfs3};
 use nfsrdma_rdma::Pool;
+use nfsrdma_record::Table;
 use nfsrdma_rpcrdma::exec::block_on;
 use std::sync::Arc;
 
@@ -26,7 +27,8 @@ impl Mount {
         server.plant("f", contents);
         let config = FsConfig::default();
         let pool = Pool::new(config.pool_bytes()).unwrap();
-        let fs = Fs::new(server.clone(), server.root(), pool, config);
+        let (clock, records) = (Clock::default(), Arc::new(Table::anonymous()));
+        let fs = Fs::new(server.clone(), server.root(), pool, config, clock, records);
         let cred: Cred = Arc::new(Credential {
             uid: 0,
             gid: 0,

@@ -6,9 +6,10 @@
 )]
 
 use nfsrdma_fs::adapter::{self, FuseOptions, Session};
-use nfsrdma_fs::fs::{Fs, FsConfig};
+use nfsrdma_fs::fs::{Clock, Fs, FsConfig};
 use nfsrdma_memory_server::MemoryServer;
 use nfsrdma_rdma::Pool;
+use nfsrdma_record::Table;
 use nfsrdma_rpcrdma::exec;
 use std::fs;
 use std::io::ErrorKind;
@@ -58,7 +59,8 @@ pub fn mount_with(
     let dir = std::env::temp_dir().join(format!("nfsrdma-{}-{name}", std::process::id()));
     fs::create_dir_all(&dir).unwrap();
     let pool = Pool::new(config.pool_bytes()).unwrap();
-    let fs = Fs::new(server.clone(), server.root(), pool, config);
+    let (clock, records) = (Clock::default(), Arc::new(Table::anonymous()));
+    let fs = Fs::new(server.clone(), server.root(), pool, config, clock, records);
     let runtime = Runtime::new().unwrap();
     let session = adapter::mount(fs.clone(), &dir, options, runtime.handle()).unwrap();
     Mounted {

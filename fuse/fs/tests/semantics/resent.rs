@@ -47,7 +47,15 @@ impl Client {
     /// A process that serves the mount. It has a file open if `open`.
     fn process(&self, open: bool) -> Files {
         let client = Arc::new(self.mounted.client.clone());
-        let fs = Fs::new(client, self.mounted.root, self.pool.clone(), small());
+        let (clock, records) = (Clock::default(), Arc::new(Table::anonymous()));
+        let fs = Fs::new(
+            client,
+            self.mounted.root,
+            self.pool.clone(),
+            small(),
+            clock,
+            records,
+        );
         if open {
             self.server.plant(b"open", b"");
             block_on(fs.open(&cred(0), node(&fs, "open"), RW)).unwrap();
@@ -269,7 +277,7 @@ fn what_was_opened_for_nobody_is_closed() {
     let (pool, records) = (Pool::new(8 << 20).unwrap(), Table::create().unwrap());
     let (root, who) = (server.root(), &cred(0));
     let clock = Clock::default();
-    let fs = Fs::with_records(server, root, pool, small(), clock, Arc::new(records));
+    let fs = Fs::new(server, root, pool, small(), clock, Arc::new(records));
     let Found::Is(f) = block_on(fs.lookup(who, ROOT, b"f")).unwrap() else {
         panic!("there is no such file");
     };

@@ -62,7 +62,7 @@ impl Mount {
     fn with(server: &Arc<MemoryServer>, config: FsConfig, records: Table, pool: Pool) -> Self {
         let (clock, records) = (Clock::manual(), Arc::new(records));
         Mount {
-            fs: Fs::with_records(
+            fs: Fs::new(
                 server.clone(),
                 server.root(),
                 pool.clone(),
