@@ -19,8 +19,7 @@ use super::objects::Objects;
 use super::open_file::OpenFile;
 use super::outdated::size_with;
 use super::read::Short;
-use crate::sync::Mutex;
-use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt};
 use nfsrdma_nfs3::Nfs3;
 use nfsrdma_rpcrdma::exec;
 use nfsrdma_xdr::nfs3::FileType;
@@ -105,15 +104,12 @@ impl<N: Nfs3> Objects<N> {
         self.next_check.store(next, Ordering::Relaxed);
         let fs = self.clone();
         exec::spawn(async move {
-            let files = Mutex::new(due.into_iter().take(MOST_CHECKED));
-            let next = || files.lock().next();
-            let checker = || async {
-                while let Some((_, file)) = next() {
-                    // An error is that of the next call.
-                    let _ = fs.fetch(&file.cred, &file.inode).await;
-                }
+            let files = stream::iter(due.into_iter().take(MOST_CHECKED));
+            let check = async |(_, file): (u64, Arc<OpenFile>)| {
+                // An error is that of the next call.
+                let _ = fs.fetch(&file.cred, &file.inode).await;
             };
-            join_all((0..CHECKED_AT_A_TIME).map(|_| checker())).await;
+            files.for_each_concurrent(CHECKED_AT_A_TIME, check).await;
             fs.checking.store(false, Ordering::Release);
         });
     }
