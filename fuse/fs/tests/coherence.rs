@@ -10,10 +10,10 @@ use nfsrdma_rpcrdma::exec::block_on;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -339,135 +339,6 @@ fn own_writes_count_though_the_clock_of_the_server_steps_back() {
             assert!(found == expected, "{}", String::from_utf8_lossy(&found));
         });
     }
-}
-
-#[test]
-fn what_is_read_while_a_file_is_cut_does_not_come_back_when_it_is_extended() {
-    let fill = |server: &MemoryServer| server.plant("f", &[b'o'; PAGE]);
-    mounts("cut", &hour(), fill, |[a]| {
-        let file = open(a);
-        let (sent, go) = (
-            Arc::new(AtomicBool::new(false)),
-            Arc::new(AtomicBool::new(false)),
-        );
-        {
-            let (sent, go) = (sent.clone(), go.clone());
-            a.server.set_hook(move |op, _| {
-                if op == Op::Setattr {
-                    sent.store(true, Ordering::SeqCst);
-                    within(LONG, || go.load(Ordering::SeqCst));
-                }
-                Fate::Done
-            });
-        }
-        thread::scope(|scope| {
-            scope.spawn(|| file.set_len(10).unwrap());
-            assert!(within(HOUR, || sent.load(Ordering::SeqCst)));
-            // The first READ of the file, through another descriptor.
-            assert_eq!(page(&open(a), 0), [b'o'; PAGE]);
-            go.store(true, Ordering::SeqCst);
-        });
-        file.set_len(PAGE as u64).unwrap();
-        assert_eq!(page(&file, 0)[10..], [0; PAGE - 10]);
-        assert_eq!(page(&open(a), 0)[10..], [0; PAGE - 10]);
-    });
-}
-
-/// The mode that statx(2) returns if it is asked only for the mode.
-fn mode_only(path: &Path) -> u32 {
-    let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
-    // SAFETY: statx is plain data, for which zeros are a valid value.
-    let mut found: libc::statx = unsafe { std::mem::zeroed() };
-    // SAFETY: the path ends with a zero, and `found` is written to.
-    let done = unsafe {
-        libc::statx(
-            libc::AT_FDCWD,
-            path.as_ptr(),
-            0,
-            libc::STATX_MODE,
-            &raw mut found,
-        )
-    };
-    assert_eq!(done, 0);
-    u32::from(found.stx_mode) & 0o7777
-}
-
-#[test]
-fn a_mode_that_a_write_has_changed_is_shown_at_once() {
-    let fill = |server: &MemoryServer| {
-        server.plant("f", &[b'o'; 100]);
-        server.change_file("f", 0, b"", Some(0o4755));
-    };
-    mounts("mode", &hour(), fill, |[a]| {
-        let path = a.dir.join("f");
-        assert_eq!(mode_only(&path), 0o4755);
-        let file = open(a);
-        assert_eq!(mode_only(&path), 0o4755);
-        // Servers do this at a WRITE by another user than the owner.
-        let server = a.server.clone();
-        a.server.set_hook(move |op, _| {
-            if op == Op::Write {
-                server.change_file("f", 0, b"", Some(0o755));
-            }
-            Fate::Done
-        });
-        file.write_all_at(b"x", 0).unwrap();
-        file.sync_all().unwrap();
-        let shown = || mode_only(&path) == 0o755;
-        assert!(within(LONG, shown), "the old mode");
-    });
-}
-
-#[test]
-fn a_truncation_is_not_undone_by_what_is_written_again() {
-    let config = FsConfig {
-        dirty_age: Duration::ZERO,
-        ..FsConfig::default()
-    };
-    let fill = |server: &MemoryServer| server.plant("f", b"");
-    mounts("truncation", &config, fill, |[a]| {
-        let file = open(a);
-        file.write_all_at(&vec![b'x'; 8 << 20], 0).unwrap();
-        let before = a.server.calls(Op::Setattr);
-        a.server.keep(Some(Op::Setattr));
-        thread::scope(|scope| {
-            scope.spawn(|| file.set_len(10).unwrap());
-            assert!(within(HOUR, || a.server.calls(Op::Setattr) > before));
-            // The SETATTR is run but not answered. The restart loses uncommitted data.
-            let writes = a.server.calls(Op::Write);
-            a.server.restart();
-            // Write-back runs once a second.
-            within(Duration::from_secs(4), || {
-                a.server.calls(Op::Write) >= writes + 8
-            });
-            a.server.keep(None);
-        });
-        drop(file);
-        assert_eq!(a.server.contents("f").unwrap(), [b'x'; 10]);
-        a.server.restart();
-        assert_eq!(a.server.contents("f").unwrap(), [b'x'; 10]);
-    });
-}
-
-#[test]
-fn a_time_that_was_set_is_not_overwritten_by_what_is_written_again() {
-    let fill = |server: &MemoryServer| server.plant("f", b"");
-    mounts("time", &hour(), fill, |[a]| {
-        for size in [10, 8 << 20] {
-            let file = open(a);
-            file.write_all_at(&vec![b'x'; size], 0).unwrap();
-            file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000))
-                .unwrap();
-            a.server.restart();
-            drop(file);
-            assert_eq!(a.server.contents("f").unwrap(), vec![b'x'; size]);
-            // A new mount, which has nothing cached.
-            let fresh = mount_of(&a.server, "coherence-time-fresh", hour());
-            let found = fs::metadata(fresh.dir.join("f")).unwrap();
-            assert_eq!((found.mtime(), found.len()), (1_000_000, size as u64));
-            fresh.finish();
-        }
-    });
 }
 
 #[test]

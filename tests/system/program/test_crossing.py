@@ -228,50 +228,6 @@ def test_a_directory_is_removed_while_a_hidden_file_of_another_one_is():
         assert os.listdir(server.export) == ["of-b"] and not os.listdir(server.export / "of-b")
 
 
-def fails_to_open(server, name="victim"):
-    """An open(2) that always fails with ESTALE, because the file was removed at the server."""
-    victim = server.mnt / name
-    (server.export / name).write_bytes(b"x")
-    path = os.open(victim, os.O_PATH)
-    try:
-        (server.export / name).unlink()
-        with pytest.raises(OSError):
-            os.open(f"/proc/self/fd/{path}", os.O_RDONLY)
-    finally:
-        os.close(path)
-
-
-def test_a_failed_open_keeps_no_directory_from_being_removed():
-    with scripted() as (server, _):
-        server.mount_well()
-        # Other names each time: those of before are valid until a notification for the kernel arrives.
-        for turn in range(10):
-            d = f"d{turn}"
-            (server.export / d).mkdir()
-            (server.export / d / "f").write_bytes(b"x")
-            fails_to_open(server, f"victim{turn}")
-            os.unlink(server.mnt / d / "f")
-            os.rmdir(server.mnt / d)
-            assert os.listdir(server.export) == [], turn
-
-
-def test_a_failed_open_does_not_have_everybody_wait_for_a_rename():
-    with scripted() as (server, command):
-        server.mount_well()
-        for name in ("d/from", "e/seen"):
-            (server.export / name).parent.mkdir()
-            (server.export / name).write_bytes(b"x")
-        command("hold RENAME 1")
-        rename = Call(os.rename, server.mnt / "d/from", server.mnt / "d/to")
-        try:
-            command(f"wait-held 1 {LIMIT * 1000}")
-            fails_to_open(server)
-            assert Call(os.path.exists, server.mnt / "e/seen").end() is True
-        finally:
-            command("clear")
-        assert rename.end() is None
-
-
 @pytest.mark.parametrize("noticed", [False, True])
 def test_a_rename_of_what_another_has_put_in_the_place_moves_that(noticed):
     """A name that was looked up here, and then replaced at the server."""

@@ -145,22 +145,6 @@ fn each_status_of_a_write_reaches_fsync() {
 }
 
 #[test]
-fn a_failed_commit_is_told() {
-    let m = Mount::new();
-    let (_, f) = m.create("f");
-    // The error is reported whether the data is sent at once or with the flush.
-    m.server.set_hook(|op, _| match op {
-        Op::Commit => Fate::Refused(Status::Io),
-        _ => Fate::Done,
-    });
-    m.write(f, 0, &vec![1; 1 << 20]).unwrap();
-    m.write(f, 1 << 20, &vec![2; 1 << 20]).unwrap();
-    assert_eq!(errno(m.flush(f)), libc::EIO);
-    m.server.clear_hook();
-    m.release(f);
-}
-
-#[test]
 fn a_flush_ends_though_the_write_verifier_changes_with_each_commit() {
     let m = Mount::new();
     let (_, f) = m.create("f");
