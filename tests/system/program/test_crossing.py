@@ -5,13 +5,11 @@ import ctypes
 import fcntl
 import mmap
 import os
-import re
 import select
 import socket
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 

@@ -71,27 +71,8 @@ def check_written(server, size=6 * MIB):
     assert found == b"k" * size, f"{found.count(b'k')} of {size} bytes are at the server"
 
 
-# --- 20: umount(8) says 0 when everything is at the server ------------------------------------
-
-
-def plain_umount_in_a_while(server):
-    """umount(8) without a helper, while the server is stopped at first: it returns 0 only if all data is written."""
-    child = subprocess.Popen(["umount", server.mnt], stderr=subprocess.PIPE, text=True)
-    try:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(1)
-        stopped = child.returncode
-        server.child.send_signal(signal.SIGCONT)
-        said = child.communicate(timeout=LIMIT)[1]
-    finally:
-        server.child.send_signal(signal.SIGCONT)
-        child.kill()
-        child.wait()
-    assert stopped != 0, "umount(8) says 0 while the server is stopped"
-    if child.returncode == 0:
-        check_written(server)
-        return
-    assert "busy" in said, said
+def unmounts_when_all_is_written(server):
+    """umount(8) without a helper, which returns 0 only if all data is written."""
 
     def unmounts():
         if run("umount", server.mnt).returncode != 0:
@@ -116,7 +97,23 @@ def test_plain_umount_fails_while_data_are_unwritten():
     with Server() as server:
         server.mount_well()
         unwritten(server)
-        plain_umount_in_a_while(server)
+        child = subprocess.Popen(["umount", server.mnt], stderr=subprocess.PIPE, text=True)
+        try:
+            # It may ask the server, which is stopped at first.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(1)
+            assert child.returncode != 0, "umount(8) says 0 while the server is stopped"
+            server.child.send_signal(signal.SIGCONT)
+            said = child.communicate(timeout=LIMIT)[1]
+        finally:
+            server.child.send_signal(signal.SIGCONT)
+            child.kill()
+            child.wait()
+        if child.returncode == 0:
+            check_written(server)
+        else:
+            assert "busy" in said, said
+            unmounts_when_all_is_written(server)
 
 
 @pytest.mark.alone
@@ -130,15 +127,7 @@ def test_plain_umount_after_a_mapping_leaves_nothing_unwritten():
             pages = mmap.mmap(file.fileno(), 0)
         pages[:] = b"k" * (6 * MIB)
         pages.close()
-
-        def unmounts():
-            if run("umount", server.mnt).returncode != 0:
-                return False
-            check_written(server)
-            return True
-
-        until(unmounts, "umount(8) to succeed")
-        server.ended()
+        unmounts_when_all_is_written(server)
 
 
 def test_a_mount_is_found_where_a_directory_above_it_was_renamed():
@@ -169,7 +158,28 @@ def test_a_mount_is_found_where_a_directory_above_it_was_renamed():
         assert not mounted(new / "mnt")
 
 
-def helper_waits(unmount):
+# In a namespace without other mounts of the type. Our mount is removed with the namespace.
+ALL_OF_THE_TYPE = """
+import os, subprocess, sys
+for source, point, kind, *_ in map(str.split, open('/proc/self/mounts').read().splitlines()):
+    if kind == 'fuse.nfsrdma' and point != sys.argv[1]:
+        subprocess.run(['umount', '-i', '-l', point], check=True)
+sys.exit(subprocess.run(['umount', '-a', '-t', 'fuse.nfsrdma']).returncode)
+"""
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize(
+    "unmount",
+    [
+        lambda server: [BIN / "nfsrdma", "umount", server.mnt],
+        lambda server: ["umount", server.mnt],
+        lambda server: ["umount", server.spec],
+        lambda server: alone(sys.executable, "-c", ALL_OF_THE_TYPE, str(server.mnt)),
+    ],
+    ids=["nfsrdma", "directory", "source", "type"],
+)
+def test_umount_waits_for_the_data(unmount):
     root()
     with Server() as server, helper():
         server.mount_well()
@@ -188,32 +198,6 @@ def helper_waits(unmount):
             child.wait()
             child.stderr.close()
             server.child.send_signal(signal.SIGCONT)
-
-
-@pytest.mark.alone
-def test_umount_8_by_directory_waits_for_the_data():
-    helper_waits(lambda server: ["umount", server.mnt])
-
-
-@pytest.mark.alone
-def test_umount_8_by_source_waits_for_the_data():
-    helper_waits(lambda server: ["umount", server.spec])
-
-
-@pytest.mark.alone
-def test_umount_8_of_all_of_the_type_waits_for_the_data():
-    # In a namespace without other mounts of the type. Our mount is removed with the namespace.
-    root()
-    inside = (
-        "import os, subprocess, sys\n"
-        "keep = sys.argv[1]\n"
-        "lines = open('/proc/self/mounts').read().splitlines()\n"
-        "for source, point, kind, *_ in map(str.split, lines):\n"
-        "    if kind == 'fuse.nfsrdma' and point != keep:\n"
-        "        subprocess.run(['umount', '-i', '-l', point], check=True)\n"
-        "sys.exit(subprocess.run(['umount', '-a', '-t', 'fuse.nfsrdma']).returncode)\n"
-    )
-    helper_waits(lambda server: alone(sys.executable, "-c", inside, str(server.mnt)))
 
 
 def test_the_table_of_umount_8_has_the_mount_as_long_as_it_is_there():
@@ -236,25 +220,6 @@ def test_the_table_of_umount_8_has_the_mount_as_long_as_it_is_there():
         os.kill(pid, signal.SIGTERM)
         server.ended()
         assert entries() == []
-
-
-def test_nfsrdma_umount_waits_for_the_data():
-    with Server() as server:
-        server.mount_well()
-        unwritten(server)
-        child = subprocess.Popen([BIN / "nfsrdma", "umount", server.mnt])
-        try:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(1)
-            assert child.returncode is None, f"status {child.returncode} while the server is stopped"
-            server.child.send_signal(signal.SIGCONT)
-            assert child.wait(LIMIT) == 0
-        finally:
-            server.child.send_signal(signal.SIGCONT)
-            child.kill()
-            child.wait()
-        check_written(server)
-        assert not servers_of(server.mnt)
 
 
 def test_a_forced_umount_does_not_wait_for_the_data():
@@ -285,35 +250,22 @@ def asks(device):
     return any(fields[5] == "03" and f"{device}.control" in fields[-1] for fields in lines)
 
 
-def test_a_process_that_is_killed_in_its_last_flush_has_not_written_everything():
-    with Server() as server:
-        server.mount_well()
-        (pid,) = servers_of(server.mnt)
-        unwritten(server)
-        with unmounting(server, "-f") as child:
-            try:
-                until(lambda: not mounted(server.mnt), "the mount to be gone")
-                os.kill(pid, signal.SIGKILL)
-                said = child.communicate(timeout=LIMIT)[1]
-            finally:
-                child.kill()
-        assert child.returncode == 32 and KILLED in said, f"status {child.returncode}: {said}"
-
-
-def device_of_mount(path):
+def device_of(path):
     """The `major:minor` of a mount, found without asking it."""
     table = map(str.split, Path("/proc/self/mountinfo").read_text().splitlines())
     return next(fields[2] for fields in table if fields[4] == str(path))
 
 
-def test_a_process_that_is_killed_while_umount_waits_has_not_written_everything():
+@pytest.mark.parametrize("when", ["umount waits", "its last flush"])
+def test_a_process_that_is_killed_before_its_data_are_safe_has_not_written_everything(when):
     with Server() as server:
         server.mount_well()
         (pid,), device = servers_of(server.mnt), device_of(server.mnt)
         unwritten(server)
-        with unmounting(server) as child:
+        waits = when == "umount waits"
+        with unmounting(server, *([] if waits else ["-f"])) as child:
             try:
-                until(lambda: asks(device), "umount to wait for the data")
+                until(lambda: asks(device) if waits else not mounted(server.mnt), when)
                 os.kill(pid, signal.SIGKILL)
                 said = child.communicate(timeout=LIMIT)[1]
             finally:
@@ -364,19 +316,6 @@ def test_what_is_given_up_by_signals_is_told_to_umount_that_waits():
                 child.kill()
         assert child.returncode == 32 and " of /a (file " in said, f"status {child.returncode}: {said}"
         server.ended()
-
-
-def test_a_second_sigterm_ends_the_wait_for_a_silent_server():
-    with Server() as server:
-        log = server.base / "log"
-        server.mount_well("", "--log", log)
-        (pid,) = servers_of(server.mnt)
-        unwritten(server)
-        os.kill(pid, signal.SIGTERM)
-        until(lambda: "flushing and detaching" in log.read_text(), "the first signal to be heard")
-        os.kill(pid, signal.SIGTERM)
-        server.ended()
-        assert " of /a (file " in log.read_text(), log.read_text()
 
 
 @contextlib.contextmanager
@@ -486,16 +425,13 @@ def test_a_process_is_found_though_the_directory_of_its_sockets_was_removed():
         unwritten(server)
         with unmounting(server) as child:
             try:
-                until(lambda: asks(device_of_mount(server.mnt)), "umount to wait for the data")
+                until(lambda: asks(device_of(server.mnt)), "umount to wait for the data")
                 server.child.send_signal(signal.SIGCONT)
                 said = child.communicate(timeout=LIMIT)[1]
             finally:
                 child.kill()
         assert child.returncode == 0, said
         check_written(server)
-
-
-# --- 21: other users do not matter ------------------------------------------------------------
 
 STRANGER = """
 import os, resource, socket, sys, time
@@ -553,11 +489,6 @@ def stranger(*words):
         child.kill()
         child.wait()
         child.stdout.close()
-
-
-def device_of(path):
-    device = os.stat(path).st_dev
-    return f"{os.major(device)}:{os.minor(device)}"
 
 
 def test_strangers_cannot_hold_up_an_unmount():
@@ -665,43 +596,30 @@ def test_strangers_cannot_hold_up_a_mount_by_the_lock_of_the_table():
                 child.kill()
 
 
-# --- 22: nothing is unmounted but the own mount -----------------------------------------------
-
-
 def tries_again(log):
     """Waits until a mount that is to end has tried to unmount twice more; it does so every second."""
     tried = log.read_text().count("not unmounted yet")
     until(lambda: log.read_text().count("not unmounted yet") >= tried + 2, "two more attempts to unmount")
 
 
-def test_sigterm_leaves_what_is_mounted_on_top():
+@pytest.mark.parametrize("where", ["", "below"])
+def test_sigterm_leaves_what_is_mounted_on_top(where):
     root()
     with Server() as server:
         log = server.base / "log"
         expect(server.mount("", "-v", "--log", log), 0)
         (server.mnt / "below").mkdir()
-        (pid,) = servers_of(server.mnt)
-        for point in (server.mnt, server.mnt / "below"):
-            assert run("mount", "-t", "tmpfs", "none", point).returncode == 0
-            (point / "theirs").write_text("precious")
-            if point == server.mnt:
-                os.kill(pid, signal.SIGTERM)
-                tries_again(log)
-                assert mounted(point)[2] == "tmpfs", "SIGTERM took away another mount"
-                assert (point / "theirs").read_text() == "precious"
-                assert servers_of(server.mnt) == [pid], "it no longer serves"
-                assert run("umount", point).returncode == 0
-                server.ended()
-                assert not mounted(server.mnt)
-                expect(server.mount("", "-v", "--log", log), 0)
-                (pid,) = servers_of(server.mnt)
-            else:
-                os.kill(pid, signal.SIGTERM)
-                tries_again(log)
-                assert mounted(point), "SIGTERM took away a mount below"
-                assert (point / "theirs").read_text() == "precious"
-                assert run("umount", point).returncode == 0
-                server.ended()
+        (pid,), point = servers_of(server.mnt), server.mnt / where
+        assert run("mount", "-t", "tmpfs", "none", point).returncode == 0
+        (point / "theirs").write_text("precious")
+        os.kill(pid, signal.SIGTERM)
+        tries_again(log)
+        assert mounted(point)[2] == "tmpfs", "SIGTERM took away another mount"
+        assert (point / "theirs").read_text() == "precious"
+        assert servers_of(server.mnt) == [pid], "it no longer serves"
+        assert run("umount", point).returncode == 0
+        server.ended()
+        assert not mounted(server.mnt)
 
 
 def test_a_mount_that_is_to_end_leaves_what_is_mounted_on_top_alone():
@@ -726,9 +644,6 @@ def test_a_mount_that_is_to_end_leaves_what_is_mounted_on_top_alone():
         tries_again(log)
         assert unused(server.mnt), "it opens what is mounted on top of it"
         server.ended()
-
-
-# --- 23: another mount namespace --------------------------------------------------------------
 
 
 def test_a_copy_in_another_namespace_is_not_waited_for():
@@ -758,9 +673,6 @@ def test_a_copy_in_another_namespace_is_not_waited_for():
         server.ended()
 
 
-# --- 24: a loss is told to somebody -----------------------------------------------------------
-
-
 def export_one_mib(server):
     server.stop()
     assert run("mount", "-t", "tmpfs", "-o", "size=1m,mode=777", "none", server.export).returncode == 0
@@ -771,15 +683,6 @@ def unmount_tells_the_loss(server):
     result = nfsrdma("umount", server.mnt)
     assert result.returncode == 32, f"status {result.returncode}: {result.stderr}"
     assert "data were lost" in result.stderr and " of /a (file " in result.stderr, result.stderr
-
-
-def test_what_a_killed_program_lost_is_told_at_unmount():
-    root()
-    with Server() as server:
-        export_one_mib(server)
-        server.mount_well()
-        killed_after_writing(server.mnt / "a", 4 * MIB)
-        unmount_tells_the_loss(server)
 
 
 def test_what_an_exiting_program_lost_is_told_at_unmount():
@@ -846,9 +749,6 @@ def test_what_a_file_lost_that_is_open_is_told_at_a_forced_unmount():
                 os.close(file)
 
 
-# --- 25: the mount point is the one that was checked ------------------------------------------
-
-
 def test_a_mount_in_the_background_does_not_follow_a_swapped_directory():
     root()
     with Server() as server:
@@ -865,9 +765,6 @@ def test_a_mount_in_the_background_does_not_follow_a_swapped_directory():
         until(lambda: mounted(victim / "mnt") or not servers_of(outer / "mnt"), "the process to decide")
         assert not mounted(victim / "mnt"), "it mounted where a symbolic link led it"
         assert "somebody replaced it" in log.read_text(), log.read_text()
-
-
-# --- 16: SIGTERM ends serving with the last user ----------------------------------------------
 
 
 def test_sigterm_keeps_unlinked_files_until_they_are_closed():
