@@ -59,7 +59,7 @@ impl<T> Handles<T> {
         self.0.read().get(handle).cloned()
     }
 
-    /// What `look` finds of the open file. It takes no lock.
+    /// What `look`, which must take no lock, finds of the open file.
     #[inline]
     pub(super) fn look<R>(&self, handle: u64, look: impl FnOnce(&Arc<T>) -> R) -> Option<R> {
         self.0.read().get(handle).map(look)
@@ -81,14 +81,14 @@ impl<T> Handles<T> {
         self.len() == 0
     }
 
-    /// Those that `which` selects, with their handles. It takes no lock.
+    /// Those that `which` selects, with their handles. It must take no lock.
     pub(super) fn select(&self, which: impl Fn(&T) -> bool) -> Vec<(u64, Arc<T>)> {
         let all = self.0.read();
         let open = all.slots.iter().flatten();
         open.filter(|(_, open)| which(open)).cloned().collect()
     }
 
-    /// The first that `which` selects. It takes no lock.
+    /// The first that `which` selects. It must take no lock.
     pub(super) fn find(&self, which: impl Fn(&T) -> bool) -> Option<Arc<T>> {
         let all = self.0.read();
         let mut open = all.slots.iter().flatten();
