@@ -331,6 +331,10 @@ impl Transport for Nfs3Client {
         self.inner.known.get()
     }
 
+    fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send {
+        self.inner.engine.sleep(time)
+    }
+
     fn has_acl(&self) -> bool {
         self.inner.acl.load(Ordering::Relaxed)
     }

@@ -1,6 +1,7 @@
 //! What the file system must know of the way to a server, besides the procedures.
 
 pub use nfsrdma_rpcrdma::transport::Driver;
+use std::time::Duration;
 
 /// The connections to a server, and what was agreed with it. The defaults are those of a server that
 /// is called directly, without connections.
@@ -26,6 +27,8 @@ pub trait Transport: Send + Sync + 'static {
     fn drivers(&self) -> Vec<Driver> {
         Vec::new()
     }
+    /// Ends after `time`, or when the connections are given up if that is earlier.
+    fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send;
     /// How many calls the server accepts at a time (credits, RFC 8166 section 3.3.1), over all
     /// connections; further calls wait in the client.
     fn calls_at_a_time(&self) -> usize {

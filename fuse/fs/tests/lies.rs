@@ -15,6 +15,7 @@ use nfsrdma_xdr::nfs3::*;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 /// More calls than any operation needs, with files of at most [`SPACE`] bytes.
 const MOST_CALLS: u64 = 200_000;
@@ -299,6 +300,10 @@ nfsrdma_nfs3::procedures!(liar);
 impl Transport for Liar {
     fn has_acl(&self) -> bool {
         true
+    }
+
+    fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send {
+        self.honest.sleep(time)
     }
 
     fn limits(&self) -> Limits {

@@ -1,6 +1,7 @@
 //! The procedures.
 
 use super::data::Data;
+use super::sync::thread;
 use super::tree::{Body, Dir, Id, Tree};
 use super::{MemoryServer, Op, PreOp, verifier};
 use nfsrdma_nfs3::{
@@ -14,6 +15,8 @@ use nfsrdma_xdr::nfs3::{
     SetAttributes, SpecData, Stable, Status, Time, Verifier, WccData, access, fsf,
 };
 use nfsrdma_xdr::posix_acl::PosixAcl;
+use std::time::Duration;
+use tokio::sync::oneshot;
 
 /// Permission bits of `attributes` for `cred`: 4 read, 2 write, 1 execute.
 fn permitted(cred: &Cred, attributes: &Attributes) -> u32 {
@@ -672,6 +675,15 @@ impl Transport for MemoryServer {
 
     fn has_acl(&self) -> bool {
         self.tree.lock().acls.is_some()
+    }
+
+    fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send {
+        let (over, ended) = oneshot::channel::<()>();
+        thread::spawn(move || {
+            thread::sleep(time);
+            drop(over);
+        });
+        async move { drop(ended.await) }
     }
 
     fn is_idle(&self) -> bool {

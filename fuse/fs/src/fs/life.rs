@@ -17,7 +17,6 @@ impl<N: Nfs3> Fs<N> {
     /// allows, and other periodic work. To be called about once a second.
     pub fn tick(self: &Arc<Self>) {
         self.ticked.notify_waiters();
-        self.tick_retries();
         self.check_open_files();
         self.check_export();
         let now = self.now();

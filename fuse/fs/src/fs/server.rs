@@ -9,19 +9,18 @@ use super::config::FsConfig;
 use super::error::{FsError, FsResult};
 use super::file::Shared;
 use super::inode::Times;
+use crate::sync::Mutex;
 use crate::sync::atomic::AtomicBool;
-use crate::sync::{Mutex, thread};
 use nfsrdma_nfs3::{Driver, Limits, Nfs3, NfsError};
 use nfsrdma_rdma::{BufMut, Pool};
 use nfsrdma_rpcrdma::throttle::Throttle;
 use nfsrdma_xdr::nfs3::FileType;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokio::sync::Notify;
 
-/// The pause between two attempts to send a call.
+/// The pause between two attempts to send a call for which this machine had no memory: nfs(5) has a hard
+/// mount try for ever.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// Attempts while the mount is being shut down, when memory may never come back.
 const RETRIES_AT_END: u32 = 50;
@@ -37,7 +36,6 @@ pub struct Server<N> {
     pub(super) config: FsConfig,
     clock: Clock,
     pub(super) shared: Arc<Shared>,
-    retry: Arc<Retry>,
     /// Calls that this machine could not send.
     unsent: Mutex<Throttle<Duration>>,
     /// The mount is being shut down.
@@ -57,28 +55,6 @@ pub(super) struct MemoryWait {
     pub(super) idle: u32,
 }
 
-/// The pause before calls are sent again: one thread sleeps for all of them.
-#[derive(Debug, Default)]
-struct Retry {
-    sleeps: AtomicBool,
-    over: Notify,
-}
-
-impl Retry {
-    /// Ends the pause of all that wait.
-    fn end(&self) {
-        self.sleeps.store(false, Ordering::Release);
-        self.over.notify_waiters();
-    }
-
-    /// Ends it if no thread sleeps that would.
-    fn tick(&self) {
-        if !self.sleeps.load(Ordering::Acquire) {
-            self.over.notify_waiters();
-        }
-    }
-}
-
 impl<N: Nfs3> Server<N> {
     pub(super) fn new(
         nfs: Arc<N>,
@@ -93,7 +69,6 @@ impl<N: Nfs3> Server<N> {
             config,
             clock,
             shared,
-            retry: Arc::default(),
             unsent: Mutex::default(),
             closing: AtomicBool::new(false),
             ended: AtomicBool::new(false),
@@ -225,33 +200,9 @@ impl<N: Nfs3> Server<N> {
         true
     }
 
-    /// Waits for [`RETRY_PAUSE`] at most; all that wait are woken together. Where no thread can be made
-    /// to sleep, until the next [`Fs::tick`](super::Fs::tick).
+    /// Waits for [`RETRY_PAUSE`].
     pub(super) async fn pause(&self) {
-        let retry = &self.retry;
-        let mut over = pin!(retry.over.notified());
-        over.as_mut().enable();
-        if !retry.sleeps.swap(true, Ordering::AcqRel) {
-            let sleeper = retry.clone();
-            let begun = thread::Builder::new().spawn(move || {
-                thread::sleep(RETRY_PAUSE);
-                sleeper.end();
-            });
-            if begun.is_err() {
-                // No further thread can be made (the limit of a container or user).
-                retry.sleeps.store(false, Ordering::Release);
-                if self.at_end() {
-                    thread::sleep(RETRY_PAUSE);
-                    retry.end();
-                }
-            }
-        }
-        over.await;
-    }
-
-    /// Wakes what waits to send a call again, if no thread would. To be called about once a second.
-    pub(super) fn tick_retries(&self) {
-        self.retry.tick();
+        self.nfs.sleep(RETRY_PAUSE).await;
     }
 
     /// The kernel will send no more requests. Data that still waits for room in the cache is not
@@ -259,14 +210,11 @@ impl<N: Nfs3> Server<N> {
     /// could write only a part of it.
     pub fn end_of_requests(&self) {
         self.ended.store(true, Ordering::Relaxed);
-        // Nobody may call `tick` any more.
-        self.retry.tick();
     }
 
     /// The mount is being shut down.
     pub(super) fn close(&self) {
         self.closing.store(true, Ordering::Relaxed);
-        self.retry.tick();
     }
 
     /// The kernel reads ahead as far as the configuration says, and nothing else does from now on.
