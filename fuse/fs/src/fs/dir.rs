@@ -405,9 +405,13 @@ impl<N: Nfs3> Fs<N> {
         let inode = entry.inode.as_ref()?;
         let epoch = self.still_leads_to(listing, &entry.name, inode)?;
         let attributes = *inode.state.lock().attributes()?;
-        let inode = self.table.adopt(inode);
-        let child = Child::Is(inode.clone());
-        self.cache_name(&listing.dir, epoch, &entry.name, child);
+        let listed = inode;
+        let inode = self.table.adopt(listed);
+        // The name of the one that was listed is cached.
+        if !Arc::ptr_eq(&inode, listed) {
+            let child = Child::Is(inode.clone());
+            self.cache_name(&listing.dir, epoch, &entry.name, child);
+        }
         let entry = self.entry(&listing.dir, &inode, attributes);
         self.without_old_pages(&inode, entry)
     }

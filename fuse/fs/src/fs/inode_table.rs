@@ -16,79 +16,79 @@
 use super::inode::{Inode, ROOT};
 use crate::sync::Mutex;
 use foldhash::fast::RandomState;
+use hashbrown::HashTable;
 use nfsrdma_record::{Node, Region};
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType};
-use std::borrow::Borrow;
-use std::collections::{HashMap, HashSet};
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::collections::HashSet;
+use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 const SHARDS: usize = 16;
-/// A shard has at least this many inodes that the kernel does not know before dead ones are
-/// removed.
+/// A shard has at least this many inodes before dead ones are removed.
 const FEW: usize = 32;
 /// Inode numbers from here on are computed from fsid and fileid.
 const OF_OTHER_FSID: u64 = 1 << 63;
 
-/// An inode whose hash and equality are those of its handle.
-#[derive(Debug)]
-struct ByHandle(Arc<Inode>);
-
-impl Borrow<FileHandle> for ByHandle {
-    fn borrow(&self) -> &FileHandle {
-        &self.0.handle
-    }
-}
-
-impl Hash for ByHandle {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.handle.hash(state);
-    }
-}
-
-impl PartialEq for ByHandle {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.handle == other.0.handle
-    }
-}
-
-impl Eq for ByHandle {}
-
-/// The inodes by handle; each handle has one. The server chooses handles, so they are hashed under a
-/// random key.
+/// The inodes by handle; each handle has one. It is found while anything else keeps it alive.
 #[derive(Debug, Default)]
 struct Handles {
-    /// The inodes that the kernel knows, except those whose handle was later given to an object of
-    /// another type.
-    known: HashSet<ByHandle, RandomState>,
-    /// Inodes that the kernel does not know, while they live: it was not given them yet, or has
-    /// forgotten them, while names or open files refer to them.
-    others: HashMap<FileHandle, Weak<Inode>, RandomState>,
-    /// How many `others` were alive when dead ones were last removed.
+    entries: HashTable<Weak<Inode>>,
+    /// How many of them were alive when dead ones were last removed.
     alive: usize,
 }
 
+/// The server chooses handles, so they are hashed under a random key.
+#[derive(Debug, Default)]
+struct Hasher(RandomState);
+
+impl Hasher {
+    fn hash(&self, handle: &FileHandle) -> u64 {
+        self.0.hash_one(handle)
+    }
+
+    /// The hash of an entry; of a dead one, which nobody looks for, any.
+    fn of_entry(&self, entry: &Weak<Inode>) -> u64 {
+        let inode = entry.upgrade();
+        inode.map_or(0, |inode| self.hash(&inode.handle))
+    }
+}
+
 impl Handles {
-    fn get(&self, handle: &FileHandle) -> Option<Arc<Inode>> {
-        match self.known.get(handle) {
-            Some(known) => Some(known.0.clone()),
-            None => self.others.get(handle)?.upgrade(),
+    fn get(&self, hash: u64, handle: &FileHandle) -> Option<Arc<Inode>> {
+        let mut found = None;
+        self.entries.find(hash, |entry| {
+            found = entry.upgrade().filter(|inode| inode.handle == *handle);
+            found.is_some()
+        });
+        found
+    }
+
+    /// Makes `inode` the one of its handle.
+    fn put(&mut self, hash: u64, inode: &Arc<Inode>, hasher: &Hasher) {
+        if let Some(before) = self.get(hash, &inode.handle) {
+            self.remove(hash, &before);
+        }
+        if self.entries.len() >= FEW.max(2 * self.alive) {
+            self.tidy(hasher);
+        }
+        let entry = Arc::downgrade(inode);
+        self.entries
+            .insert_unique(hash, entry, |entry| hasher.of_entry(entry));
+    }
+
+    fn remove(&mut self, hash: u64, inode: &Arc<Inode>) {
+        let is = |entry: &Weak<Inode>| std::ptr::eq(entry.as_ptr(), Arc::as_ptr(inode));
+        if let Ok(entry) = self.entries.find_entry(hash, is) {
+            entry.remove();
         }
     }
 
-    /// Remembers an inode that the kernel does not know, without keeping it alive.
-    fn keep(&mut self, inode: &Arc<Inode>) {
-        if self.others.len() >= FEW.max(2 * self.alive) {
-            self.tidy();
-        }
-        self.others.insert(inode.handle, Arc::downgrade(inode));
-    }
-
-    fn tidy(&mut self) {
-        self.others.retain(|_, other| other.strong_count() > 0);
-        self.alive = self.others.len();
-        self.others.shrink_to(2 * self.alive);
+    fn tidy(&mut self, hasher: &Hasher) {
+        self.entries.retain(|entry| entry.strong_count() > 0);
+        self.alive = self.entries.len();
+        self.entries
+            .shrink_to(2 * self.alive, |entry| hasher.of_entry(entry));
     }
 }
 
@@ -122,8 +122,7 @@ pub(super) struct Table {
     nodes: [Mutex<Nodes>; SHARDS],
     /// Locked before `nodes` where both are.
     handles: [Mutex<Handles>; SHARDS],
-    /// Chooses the shard of a handle.
-    shards: RandomState,
+    hasher: Hasher,
     /// The file system of the export's root.
     fsid: AtomicU64,
 }
@@ -143,7 +142,7 @@ impl Table {
             records: records.clone(),
             nodes: Default::default(),
             handles: Default::default(),
-            shards: RandomState::default(),
+            hasher: Hasher::default(),
             fsid: AtomicU64::new(u64::MAX),
         };
         let mut forgotten = Vec::new();
@@ -153,7 +152,8 @@ impl Table {
                 table.insert(Arc::new(Inode::restored(record)));
             } else if wanted.contains(&record.nodeid) {
                 let inode = Arc::new(Inode::restored(record));
-                table.handle_shard(&inode.handle).lock().keep(&inode);
+                let (hash, handles) = table.handle_shard(&inode.handle);
+                handles.lock().put(hash, &inode, &table.hasher);
                 forgotten.push(inode);
             }
         }
@@ -177,8 +177,11 @@ impl Table {
         OF_OTHER_FSID | mixed(both) >> 1
     }
 
-    fn handle_shard(&self, handle: &FileHandle) -> &Mutex<Handles> {
-        &self.handles[self.shards.hash_one(handle) as usize % SHARDS]
+    /// The hash of a handle, and where its inode is.
+    fn handle_shard(&self, handle: &FileHandle) -> (u64, &Mutex<Handles>) {
+        let hash = self.hasher.hash(handle);
+        // A hash table uses the lowest and the highest bits.
+        (hash, &self.handles[(hash >> 32) as usize % SHARDS])
     }
 
     pub(super) fn get(&self, nodeid: u64) -> Option<Arc<Inode>> {
@@ -190,8 +193,9 @@ impl Table {
 
     /// The inode of `handle`, if the kernel knows it.
     pub(super) fn find(&self, handle: &FileHandle) -> Option<Arc<Inode>> {
-        let handles = self.handle_shard(handle).lock();
-        handles.known.get(handle).map(|known| known.0.clone())
+        let (hash, handles) = self.handle_shard(handle);
+        let inode = handles.lock().get(hash, handle)?;
+        (inode.lookups.load(Ordering::Relaxed) > 0).then_some(inode)
     }
 
     /// Inserts the root, which is never forgotten, unless an earlier process has.
@@ -209,14 +213,15 @@ impl Table {
         Arc::new(Inode::new(self.records.alloc(record)))
     }
 
+    /// Inserts an inode that the kernel knows.
     fn insert(&self, inode: Arc<Inode>) {
-        let mut handles = self.handle_shard(&inode.handle).lock();
-        self.known(&mut handles, inode);
+        let (hash, handles) = self.handle_shard(&inode.handle);
+        handles.lock().put(hash, &inode, &self.hasher);
+        self.known(inode);
     }
 
     /// The kernel knows an inode.
-    fn known(&self, handles: &mut Handles, inode: Arc<Inode>) {
-        handles.known.replace(ByHandle(inode.clone()));
+    fn known(&self, inode: Arc<Inode>) {
         let (shard, slot) = place(inode.nodeid);
         self.nodes[shard].lock().insert(slot, inode);
     }
@@ -228,8 +233,9 @@ impl Table {
         handle: &FileHandle,
         attributes: &Attributes,
     ) -> (Arc<Inode>, Option<Arc<Inode>>) {
-        let mut handles = self.handle_shard(handle).lock();
-        let old = handles.get(handle);
+        let (hash, handles) = self.handle_shard(handle);
+        let mut handles = handles.lock();
+        let old = handles.get(hash, handle);
         if let Some(old) = &old
             && old.kind == attributes.kind
         {
@@ -237,7 +243,7 @@ impl Table {
         }
         let inode = self.made(*handle, attributes.kind, attributes.fileid);
         if old.is_none() {
-            handles.keep(&inode);
+            handles.put(hash, &inode, &self.hasher);
         }
         (inode, old)
     }
@@ -245,17 +251,20 @@ impl Table {
     /// Counts one more reference of the kernel. Returns the inode to give to it, which is the one
     /// of the handle.
     pub(super) fn adopt(&self, inode: &Arc<Inode>) -> Arc<Inode> {
-        let mut handles = self.handle_shard(&inode.handle).lock();
-        let inode = match handles.get(&inode.handle) {
+        let (hash, handles) = self.handle_shard(&inode.handle);
+        let mut handles = handles.lock();
+        let inode = match handles.get(hash, &inode.handle) {
             Some(one) if one.kind == inode.kind => one,
             // A handle must never name another object (RFC 1813, nfs_fh3). If a server gives it to
             // an object of another type nevertheless, that has an inode of its own.
-            _ => inode.clone(),
+            _ => {
+                handles.put(hash, inode, &self.hasher);
+                inode.clone()
+            }
         };
         // Under the lock of its handle, so that `forget` cannot interfere.
         if inode.lookups.fetch_add(1, Ordering::Relaxed) == 0 {
-            handles.others.remove(&inode.handle);
-            self.known(&mut handles, inode.clone());
+            self.known(inode.clone());
         }
         inode
     }
@@ -268,7 +277,8 @@ impl Table {
         let Some(inode) = self.get(nodeid) else {
             return;
         };
-        let mut handles = self.handle_shard(&inode.handle).lock();
+        let (hash, handles) = self.handle_shard(&inode.handle);
+        let mut handles = handles.lock();
         let left = inode.lookups.load(Ordering::Relaxed).saturating_sub(count);
         inode.lookups.store(left, Ordering::Relaxed);
         if left > 0 {
@@ -281,12 +291,8 @@ impl Table {
                 nodes.known -= 1;
             }
         }
-        let known = handles.known.get(&inode.handle);
-        if known.is_some_and(|known| Arc::ptr_eq(&known.0, &inode)) {
-            handles.known.remove(&inode.handle);
-            if Arc::strong_count(&inode) > 1 {
-                handles.keep(&inode);
-            }
+        if Arc::strong_count(&inode) == 1 {
+            handles.remove(hash, &inode);
         }
     }
 
@@ -306,7 +312,8 @@ impl Table {
 
     /// Frees the entries of inodes that nothing refers to any more.
     pub(super) fn tidy(&self) {
-        self.handles.iter().for_each(|shard| shard.lock().tidy());
+        let shards = self.handles.iter();
+        shards.for_each(|shard| shard.lock().tidy(&self.hasher));
     }
 
     /// The number of inodes that the kernel knows.
@@ -320,6 +327,7 @@ mod tests {
     use super::*;
     use crate::fs::attribute_cache::model::attributes;
     use nfsrdma_record as record;
+    use std::collections::HashSet;
 
     fn handle(number: u8) -> FileHandle {
         FileHandle::new(&[number; 8]).unwrap()
@@ -408,14 +416,14 @@ mod tests {
             .collect();
         let kept = || -> usize {
             let shards = table.handles.iter();
-            shards.map(|shard| shard.lock().others.len()).sum()
+            shards.map(|shard| shard.lock().entries.len()).sum()
         };
         assert!(kept() <= 2 * named.len() + SHARDS * FEW, "{}", kept());
         table.tidy();
-        assert_eq!(kept(), named.len());
+        assert_eq!(kept(), 1 + named.len());
         drop(named);
         table.tidy();
-        assert_eq!(kept(), 0);
+        assert_eq!(kept(), 1);
         assert_eq!(table.len(), 1);
     }
 
