@@ -18,6 +18,7 @@ use super::waiting::Held;
 use crate::fs::{Entry, Found, Fs, FsError, FsResult, NewMode};
 use nfsrdma_channel::{Header, Reply};
 use nfsrdma_nfs3::Nfs3;
+use smallvec::SmallVec;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -53,7 +54,8 @@ impl<N: Nfs3> Adapter<N> {
             return;
         }
         let (fs, credentials) = (self.fs.clone(), self.credentials.clone());
-        let (asker, name) = (*request, name.to_owned());
+        // Most names are short, and need no allocation.
+        let (asker, name) = (*request, SmallVec::<[u8; 40]>::from(name.as_bytes()));
         let without_groups = fs.looks_up_without_groups(parent);
         let cred = match without_groups {
             true => self.credentials.user_of(request),
@@ -62,7 +64,7 @@ impl<N: Nfs3> Adapter<N> {
         let reply = self.waiting.hold(request, reply);
         let (mount, notifiers) = (self.mount.clone(), self.notifiers.clone());
         self.start(async move {
-            let mut found = fs.lookup(&cred, parent, name.as_bytes()).await;
+            let mut found = fs.lookup(&cred, parent, &name).await;
             if without_groups && !fs.lookup_holds_without_groups(parent, &found) {
                 // The caller still waits, so its groups are those of the request.
                 let cred = credentials.of(&asker);
@@ -70,14 +72,13 @@ impl<N: Nfs3> Adapter<N> {
                     if let Ok(Found::Is(entry)) = found {
                         entry_unheard(&fs, &entry);
                     }
-                    found = Box::pin(fs.lookup(&cred, parent, name.as_bytes())).await;
+                    found = Box::pin(fs.lookup(&cred, parent, &name)).await;
                 }
             }
             if let Ok(Found::Is(entry)) = &found {
                 tell_behind(&fs, &notifiers, entry.nodeid).await;
             }
-            let name = name.as_bytes();
-            let found = found.map_err(|error| sparing_mounts(&fs, &mount, (parent, name), error));
+            let found = found.map_err(|error| sparing_mounts(&fs, &mount, (parent, &name), error));
             reply_or_undo(reply, found, tell, |found| {
                 if let Some(Found::Is(entry)) = found {
                     entry_unheard(&fs, &entry);

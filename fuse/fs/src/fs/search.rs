@@ -73,11 +73,11 @@ impl<N: Nfs3> Fs<N> {
     /// names, all callers get the same answer. [`Fs::lookup_holds_without_groups`] then checks the
     /// reply.
     pub fn looks_up_without_groups(&self, parent: u64) -> bool {
-        let Some(dir) = self.table.get(parent) else {
-            return false;
-        };
-        let known = dir.state.lock().attributes().copied();
-        known.is_some_and(|known| everybody_may_search(&known)) && self.kernel_may_keep_names(&dir)
+        self.config.permissions != Permissions::Server
+            && self.table.get(parent).is_some_and(|dir| {
+                let state = dir.state.lock();
+                state.attributes().is_some_and(everybody_may_search)
+            })
     }
 
     /// Whether the answer to a LOOKUP without groups is also that to the caller with all groups. It
