@@ -250,14 +250,17 @@ impl<'a> Lines<'a> {
     }
 }
 
+/// The numbers in a line. One that is no id becomes `u32::MAX`, which is none either.
 fn numbers(line: &[u8]) -> impl Iterator<Item = u32> {
-    line.split(|byte| !byte.is_ascii_digit())
-        .filter(|digits| !digits.is_empty())
-        .filter_map(|digits| {
-            digits.iter().try_fold(0_u32, |number, digit| {
-                number.checked_mul(10)?.checked_add(u32::from(digit - b'0'))
-            })
-        })
+    let mut bytes = line.iter();
+    let digit = |byte: &u8| Some(u32::from(byte.wrapping_sub(b'0'))).filter(|digit| *digit < 10);
+    std::iter::from_fn(move || {
+        let mut number = bytes.find_map(digit)?;
+        while let Some(digit) = bytes.next().and_then(digit) {
+            number = number.saturating_mul(10).saturating_add(digit);
+        }
+        Some(number)
+    })
 }
 
 #[cfg(test)]
