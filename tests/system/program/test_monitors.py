@@ -4,6 +4,7 @@ them. Tests with rpcbind run in a network namespace of their own, because it has
 import errno
 import fcntl
 import functools
+import json
 import os
 import random
 import re
@@ -354,6 +355,29 @@ class CalledBack(Isolated):
     def __init__(self, *words):
         self.callback = free_port()
         super().__init__(*words, "--client-lock-port", str(self.callback), options=f"callbackport={self.callback}")
+
+
+def pid_of(point):
+    return json.loads(nfsrdma("stats", point, "--json").stdout)["pid"]
+
+
+def test_who_waits_is_called_after_the_program_of_its_mount_was_killed():
+    with CalledBack("--lock-callback", "callback") as server, Process() as one:
+        server.more += ",restart=files"
+        (a,) = server.mounts(1)
+        (server.export / "f").write_bytes(b"x" * 100)
+        one.do("open", "f", str(a / "f"))
+        server.elsewhere("lock", "exclusive")
+        one.wait_for("f", WRITE)
+        until(lambda: rpc(server.callback, NLM, 4, 0, limit=1) == b"", "the port")
+        serving = pid_of(a)
+        os.kill(serving, signal.SIGKILL)
+        until(lambda: pid_of(a) != serving, "a successor")
+        until(lambda: rpc(server.callback, NLM, 4, 0, limit=1) == b"", "the port")
+        until(lambda: counters(a)["lock_polls"] >= 7, "long pauses")
+        server.elsewhere("unlock")
+        assert one.got() == 0
+        assert counters(a)["lock_grants_told"] == 1
 
 
 def test_who_waits_for_a_lock_is_called_when_it_is_free():

@@ -453,6 +453,38 @@ mod tests {
         assert!(!dir.exists());
     }
 
+    #[test]
+    fn another_process_goes_on_with_a_journal_that_stays_locked() {
+        let random = getrandom::u64().unwrap();
+        let dir = std::env::temp_dir().join(format!("nfsrdma-journal-{random:x}"));
+        let server: IpAddr = "192.0.2.1".parse().unwrap();
+        let journal = Journal::create(&dir, server, true).unwrap();
+        journal.add(1, &handle(1), &cred(&[])).unwrap();
+        journal.add(2, &handle(2), &cred(&[3])).unwrap();
+        let kept = journal.fd().unwrap();
+        let part = b"+ 3 0303";
+        journal.state.lock().file.write_all(part).unwrap();
+        // The process is killed.
+        std::mem::forget(journal);
+        let journal = Journal::resume(kept, server, true).unwrap();
+        assert_eq!(journal.dir(), Some(&*dir));
+        let mut svids: Vec<_> = journal.all().iter().map(|of| of.svid).collect();
+        svids.sort_unstable();
+        assert_eq!(svids, [1, 2]);
+        journal.add(2, &handle(2), &cred(&[3])).unwrap();
+        journal.add(4, &handle(4), &cred(&[])).unwrap();
+        journal.remove(1, &handle(1)).unwrap();
+        assert!(Abandoned::find(&dir, server).is_empty(), "it lives");
+        let text = fs::read_to_string(&journal.path).unwrap();
+        let mut live: Vec<_> = parse(&text).unwrap().live.into_keys().collect();
+        live.sort_unstable();
+        assert_eq!(live, [(2, vec![2; 12]), (4, vec![4; 12])]);
+        journal.remove(2, &handle(2)).unwrap();
+        journal.remove(4, &handle(4)).unwrap();
+        drop(journal);
+        assert!(!dir.exists());
+    }
+
     /// The disk is full: a part of a line is written, and nothing more. Then there is room again.
     #[test]
     fn what_follows_a_part_of_a_line_is_read() {

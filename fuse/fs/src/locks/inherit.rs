@@ -40,9 +40,7 @@ impl Locks {
         let mut found = self.records.restore();
         // In the order in which they were made.
         found.sort_by_key(|lock| lock.number() >> 32);
-        if found.is_empty() {
-            return;
-        }
+        let any = !found.is_empty();
         let mut later: Vec<Pin<Box<dyn Future<Output = ()> + Send>>> = Vec::new();
         for record in found {
             let Some(range) = ByteRange::new(record.start, record.end) else {
@@ -85,8 +83,10 @@ impl Locks {
             let this = self.clone();
             later.push(Box::pin(async move { this.unlock_orphan(&orphan).await }));
         }
-        let this = self.clone();
-        later.push(Box::pin(async move { this.look_for_restart().await }));
+        if any {
+            let this = self.clone();
+            later.push(Box::pin(async move { this.look_for_restart().await }));
+        }
         *self.inherited.lock() = later;
     }
 
