@@ -164,6 +164,23 @@ def test_a_waiter_that_is_interrupted_after_the_restart_leaves_nothing():
         until(lambda: counters(a)["lock_waiters"] == 0, "no waiter")
 
 
+def test_a_waiter_that_is_killed_while_nobody_serves_the_mount_leaves_nothing():
+    with two_mounts() as (server, a, b), Process() as one, Process() as rival:
+        opened(one, a, "f")
+        opened(rival, b, "f")
+        assert rival.set("f", WRITE) == 0
+        one.wait_for("f", WRITE)
+        until(lambda: counters(a)["lock_polls"] > 0, "a waiter")
+        serving = pid_of(a)
+        os.kill(serving, signal.SIGKILL)
+        one.child.kill()
+        assert one.child.wait(LIMIT) == -signal.SIGKILL
+        until(lambda: pid_of(a) != serving, "a successor")
+        assert rival.set("f", FREE) == 0
+        until(lambda: rival.set("f", WRITE) == 0, "the lock")
+        until(lambda: counters(a)["lock_waiters"] == held(a) == 0, "no lock and no waiter")
+
+
 def test_kept_locks_are_claimed_when_the_server_restarts():
     with two_mounts("--grace", "2s") as (server, a, b), Process() as one, Process() as rival:
         opened(one, a, "f")

@@ -67,6 +67,8 @@ pub struct Journal {
     /// Whether to remove the directory with the last journal in it.
     temporary: bool,
     server: IpAddr,
+    /// Whether this process has begun it.
+    is_own: bool,
     state: Mutex<State>,
 }
 
@@ -194,6 +196,7 @@ impl Journal {
             path,
             server,
             temporary,
+            is_own: true,
             state: Mutex::new(State {
                 file,
                 locked: false,
@@ -221,6 +224,7 @@ impl Journal {
             path,
             temporary,
             server,
+            is_own: false,
             state: Mutex::new(state),
         };
         if !text.ends_with('\n') {
@@ -347,7 +351,10 @@ impl Journal {
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        self.end();
+        // A process that fails to go on with a mount leaves it to the next one.
+        if self.is_own {
+            self.end();
+        }
     }
 }
 
@@ -481,7 +488,10 @@ mod tests {
         assert_eq!(live, [(2, vec![2; 12]), (4, vec![4; 12])]);
         journal.remove(2, &handle(2)).unwrap();
         journal.remove(4, &handle(4)).unwrap();
+        let kept = journal.fd().unwrap();
         drop(journal);
+        assert!(dir.exists(), "the next process goes on");
+        Journal::resume(kept, server, true).unwrap().end();
         assert!(!dir.exists());
     }
 
