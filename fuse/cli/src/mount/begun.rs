@@ -128,6 +128,11 @@ impl Prepared {
         let (root, clock) = (mounted.root, Clock::default());
         let pool = self.pool.clone();
         let fs = Fs::new(client, root, pool, self.config, clock, table.clone());
+        if table.generation() > 1 {
+            // If this process fails to go on with the mount, the next one has to find all of it: records are
+            // freed by whoever serves, and not because a process ends.
+            std::mem::forget((fs.clone(), locks.locks.clone()));
+        }
         Begun {
             table,
             pool: self.pool,
