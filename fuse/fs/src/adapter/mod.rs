@@ -129,6 +129,7 @@ pub struct Session {
     served: watch::Receiver<()>,
     tasks: Mutex<JoinSet<()>>,
     mount: Arc<OwnMount>,
+    workers: Arc<Workers>,
 }
 
 /// Mounts `fs` on `dir` and serves it from threads of its own, and tasks in `runtime`. Returns when
@@ -283,12 +284,13 @@ pub fn serve<N: Nfs3>(
         !held.is_looking()
     };
     tasks.spawn_on(waiting.watch(before), runtime);
-    tasks.spawn_on(tick(fs, requests, credentials, workers), runtime);
+    tasks.spawn_on(tick(fs, requests, credentials, workers.clone()), runtime);
     Ok(Session {
         serving: Mutex::new(Some(serving)),
         served,
         tasks: Mutex::new(tasks),
         mount,
+        workers,
     })
 }
 
@@ -339,6 +341,11 @@ impl Session {
     /// sight at once and ends it with its last user. Flush with `Fs::shutdown` afterwards.
     pub fn unmount(&self, lazy: bool) -> io::Result<()> {
         self.mount.unmount(lazy)
+    }
+
+    /// Reads no more requests of the kernel, or goes on with it: who makes one waits.
+    pub fn pause(&self, paused: bool) {
+        self.workers.pause(paused);
     }
 
     /// The mount itself.

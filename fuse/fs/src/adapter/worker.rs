@@ -52,6 +52,8 @@ pub(super) struct Workers {
     event_fds: Vec<Arc<EventFd>>,
     /// The mount is gone, as a worker that listens has found.
     ended: AtomicBool,
+    /// No requests are read.
+    paused: AtomicBool,
 }
 
 impl Workers {
@@ -61,7 +63,15 @@ impl Workers {
             listeners: Listeners::new(number),
             event_fds: event_fds.collect::<io::Result<_>>()?,
             ended: AtomicBool::new(false),
+            paused: AtomicBool::new(false),
         }))
+    }
+
+    /// Reads no more requests, which wait in the kernel, or goes on with it. What was read is answered. A worker
+    /// that reads now ends its round first.
+    pub(super) fn pause(&self, paused: bool) {
+        self.paused.store(paused, Ordering::SeqCst);
+        self.event_fds.iter().for_each(|event_fd| event_fd.notify());
     }
 
     fn wake(&self, worker: Option<usize>) {
@@ -190,7 +200,8 @@ impl<N: Nfs3> Worker<N> {
 
     /// Begins to watch the device, or ceases to, as the listeners want it.
     fn listen(&mut self, reader: &mut Reader) -> io::Result<()> {
-        let listens = self.all.listeners.listens(self.number);
+        let paused = self.all.paused.load(Ordering::SeqCst);
+        let listens = !paused && self.all.listeners.listens(self.number);
         if listens == self.listening {
             return Ok(());
         }
