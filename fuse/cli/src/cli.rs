@@ -31,10 +31,14 @@ pub enum Command {
     Log(LogArgs),
     Trace(TraceArgs),
     Capture(CaptureArgs),
+    Upgrade(UpgradeArgs),
     Fstab(FstabArgs),
-    /// Go on with the mount of a process that has ended; its holder is at this descriptor. Not in the
-    /// help: holders run it.
-    Serve(RawFd),
+    /// Go on with the mount of a process that has ended, or that is to end when this one is ready
+    /// (`beside`); its holder is at this descriptor. Not in the help: holders run it.
+    Serve {
+        held: RawFd,
+        beside: bool,
+    },
     /// Print the names that `-o` accepts, one on each line, for tests and scripts. Not in the help.
     ListOptions,
 }
@@ -99,6 +103,17 @@ pub struct LogArgs {
     /// the mount began with. Without LEVEL the level in force is shown
     #[arg(value_name = "LEVEL", value_parser = crate::mount::log::LEVELS)]
     pub level: Option<String>,
+}
+
+/// `upgrade`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct UpgradeArgs {
+    /// The mount
+    #[arg(value_name = "DIR", required_unless_present = "all")]
+    pub dir: Option<PathBuf>,
+    /// All mounts that can be upgraded; each of the others is named with the reason
+    #[arg(short, long, conflicts_with = "dir")]
+    pub all: bool,
 }
 
 /// `fstab`.
@@ -250,6 +265,16 @@ enum CliCommand {
     /// are reconstructed from the messages of both sides. The file contains the data of all files
     /// that any user reads or writes meanwhile.
     Capture(CaptureArgs),
+    /// Exchange the program that serves a mount for the one that is installed now
+    ///
+    /// Open files, directories and calls go on: they wait for a moment. It needs a mount with restart=, which starts the program
+    /// at the path that it had when it was mounted. If the new program cannot go on with the mount, or if not
+    /// everything that programs have written gets to the server in time, the old one serves on.
+    #[command(
+        after_help = "Exit status: 0 upgraded, with --all also if there is nothing to upgrade; 1 wrong usage, not permitted, \
+        or a mount without restart=; 32 not upgraded, with --all one of them."
+    )]
+    Upgrade(UpgradeArgs),
     /// Translate an fstab line of the kernel's NFS client
     ///
     /// It prints the line to use in /etc/fstab instead of LINE, which is a line of fstab(5) or of
@@ -458,12 +483,13 @@ fn parse_as_clap(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
     if matches!(&arguments[..], [_, only] if only == "list-options") {
         return Ok(Command::ListOptions);
     }
-    if let [_, serve, held, fd, ..] = &arguments[..]
+    if let [_, serve, how, fd, ..] = &arguments[..]
         && serve == "serve"
-        && held == "--held"
-        && let Some(fd) = fd.to_str().and_then(|fd| fd.parse().ok())
+        && (how == "--held" || how == "--beside")
+        && let Some(held) = fd.to_str().and_then(|fd| fd.parse().ok())
     {
-        return Ok(Command::Serve(fd));
+        let beside = how == "--beside";
+        return Ok(Command::Serve { held, beside });
     }
     let cli = Cli::try_parse_from(with_command(arguments))?;
     Ok(match cli.command {
@@ -496,6 +522,7 @@ fn parse_as_clap(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
         CliCommand::Log(args) => Command::Log(args),
         CliCommand::Trace(args) => Command::Trace(args),
         CliCommand::Capture(args) => Command::Capture(args),
+        CliCommand::Upgrade(args) => Command::Upgrade(args),
         CliCommand::Fstab(args) => Command::Fstab(args),
     })
 }

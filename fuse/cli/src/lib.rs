@@ -121,7 +121,7 @@ fn run(name: &str, command: &Command) -> Result<(), Failure> {
             }
             Ok(())
         }
-        Command::Serve(held) => commands::serve::run(*held),
+        Command::Serve { held, beside } => commands::serve::run(*held, *beside),
         Command::MountDead => commands::dead::run(),
         Command::Unmount(args) => {
             enter(args.namespace.as_deref())?;
@@ -135,6 +135,7 @@ fn run(name: &str, command: &Command) -> Result<(), Failure> {
         Command::Log(args) => commands::log::run(args),
         Command::Trace(args) => observe::trace::run(args),
         Command::Capture(args) => observe::capture::run(args),
+        Command::Upgrade(args) => commands::upgrade::run(args),
         Command::Fstab(args) => commands::fstab::run(args),
         Command::ListOptions => {
             let lines: String = options::table::names()

@@ -111,13 +111,25 @@ impl Table {
 
     /// The table that another process has made, and does not use any more. Its records are handed out by
     /// [`Region::restore`].
+    ///
+    /// Nothing is changed: the other process can go on with it as long as this one does not use it, and has not
+    /// said that it does ([`Table::begin`]).
     pub fn open(fd: OwnedFd) -> Result<Self, Refused> {
+        Self::opened(Self::checked(fd)?)
+    }
+
+    /// Whether this program can go on with a table, which its process still uses: of the same format.
+    pub fn check(fd: OwnedFd) -> Result<(), Refused> {
+        Self::checked(fd).map(drop)
+    }
+
+    fn checked(fd: OwnedFd) -> Result<Shared, Refused> {
         let size = fstat(&fd).map_err(io::Error::from)?.st_size as u64;
         if size < HEAD as u64 {
             return Err(Refused::Truncated);
         }
         let mapping = Mapping::of_file(fd.as_fd(), 0, HEAD)?;
-        let mut shared = Shared::new(mapping, Some(fd), 0);
+        let shared = Shared::new(mapping, Some(fd), 0);
         let head = shared.head();
         if head.magic != MAGIC {
             return Err(Refused::NotATable);
@@ -129,6 +141,15 @@ impl Table {
         if head.sizes != SIZES {
             return Err(Refused::Sizes);
         }
+        Ok(shared)
+    }
+
+    fn opened(mut shared: Shared) -> Result<Self, Refused> {
+        let head = shared.head();
+        let size = match &shared.fd {
+            Some(fd) => fstat(fd).map_err(io::Error::from)?.st_size as u64,
+            None => 0,
+        };
         let kinds = head.chunks.iter().map(|kind| kind.load(Ordering::Acquire));
         let kinds: Vec<u8> = kinds.take_while(|&kind| kind != 0).collect();
         if size < offset(kinds.len()) {
@@ -157,11 +178,6 @@ impl Table {
         if !nodes.has_first() {
             return Err(Refused::Truncated);
         }
-        // Only now: a table that was refused is as it was.
-        shared
-            .head()
-            .generation
-            .store(generation, Ordering::Relaxed);
         Ok(Table {
             generation,
             nodes: Arc::new(nodes),
@@ -171,6 +187,19 @@ impl Table {
             extents: Arc::new(extents),
             shared,
         })
+    }
+
+    /// This process uses the table from now on.
+    pub fn begin(&self) {
+        let generation = &self.shared.head().generation;
+        generation.store(self.generation, Ordering::Relaxed);
+    }
+
+    /// How many files have data that would be lost with the process that has used the table before. To be called before
+    /// [`Region::restore`].
+    pub fn unsafe_files(&self) -> usize {
+        self.nodes
+            .count(|node| node.unsafe_.load(Ordering::Relaxed) != 0)
     }
 
     /// The memfd, for whoever keeps the table beyond the life of this process; `None` if there is none.

@@ -252,7 +252,7 @@ fn remedies() {
         (
             "zork",
             "unknown command 'zork': use one of mount, umount, exports, ping, stats, top, metrics, \
-             log, trace, capture, fstab",
+             log, trace, capture, upgrade, fstab",
         ),
         (
             "umount /m /n",

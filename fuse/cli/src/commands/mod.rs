@@ -10,3 +10,4 @@ mod remount;
 pub(crate) mod serve;
 pub(crate) mod server;
 pub(crate) mod unmount;
+pub(crate) mod upgrade;

@@ -8,7 +8,7 @@ use crate::holder::Program;
 use crate::holder::client::Held;
 use crate::holder::run::{self as holder, Side};
 use crate::ipc::keeper::{FUSE, Keeper, PLAN, POOL, TABLE};
-use crate::mount::begun::{self, Begun, Kernel, system};
+use crate::mount::begun::{self, Begun, Kernel, Prepared, system};
 use crate::mount::connect::{Plan, connect};
 use crate::mount::daemon::{self, Forked, Reporter};
 use crate::mount::locking::{self, Chosen};
@@ -246,8 +246,9 @@ fn begin(
     reporter: &mut Reporter,
     keeper: Keeper,
 ) -> Result<(Runtime, Service), Failure> {
-    let (runtime, prepared) = begun::prepare(&plan.options, None)?;
-    let metrics = begun::metrics(&plan.options)?;
+    let runtime = begun::prepare()?;
+    let prepared = Prepared::new(&plan.options, None)?;
+    let metrics = begun::metrics(&plan.options, &keeper)?;
     let table = match keeper.held() {
         Some(_) => Table::create().map_err(system)?,
         None => Table::anonymous(),

@@ -104,7 +104,7 @@ fn given(mount: &Mount) -> Option<String> {
     match command_of(pid)? {
         Command::Mount(args) => Some(args.options),
         // It has taken the mount over, and its holder was started with the options.
-        Command::Serve(_) => match command_of(parent_of(pid)?)? {
+        Command::Serve { .. } => match command_of(parent_of(pid)?)? {
             Command::Mount(args) => Some(args.options),
             _ => None,
         },

@@ -1,10 +1,13 @@
-//! The hidden command `serve`: goes on with the mount of a process that has died. The holder runs it.
+//! The hidden command `serve`: goes on with the mount of a process that has died, or that ends when this one
+//! is ready for it (an upgrade). The holder runs it.
 
 use crate::commands::mount::status;
 use crate::failure::{Exit, Failure};
 use crate::holder::client::Held;
+use crate::holder::protocol::Why;
 use crate::ipc::keeper::{DEVICES, FUSE, Keeper, PLAN, POOL, TABLE};
-use crate::mount::begun::{self, Kernel, system};
+use crate::ipc::upgrade_request::UNSAFE;
+use crate::mount::begun::{self, Kernel, Prepared, system};
 use crate::mount::connect::Plan;
 use crate::mount::locking;
 use crate::mount::log::Log;
@@ -14,20 +17,26 @@ use crate::mount::{provider, settings};
 use crate::stats::Life;
 use nfsrdma_fs::adapter::{self, Features};
 use nfsrdma_fs::fs::pool_of;
-use nfsrdma_nfs3::mount::{self, Mounted};
-use nfsrdma_rdma::Pool;
-use nfsrdma_record::Table;
+use nfsrdma_nfs3::mount;
+use nfsrdma_record::{Refused, Table};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use tokio::runtime::Runtime;
-use tracing::{error, warn};
+use tracing::{error, info, warn};
 
 /// Serves the mount to its end. `held` is the descriptor of the holder.
-pub(crate) fn run(held: RawFd) -> Result<(), Failure> {
+pub(crate) fn run(held: RawFd, beside: bool) -> Result<(), Failure> {
     // SAFETY: the holder has passed this descriptor to this process, and nothing else here knows it.
     let held = unsafe { OwnedFd::from_raw_fd(held) };
     let held = Held::begin(held).map_err(system)?;
-    let (runtime, service) = begin(&held).inspect_err(|failure| error!("{failure}"))?;
+    let begun = begin(&held, beside);
+    let (runtime, service) = begun.inspect_err(|failure| {
+        error!("{failure}");
+        if beside {
+            // Without effect if the mount is this process's already.
+            held.refuse(Why::new(libc::EIO, &*failure.message));
+        }
+    })?;
     let served = begun::run(runtime, service);
     if let Err(failure) = &served {
         error!("{failure}");
@@ -37,7 +46,7 @@ pub(crate) fn run(held: RawFd) -> Result<(), Failure> {
     served
 }
 
-fn begin(held: &Held) -> Result<(Runtime, Service), Failure> {
+fn begin(held: &Held, beside: bool) -> Result<(Runtime, Service), Failure> {
     let keeper = Keeper::of_successor(held.clone()).map_err(system)?;
     let record = Record::read(keeper.needed(PLAN)?)?;
     let plan = record.plan()?;
@@ -51,7 +60,7 @@ fn begin(held: &Held) -> Result<(Runtime, Service), Failure> {
     if !args.foreground {
         log.detach();
     }
-    resume(&record, &plan, &log, keeper)
+    resume(&record, &plan, &log, keeper, beside)
 }
 
 /// Prepares to answer the kernel's requests, without waiting for the server.
@@ -60,23 +69,33 @@ fn resume(
     plan: &Plan,
     log: &Log,
     keeper: Keeper,
+    beside: bool,
 ) -> Result<(Runtime, Service), Failure> {
-    let table = Table::open(keeper.needed(TABLE)?)
-        .map_err(|refused| Failure::new(Exit::Internal, refused.to_string()))?;
-    let pool = keeper.take(POOL).map(|pool| pool_of(pool, &table));
-    let pool = pool.transpose();
-    let pool = pool.map_err(|error| Failure::new(Exit::System, error.to_string()))?;
-    let (runtime, prepared) = begun::prepare(&plan.options, pool)?;
-    // The process that has died may hold the address a moment longer. Nothing that is mounted ends for that.
-    let metrics = begun::metrics(&plan.options).unwrap_or_else(|failure| {
-        warn!("{failure}");
-        None
-    });
+    let runtime = begun::prepare()?;
     let by_holder = keeper.held().and_then(Held::signals);
     let inside = runtime.enter();
     let signals = Signals::new(plan.args.foreground, log, by_holder).map_err(system)?;
     drop(inside);
-    let mounted = resume_client(record, plan, &prepared.pool)?;
+    let target = settings::target(&plan.spec);
+    let provider = provider::choose(&plan.options, &target.host)?.provider;
+    let table = table(keeper.needed(TABLE)?, keeper.held().filter(|_| beside))?;
+    let pool = keeper.take(POOL).map(|pool| pool_of(pool, &table));
+    let pool = pool.transpose();
+    let pool = pool.map_err(|error| Failure::new(Exit::System, error.to_string()))?;
+    let prepared = Prepared::new(&plan.options, pool)?;
+    let mounted = mount::resume(
+        &target,
+        &settings::client(&plan.options),
+        &record.found,
+        provider,
+        prepared.pool.clone(),
+    );
+    let mounted = mounted.map_err(|why| Failure::new(Exit::Internal, why))?;
+    // Nothing that is mounted ends for that.
+    let metrics = begun::metrics(&plan.options, &keeper).unwrap_or_else(|failure| {
+        warn!("{failure}");
+        None
+    });
     let life = Life {
         mounted_ns: record.mounted_ns,
         started_ns: now_ns(),
@@ -112,22 +131,32 @@ fn resume(
             format!("cannot serve the mount of a process that has ended: {error}"),
         )
     })?;
-    warn!("the process that served this mount has died: this one goes on");
+    match beside {
+        true => info!("upgraded: nfsrdma {} goes on", env!("CARGO_PKG_VERSION")),
+        false => warn!("the process that served this mount has died: this one goes on"),
+    }
     Ok((runtime, service))
 }
 
-fn resume_client(record: &Record, plan: &Plan, pool: &Pool) -> Result<Mounted, Failure> {
-    let (target, options) = (
-        settings::target(&plan.spec),
-        settings::client(&plan.options),
-    );
-    let chosen = provider::choose(&plan.options, &target.host)?;
-    let resumed = mount::resume(
-        &target,
-        &options,
-        &record.found,
-        chosen.provider,
-        pool.clone(),
-    );
-    resumed.map_err(|why| Failure::new(Exit::Internal, why))
+/// What the other process has left. If that one still serves, it is waited for and killed here; until then nothing is
+/// changed.
+fn table(memory: OwnedFd, beside: Option<&Held>) -> Result<Table, Failure> {
+    let refused = |why: Refused| Failure::new(Exit::Internal, why.to_string());
+    let Some(held) = beside else {
+        let table = Table::open(memory).map_err(refused)?;
+        table.begin();
+        return Ok(table);
+    };
+    let copy = memory.try_clone().map_err(system)?;
+    Table::check(copy).map_err(refused)?;
+    held.ready().map_err(system)?;
+    let table = Table::open(memory).map_err(refused)?;
+    if table.unsafe_files() > 0 {
+        let why = "the server does not have all data yet";
+        held.refuse(Why::new(UNSAFE, why));
+        return Err(Failure::failed(why));
+    }
+    held.take_over().map_err(system)?;
+    table.begin();
+    Ok(table)
 }

@@ -1,6 +1,6 @@
 //! The daemon's side of the connection to its holder.
 
-use crate::holder::protocol::{Name, Request, receive, send};
+use crate::holder::protocol::{Name, Packet, Request, UNKNOWN, Why, receive, send};
 use nfsrdma_fs::adapter::own_table;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -83,6 +83,65 @@ impl Held {
         Ok(set_parent_process_death_signal(None)?)
     }
 
+    /// Has a successor started beside this process, and waits until it is ready for the mount. `told` is
+    /// written to when it serves. The error says why there is none.
+    pub fn upgrade(&self, told: BorrowedFd<'_>) -> Result<(), Why> {
+        self.ask_why(Request::Upgrade, &[told])
+    }
+
+    /// Gives the successor the mount, and does not return: this process is killed. Else the answer says why
+    /// it is not, and this process goes on.
+    pub fn hand_over(&self) -> Why {
+        let answer = self.ask_why(Request::HandOver, &[]);
+        let gone = || Why::new(libc::ESRCH, "the process that keeps the mount is gone");
+        answer.err().unwrap_or_else(gone)
+    }
+
+    /// Ends the successor.
+    pub fn cancel_upgrade(&self) {
+        // If the holder is gone, so is the successor.
+        let _ = self.ask(Request::Cancel, &[]);
+    }
+
+    /// Of a successor: waits until it may look at what the other process has left.
+    pub fn ready(&self) -> io::Result<()> {
+        self.ask_for_mount(Request::Ready)
+    }
+
+    /// Of a successor: has the other process killed. From then on the mount is this one's.
+    pub fn take_over(&self) -> io::Result<()> {
+        self.ask_for_mount(Request::TakeOver)
+    }
+
+    /// Of a successor: says why it does not go on with the mount.
+    pub fn refuse(&self, why: Why) {
+        // There is nobody else to tell.
+        let _ = self.ask(Request::Refuse(why), &[]);
+    }
+
+    /// Without its holder a successor has no mount.
+    fn ask_for_mount(&self, request: Request) -> io::Result<()> {
+        self.ask(request, &[])?;
+        match self.0.gone.get() {
+            Some(()) => Err(Errno::SRCH.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`Held::ask`], with the sentence that the holder gives.
+    fn ask_why(&self, request: Request, fds: &[BorrowedFd<'_>]) -> Result<(), Why> {
+        let gone = || Why::new(libc::ESRCH, "the process that keeps the mount is gone");
+        let bytes = self.answer_to(request, fds).ok_or_else(gone)?;
+        match bytes.as_bytes() {
+            [0] => Ok(()),
+            [number, ..] if i32::from(*number) == UNKNOWN => Err(Why::new(
+                UNKNOWN,
+                "the process that keeps the mount is of a version without upgrades: unmount, and mount again",
+            )),
+            bytes => Err(Why::of(bytes).unwrap_or_else(gone)),
+        }
+    }
+
     /// Tells the holder that the mount has ended, and that the command's exit status is this one.
     pub fn bye(&self, status: u8) {
         // There is no answer to wait for: it is read before the end of this process is seen.
@@ -111,18 +170,24 @@ impl Held {
     }
 
     fn ask(&self, request: Request, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let bytes = self.answer_to(request, fds);
+        bytes.map_or(Ok(()), |bytes| answer(bytes.as_bytes()))
+    }
+
+    /// The bytes of the answer; `None` if the holder is gone.
+    fn answer_to(&self, request: Request, fds: &[BorrowedFd<'_>]) -> Option<Packet> {
         if self.0.gone.get().is_some() {
-            return Ok(());
+            return None;
         }
         let talk = self.0.talk.lock();
         let answered = send(&*talk, request.encode().as_bytes(), fds)
             .and_then(|()| receive(&*talk, RecvFlags::empty()));
         match answered {
-            Ok(received) if !received.bytes().is_empty() => answer(received.bytes()),
+            Ok(received) if !received.bytes().is_empty() => Some(received.packet),
             // The log says so when the pipe of signals ends.
             _ => {
                 let _ = self.0.gone.set(());
-                Ok(())
+                None
             }
         }
     }
@@ -147,7 +212,7 @@ fn end_with_any_thread() {
 fn answer(bytes: &[u8]) -> io::Result<()> {
     match bytes {
         [0] => Ok(()),
-        [number] => Err(io::Error::from_raw_os_error((*number).into())),
+        [number, ..] => Err(io::Error::from_raw_os_error((*number).into())),
         _ => Err(Errno::PROTO.into()),
     }
 }

@@ -1,6 +1,6 @@
 //! The program of a mount, as the holder starts it anew.
 
-use crate::holder::protocol::pair;
+use crate::holder::protocol::{Request, Why, pair, send};
 use nix::fcntl::AtFlags;
 use nix::sys::signal::SigSet;
 use nix::unistd::{ForkResult, Pid, execveat, fork};
@@ -10,7 +10,7 @@ use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The exit status of a process that could not start the program.
@@ -65,6 +65,16 @@ impl Program {
     /// Starts `nfsrdma serve --held N`, where N is an end of the connection of which the other one
     /// is returned. The caller must not have started a thread.
     pub(super) fn start(&self) -> io::Result<(Pid, OwnedFd)> {
+        self.start_as("--held", EXEC_TRIES)
+    }
+
+    /// As [`Program::start`], beside a daemon that serves: with another word, so that no program goes on with the mount
+    /// that does not know that it has to wait.
+    pub(super) fn start_beside(&self) -> io::Result<(Pid, OwnedFd)> {
+        self.start_as("--beside", 1)
+    }
+
+    fn start_as(&self, how: &str, tries: u32) -> io::Result<(Pid, OwnedFd)> {
         let (ours, theirs) = pair()?;
         // SAFETY: this process has one thread (the caller's promise), so the child may do whatever
         // the parent may.
@@ -72,9 +82,14 @@ impl Program {
             ForkResult::Parent { child } => Ok((child, ours)),
             ForkResult::Child => {
                 self.restore_oom_score();
-                for _ in 0..EXEC_TRIES {
-                    let error = self.exec(&theirs);
-                    tracing::error!("cannot start {}: {error}", self.name.display());
+                for _ in 0..tries {
+                    let error = self.exec(&theirs, how);
+                    let why = format!("cannot start {}: {error}", self.path().display());
+                    tracing::error!("{why}");
+                    let number = error.raw_os_error().unwrap_or(libc::EIO);
+                    // It is of interest to who waits for an upgrade.
+                    let refusal = Request::Refuse(Why::new(number, why)).encode();
+                    let _ = send(&theirs, refusal.as_bytes(), &[]);
                     std::thread::sleep(EXEC_PAUSE);
                 }
                 std::process::exit(NOT_STARTED);
@@ -82,14 +97,21 @@ impl Program {
         }
     }
 
-    fn exec(&self, talk: &OwnedFd) -> io::Error {
+    /// Its path, as far as it is known now.
+    fn path(&self) -> PathBuf {
+        let link = format!("/proc/self/fd/{}", self.directory.as_raw_fd());
+        let directory = std::fs::read_link(link).unwrap_or_default();
+        directory.join(&self.name)
+    }
+
+    fn exec(&self, talk: &OwnedFd, how: &str) -> io::Error {
         // The holder has blocked signals, and a new program would inherit that.
         let ready = SigSet::empty().thread_set_mask().map_err(Into::into);
         if let Err(error) = ready.and_then(|()| close_others_at_exec(talk)) {
             return error;
         }
         let talk = OsString::from(talk.as_raw_fd().to_string());
-        let first = ["nfsrdma", "serve", "--held"].map(OsStr::new);
+        let first = ["nfsrdma", "serve", how].map(OsStr::new);
         let words = first.into_iter().chain([&*talk]);
         let words = words.chain(self.words.iter().map(|word| &**word));
         let variables = std::env::vars_os().map(|(mut name, value)| {

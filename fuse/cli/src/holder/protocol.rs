@@ -1,9 +1,13 @@
 //! The messages between holder and daemon: packets of a Unix socket (SOCK_SEQPACKET), with
 //! descriptors (SCM_RIGHTS).
 //!
-//! The daemon asks, and the holder answers each request by one byte: 0, or the number of an error
-//! (for that of [`Request::Bye`] nobody waits). Before that byte, [`Request::Take`] is answered by a packet for each
-//! descriptor, which has its name.
+//! The daemon asks, and the holder answers each request by one byte: 0, or the number of an error, which a
+//! sentence for people may follow (for the answer to [`Request::Bye`] nobody waits). Before that byte,
+//! [`Request::Take`] is answered by a packet for each descriptor, which has its name.
+//!
+//! Holder and daemon may be of different versions: the holder is of the one that made the mount. So the
+//! bytes of a request have the same meaning for ever. A holder answers one that it does not know, or that is longer
+//! than its packets, with an error ([`UNKNOWN`]), and goes on; a daemon can do without what it asked for.
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -11,14 +15,17 @@ use rustix::net::{
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg,
     sendmsg, socketpair,
 };
+use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// The longest name of a descriptor.
 pub const NAME_MAX: usize = 31;
-/// The longest packet: one byte, and a name.
-pub const PACKET_MAX: usize = 1 + NAME_MAX;
+/// The longest packet: one byte, and a name or a sentence.
+pub const PACKET_MAX: usize = 512;
+/// The answer to a request that the holder does not know.
+pub const UNKNOWN: i32 = libc::EPROTO;
 /// The most descriptors in a packet.
 const FDS_MAX: usize = 2;
 
@@ -43,7 +50,7 @@ impl Name {
 }
 
 /// What a daemon wants of its holder.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// The first request. It has two descriptors: the end of a pipe that hangs up when the daemon
     /// dies, and the end of one into which the holder writes the numbers of the signals that it got.
@@ -58,6 +65,53 @@ pub enum Request {
     Serving,
     /// The mount has ended, and this is the exit status of the command.
     Bye(u8),
+    /// Start a successor beside this daemon, from the file that is now at the program's path. The
+    /// answer comes when it waits for the mount, or why it does not. With the descriptor of whoever is to be
+    /// told when it serves.
+    Upgrade,
+    /// Give it the mount: this daemon is stopped, and killed when the successor has it. An answer is
+    /// an error: this daemon serves on.
+    HandOver,
+    /// End the successor: this daemon serves on.
+    Cancel,
+    /// Of a successor: it waits for the mount. The answer comes when the other daemon is stopped.
+    Ready,
+    /// Of a successor: it can go on with the mount. When the answer comes, the other daemon is gone.
+    TakeOver,
+    /// Of a successor: it cannot go on with the mount, and this number and sentence say why.
+    Refuse(Why),
+}
+
+/// Why something was not done: the number of an error, and a sentence for people, which is cut to the
+/// length of a packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Why {
+    pub number: u8,
+    pub text: String,
+}
+
+impl Why {
+    pub fn new(number: i32, text: impl Into<String>) -> Why {
+        let (number, mut text) = (number as u8, text.into());
+        // A byte for the kind of the packet, and one for the number.
+        text.truncate(text.floor_char_boundary(PACKET_MAX - 2));
+        Why { number, text }
+    }
+
+    /// Of the bytes of an answer.
+    pub(super) fn of(bytes: &[u8]) -> Option<Why> {
+        let (number, text) = bytes.split_first()?;
+        let text = std::str::from_utf8(text).ok()?;
+        Some(Why::new((*number).into(), text))
+    }
+
+    /// The bytes of an answer, by which a request is refused.
+    pub fn answer(&self) -> Packet {
+        let mut packet = Packet::default();
+        packet.push(&[self.number]);
+        packet.push(self.text.as_bytes());
+        packet
+    }
 }
 
 impl Request {
@@ -74,8 +128,26 @@ impl Request {
             Request::Detach => packet.push(b"D"),
             Request::Serving => packet.push(b"S"),
             Request::Bye(status) => packet.push(&[b'E', *status]),
+            Request::Upgrade => packet.push(b"U"),
+            Request::HandOver => packet.push(b"H"),
+            Request::Cancel => packet.push(b"C"),
+            Request::Ready => packet.push(b"R"),
+            Request::TakeOver => packet.push(b"O"),
+            Request::Refuse(why) => {
+                packet.push(b"F");
+                packet.push(why.answer().as_bytes());
+            }
         }
         packet
+    }
+
+    /// Whether it is one of those by which a successor gets the mount of a daemon that serves.
+    pub fn is_of_upgrade(&self) -> bool {
+        use Request::{Cancel, HandOver, Ready, Refuse, TakeOver, Upgrade};
+        matches!(
+            self,
+            Upgrade | HandOver | Cancel | Ready | TakeOver | Refuse(_)
+        )
     }
 
     /// The request with these bytes; `None` if there is none.
@@ -88,22 +160,51 @@ impl Request {
             (b'D', []) => Request::Detach,
             (b'S', []) => Request::Serving,
             (b'E', [status]) => Request::Bye(*status),
+            (b'U', []) => Request::Upgrade,
+            (b'H', []) => Request::HandOver,
+            (b'C', []) => Request::Cancel,
+            (b'R', []) => Request::Ready,
+            (b'O', []) => Request::TakeOver,
+            (b'F', why) => Request::Refuse(Why::of(why)?),
             _ => return None,
         })
     }
 }
 
 /// The bytes of a packet.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Packet {
+    /// Those behind `len` are 0.
     bytes: [u8; PACKET_MAX],
     len: usize,
+}
+
+impl Default for Packet {
+    fn default() -> Self {
+        Packet {
+            bytes: [0; PACKET_MAX],
+            len: 0,
+        }
+    }
+}
+
+impl fmt::Debug for Packet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(self.as_bytes()))
+    }
 }
 
 impl Packet {
     fn push(&mut self, more: &[u8]) {
         self.bytes[self.len..][..more.len()].copy_from_slice(more);
         self.len += more.len();
+    }
+
+    /// With one more byte.
+    #[must_use]
+    pub fn with(mut self, byte: u8) -> Packet {
+        self.push(&[byte]);
+        self
     }
 
     pub fn as_bytes(&self) -> &[u8] {
@@ -114,11 +215,13 @@ impl Packet {
 /// What was received.
 #[derive(Debug)]
 pub struct Received {
-    packet: Packet,
+    pub(super) packet: Packet,
     /// The descriptors, which are close-on-exec.
     pub fds: [Option<OwnedFd>; FDS_MAX],
     /// There were descriptors that this process could not take: it has too many already.
     pub lost_fds: bool,
+    /// The packet was longer than those of this version.
+    pub cut: bool,
 }
 
 impl Received {
@@ -176,6 +279,7 @@ pub fn receive(socket: impl AsFd, flags: RecvFlags) -> io::Result<Received> {
         packet,
         fds,
         lost_fds: message.flags.contains(ReturnFlags::CTRUNC),
+        cut: message.flags.contains(ReturnFlags::TRUNC),
     })
 }
 
@@ -195,6 +299,12 @@ mod tests {
             (Request::Detach, b"D"),
             (Request::Serving, b"S"),
             (Request::Bye(32), b"E\x20"),
+            (Request::Upgrade, b"U"),
+            (Request::HandOver, b"H"),
+            (Request::Cancel, b"C"),
+            (Request::Ready, b"R"),
+            (Request::TakeOver, b"O"),
+            (Request::Refuse(Why::new(11, "not yet")), b"F\x0bnot yet"),
         ] {
             assert_eq!(request.encode().as_bytes(), bytes);
             assert_eq!(Request::decode(bytes), Some(request));
@@ -203,11 +313,42 @@ mod tests {
 
     #[test]
     fn other_bytes_are_no_request() {
-        for bytes in [&b""[..], b"K", b"B ", b"E", b"E\0\0", b"x", &[b'K'; 33]] {
+        for bytes in [
+            &b""[..],
+            b"K",
+            b"B ",
+            b"E",
+            b"E\0\0",
+            b"x",
+            b"F",
+            b"U2",
+            &[b'K'; 33],
+        ] {
             assert_eq!(Request::decode(bytes), None, "{bytes:?}");
         }
         assert!(Name::new(&[b'n'; NAME_MAX]).is_some());
         assert!(Name::new(&[b'n'; NAME_MAX + 1]).is_none());
+    }
+
+    #[test]
+    fn a_sentence_is_cut_to_the_length_of_a_packet() {
+        let why = Why::new(5, "\u{e4}".repeat(PACKET_MAX));
+        assert_eq!(why.answer().as_bytes().len(), PACKET_MAX - 1);
+        let packet = Request::Refuse(why.clone()).encode();
+        assert_eq!(
+            Request::decode(packet.as_bytes()),
+            Some(Request::Refuse(why.clone()))
+        );
+        assert!(why.text.chars().all(|c| c == '\u{e4}'));
+    }
+
+    #[test]
+    fn a_packet_of_a_later_version_is_known_to_be_longer() {
+        let (one, other) = pair().unwrap();
+        send(&one, &[b'F'; PACKET_MAX + 1], &[]).unwrap();
+        assert!(receive(&other, RecvFlags::empty()).unwrap().cut);
+        send(&one, &[b'F'; PACKET_MAX], &[]).unwrap();
+        assert!(!receive(&other, RecvFlags::empty()).unwrap().cut);
     }
 
     proptest! {

@@ -4,12 +4,14 @@ use crate::failure::Exit;
 use crate::holder::client::Held;
 use crate::holder::failures::{Failures, is_unsound};
 use crate::holder::program::Program;
-use crate::holder::protocol::{Name, Received, Request, pair, receive, send};
+use crate::holder::protocol::{Name, Received, Request, UNKNOWN, Why, pair, receive, send};
+use crate::holder::state::{Daemon, Holder, KEPT_MAX, Of, START};
 use crate::holder::text;
+use crate::holder::upgrade::tell;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{ForkResult, Pid, fork};
+use nix::unistd::{ForkResult, fork};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -19,10 +21,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 use tracing::{error, warn};
 
-/// The most descriptors that are kept.
-const KEPT_MAX: usize = 128;
-/// The time that a successor has until it serves. It does not wait for the server.
-const START: Duration = Duration::from_secs(30);
 /// How long to wait after the system has refused a process, the most of these waits together, after which
 /// the mount is given up, and the longest of them: each is twice the one before.
 const REFUSED: Duration = Duration::from_secs(1);
@@ -34,37 +32,6 @@ const REFUSED_MAX: Duration = Duration::from_secs(8);
 pub enum Side {
     Holder(Box<Holder>),
     Daemon(Held),
-}
-
-/// The process that is served by a daemon.
-#[derive(Debug)]
-struct Daemon {
-    pid: Pid,
-    talk: Option<OwnedFd>,
-    /// Hangs up when the daemon dies.
-    life: Option<OwnedFd>,
-    /// Where the daemon reads the signals that came to the holder.
-    orders: Option<OwnedFd>,
-    serving: Option<Instant>,
-    /// When a successor must serve at the latest; the first daemon has no limit.
-    deadline: Option<Instant>,
-    is_first: bool,
-    /// The exit status of the command, when the mount has ended.
-    bye: Option<u8>,
-}
-
-/// The state of the holder, in memory that does not grow.
-#[derive(Debug)]
-pub struct Holder {
-    program: Program,
-    signals: SignalFd,
-    kept: [Option<(Name, OwnedFd)>; KEPT_MAX],
-    daemon: Daemon,
-    /// The signals that came, of those that end a mount. A successor has to know them as well.
-    ending: [u8; 2],
-    failures: Failures,
-    /// A predecessor whose end is not known, which may have been by itself.
-    dying: Option<Pid>,
 }
 
 /// The signals that the holder passes on.
@@ -96,33 +63,13 @@ pub fn split(program: Program) -> io::Result<Side> {
                 signals: SignalFd::with_flags(&heard, flags)?,
                 kept: [const { None }; KEPT_MAX],
                 daemon: Daemon::new(child, ours, true)?,
+                upgrade: None,
+                told: None,
                 ending: [0; 2],
                 failures: Failures::default(),
                 dying: None,
             })))
         }
-    }
-}
-
-impl Daemon {
-    fn new(pid: Pid, talk: OwnedFd, is_first: bool) -> io::Result<Daemon> {
-        // A daemon that does not read its answers must not stop the holder.
-        rustix::io::ioctl_fionbio(&talk, true)?;
-        Ok(Daemon {
-            pid,
-            talk: Some(talk),
-            life: None,
-            orders: None,
-            serving: None,
-            deadline: (!is_first).then(|| Instant::now() + START),
-            is_first,
-            bye: None,
-        })
-    }
-
-    /// Whether it is the first one, and has no mount yet that could be kept.
-    fn only_mounts(&self) -> bool {
-        self.is_first && self.serving.is_none()
     }
 }
 
@@ -132,7 +79,7 @@ struct Ready {
     signals: bool,
     talk: bool,
     life: bool,
-    late: bool,
+    successor: bool,
 }
 
 impl Holder {
@@ -149,7 +96,7 @@ impl Holder {
                 }
             };
             if ready.talk {
-                self.answer_requests(&mut detach);
+                self.answer_requests(Of::Serving, &mut detach);
             }
             let (mut status, daemon) = (None, self.daemon.pid);
             if ready.signals {
@@ -161,26 +108,40 @@ impl Holder {
             if let Some(status) = status {
                 return status;
             }
-            if ready.late && self.daemon.deadline.take().is_some() {
+            if ready.successor {
+                self.answer_requests(Of::Successor, &mut detach);
+            }
+            let now = Instant::now();
+            if self.daemon.deadline.take_if(|at| *at <= now).is_some() {
                 warn!("the new process does not serve after {} s", START.as_secs());
                 self.kill_daemon();
+            }
+            let deadline = self.upgrade.as_ref().map(|upgrade| upgrade.deadline);
+            if deadline.is_some_and(|at| at <= now) {
+                self.upgrade_is_late();
             }
         }
     }
 
     fn wait(&self) -> io::Result<Ready> {
         let (signals, daemon) = (self.signals.as_fd(), &self.daemon);
+        let upgrade = self.upgrade.as_ref();
         // In the place of what is not there stands one of which nothing is asked.
-        let talk = daemon.talk.as_ref().map(OwnedFd::as_fd);
+        let talk = daemon.talk.as_ref().map(|talk| talk.as_fd());
         let life = daemon.life.as_ref().map(OwnedFd::as_fd);
+        let successor = upgrade.and_then(|upgrade| upgrade.successor.talk.as_ref());
+        let successor = successor.map(|talk| talk.as_fd());
         let flags = |fd: Option<_>| fd.map_or(PollFlags::empty(), |_| PollFlags::IN);
         let mut fds = [
             PollFd::from_borrowed_fd(signals, PollFlags::IN),
             PollFd::from_borrowed_fd(talk.unwrap_or(signals), flags(talk)),
             PollFd::from_borrowed_fd(life.unwrap_or(signals), flags(life)),
+            PollFd::from_borrowed_fd(successor.unwrap_or(signals), flags(successor)),
         ];
         let now = Instant::now();
-        let left = daemon.deadline.map(|at| at.saturating_duration_since(now));
+        let deadlines = [daemon.deadline, upgrade.map(|upgrade| upgrade.deadline)];
+        let deadline = deadlines.into_iter().flatten().min();
+        let left = deadline.map(|at| at.saturating_duration_since(now));
         let limit = left.and_then(|left| Timespec::try_from(left).ok());
         let ready = match poll(&mut fds, limit.as_ref()) {
             Err(Errno::INTR) => 0,
@@ -191,51 +152,63 @@ impl Holder {
             signals: is_ready(0),
             talk: is_ready(1),
             life: is_ready(2),
-            late: ready == 0 && left.is_some_and(|left| left.is_zero()),
+            successor: is_ready(3),
         })
     }
 
-    /// Answers what the daemon has asked so far.
-    fn answer_requests(&mut self, detach: &mut impl FnMut() -> io::Result<()>) {
-        while let Some(talk) = self.daemon.talk.take() {
-            let received = match receive(&talk, RecvFlags::DONTWAIT) {
+    /// Answers what a daemon has asked so far.
+    fn answer_requests(&mut self, of: Of, detach: &mut impl FnMut() -> io::Result<()>) {
+        while let Some(talk) = self.of(of).and_then(|daemon| daemon.talk.clone()) {
+            let received = match receive(&*talk, RecvFlags::DONTWAIT) {
                 Ok(received) if !received.bytes().is_empty() => received,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.daemon.talk = Some(talk);
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // The daemon ends: that is seen in another way.
+                _ => {
+                    if let Some(daemon) = self.of(of) {
+                        daemon.talk = None;
+                    }
                     return;
                 }
-                // The daemon ends: that is seen in another way.
-                _ => return,
             };
-            let answer = match self.obey(&talk, received, detach) {
-                Ok(()) => 0,
-                Err(error) => error as u8,
+            let request = Request::decode(received.bytes()).filter(|_| !received.cut);
+            let answer = match request {
+                _ if received.lost_fds => Why::new(libc::EMFILE, "").answer(),
+                None => Why::new(UNKNOWN, "").answer(),
+                Some(request) if request.is_of_upgrade() => {
+                    let [told, _] = received.fds;
+                    match self.obey_upgrade(of, request, told) {
+                        Some(answer) => answer,
+                        None => continue,
+                    }
+                }
+                Some(request) => match self.obey(of, &talk, request, received, detach) {
+                    Ok(()) => Why::new(0, "").answer(),
+                    Err(error) => Why::new(error, "").answer(),
+                },
             };
             // A daemon that does not read it is ending.
-            let _ = send(&talk, &[answer], &[]);
-            self.daemon.talk = Some(talk);
+            let _ = send(&*talk, answer.as_bytes(), &[]);
         }
     }
 
     fn obey(
         &mut self,
+        of: Of,
         talk: &OwnedFd,
+        request: Request,
         received: Received,
         detach: &mut impl FnMut() -> io::Result<()>,
     ) -> Result<(), i32> {
         let number = |error: io::Error| error.raw_os_error().unwrap_or(libc::EIO);
-        if received.lost_fds {
-            return Err(libc::EMFILE);
-        }
-        let request = Request::decode(received.bytes()).ok_or(libc::EPROTO)?;
         match (request, received.fds) {
             (Request::Begin, [Some(life), Some(orders)]) => {
                 rustix::io::ioctl_fionbio(&orders, true).map_err(|errno| errno.raw_os_error())?;
-                self.daemon.life = Some(life);
-                self.daemon.orders = Some(orders);
                 for number in self.ending {
-                    self.order(number);
+                    order(&orders, number);
                 }
+                let daemon = self.of(of).ok_or(libc::EINVAL)?;
+                daemon.life = Some(life);
+                daemon.orders = Some(orders);
             }
             (Request::Keep(name), [Some(fd), None]) => {
                 let known = |kept: &Option<(Name, _)>| kept.as_ref().is_some_and(|k| k.0 == name);
@@ -248,12 +221,19 @@ impl Holder {
                     send(talk, name.as_bytes(), &[fd.as_fd()]).map_err(number)?;
                 }
             }
+            // Its end is seen.
+            (Request::Bye(_), _) if of == Of::Successor => {}
+            _ if of == Of::Successor => return Err(libc::EINVAL),
             (Request::Detach, _) => detach().map_err(number)?,
             (Request::Serving, _) => {
                 self.daemon.serving = Some(Instant::now());
                 self.daemon.deadline = None;
+                if let Some(told) = self.told.take() {
+                    tell(&told);
+                }
             }
             (Request::Bye(status), _) => {
+                self.end_upgrade();
                 self.daemon.bye = Some(status);
                 self.close_all();
             }
@@ -270,19 +250,28 @@ impl Holder {
                 self.pass(signal);
             }
         }
-        while let Ok(ended) = waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+        let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED;
+        while let Ok(ended) = waitpid(None, Some(flags)) {
             let (pid, status, how) = match ended {
                 WaitStatus::Exited(pid, status) => (pid, status, format!("status {status}")),
                 WaitStatus::Signaled(pid, signal, _) => {
                     (pid, 128 + signal as i32, signal.to_string())
                 }
+                WaitStatus::Stopped(pid, _) => {
+                    self.has_stopped(pid);
+                    continue;
+                }
                 _ => break,
             };
             let by_itself = !matches!(ended, WaitStatus::Signaled(_, Signal::SIGKILL, _));
             let mut outcome = None;
+            if self.of(Of::Successor).is_some_and(|of| of.pid == pid) {
+                self.answer_requests(Of::Successor, detach);
+                self.successor_ended(&how);
+            }
             if pid == self.daemon.pid {
                 // What it has said last.
-                self.answer_requests(detach);
+                self.answer_requests(Of::Serving, detach);
                 outcome = self.daemon_ended(status as u8, &how, by_itself);
             } else if self.dying.take_if(|dying| *dying == pid).is_some() && by_itself {
                 outcome = self.note_failure(&how).err();
@@ -306,24 +295,21 @@ impl Holder {
             && let Some(place) = self.ending.iter_mut().find(|place| **place == 0)
         {
             *place = number;
+            let why = "a signal ends the mount";
+            self.fail_upgrade(Why::new(libc::EINTR, why));
         }
-        self.order(number);
+        if let Some(orders) = &self.daemon.orders {
+            order(orders, number);
+        }
         if self.daemon.only_mounts() {
             let _ = kill(self.daemon.pid, signal);
-        }
-    }
-
-    /// Writes the number of a signal, which is not 0, into the daemon's pipe.
-    fn order(&self, number: u8) {
-        if let Some(orders) = self.daemon.orders.as_ref().filter(|_| number != 0) {
-            let _ = rustix::io::write(orders, &[number]);
         }
     }
 
     /// The daemon is dying, although its process may remain until its requests are answered.
     fn life_ended(&mut self, detach: &mut impl FnMut() -> io::Result<()>) -> Option<u8> {
         self.daemon.life = None;
-        self.answer_requests(detach);
+        self.answer_requests(Of::Serving, detach);
         self.kill_daemon();
         if self.daemon.only_mounts() {
             self.close_all();
@@ -354,6 +340,7 @@ impl Holder {
 
     /// Starts a successor. Returns the exit status if there is to be none.
     fn restart(&mut self, how: &str, has_failed: bool) -> Option<u8> {
+        self.end_upgrade();
         if has_failed {
             match self.note_failure(how) {
                 Ok(pause) => std::thread::sleep(pause),
@@ -399,13 +386,15 @@ impl Holder {
         Exit::Internal as u8
     }
 
-    /// Its number cannot belong to another process: this one, its parent, has not waited for it yet.
-    fn kill_daemon(&self) {
-        let _ = kill(self.daemon.pid, Signal::SIGKILL);
-    }
-
     /// Closes what is kept. If the mount still exists, its callers get ENOTCONN.
     fn close_all(&mut self) {
         self.kept = [const { None }; KEPT_MAX];
+    }
+}
+
+/// Writes the number of a signal, unless it is 0, into a daemon's pipe.
+fn order(orders: &OwnedFd, number: u8) {
+    if number != 0 {
+        let _ = rustix::io::write(orders, &[number]);
     }
 }

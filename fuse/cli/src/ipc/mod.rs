@@ -8,6 +8,7 @@ pub(crate) mod flush_request;
 pub(crate) mod keeper;
 pub(crate) mod pending;
 pub(crate) mod sockets;
+pub(crate) mod upgrade_request;
 
 /// The longest text that is believed of another user's process, in bytes: a user may have many
 /// processes that say much.

@@ -3,6 +3,7 @@
 
 use crate::failure::{Exit, Failure};
 use crate::ipc::keeper::Keeper;
+use crate::ipc::upgrade_request::{self, Upgradable};
 use crate::ipc::{control, exit_watch, flush_request};
 use crate::mount::connect::Plan;
 use crate::mount::locking::Chosen;
@@ -19,11 +20,14 @@ use nfsrdma_nfs3::mount::Mounted;
 use nfsrdma_rdma::Pool;
 use nfsrdma_record::Table;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use tracing::{debug, warn};
+
+/// The name of the listener for metrics at the holder.
+const METRICS: &str = "metrics";
 
 /// The error for threads, descriptors or signal handlers that the system does not give.
 pub(crate) fn system(error: io::Error) -> Failure {
@@ -48,25 +52,16 @@ pub(crate) fn confine() {
     privileges::give_up();
 }
 
-/// Prepares this process, which has one thread, to serve a mount; with the pool that another one has had.
-pub(crate) fn prepare(
-    options: &Options,
-    pool: Option<Pool>,
-) -> Result<(Runtime, Prepared), Failure> {
+/// Prepares this process, which has one thread, to serve a mount.
+pub(crate) fn prepare() -> Result<Runtime, Failure> {
     adapter::heap::limit_arenas();
     confine();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+    tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("nfsrdma-rt")
         .enable_all()
         .build()
-        .map_err(system)?;
-    let config = settings::file_system(options);
-    let pool = match pool {
-        Some(pool) => pool,
-        None => new_pool(options, settings::pool_bytes(options, &config))?,
-    };
-    Ok((runtime, Prepared { config, pool }))
+        .map_err(system)
 }
 
 fn new_pool(options: &Options, bytes: usize) -> Result<Pool, Failure> {
@@ -83,11 +78,21 @@ fn new_pool(options: &Options, bytes: usize) -> Result<Pool, Failure> {
     Pool::new(bytes).map_err(|error| Failure::new(Exit::System, error.to_string()))
 }
 
-/// The listener that the option `metrics` asks for.
-pub(crate) fn metrics(options: &Options) -> Result<Option<stats::metrics::Listener>, Failure> {
-    let at = options.metrics.as_ref();
-    at.map(|at| stats::metrics::listen(at, "metrics="))
-        .transpose()
+/// The listener that the option `metrics` asks for: a successor has that of the process before.
+pub(crate) fn metrics(
+    options: &Options,
+    keeper: &Keeper,
+) -> Result<Option<stats::metrics::Listener>, Failure> {
+    let Some(at) = &options.metrics else {
+        return Ok(None);
+    };
+    let kept = keeper.take(METRICS).map(|fd| stats::metrics::kept(at, fd));
+    if let Some(Ok(listener)) = kept {
+        return Ok(Some(listener));
+    }
+    let listener = stats::metrics::listen(at, "metrics=")?;
+    keeper.keep_listener(METRICS, listener.as_fd());
+    Ok(Some(listener))
 }
 
 /// What serves the mount, before the kernel's requests are read.
@@ -112,6 +117,16 @@ pub(crate) struct Kernel {
 }
 
 impl Prepared {
+    /// With the pool that another process has had, if there is one.
+    pub(crate) fn new(options: &Options, pool: Option<Pool>) -> Result<Self, Failure> {
+        let config = settings::file_system(options);
+        let pool = match pool {
+            Some(pool) => pool,
+            None => new_pool(options, settings::pool_bytes(options, &config))?,
+        };
+        Ok(Prepared { config, pool })
+    }
+
     /// The file system has the objects of `table`, which may be those of a process that has ended.
     pub(crate) fn begin(
         mut self,
@@ -183,6 +198,7 @@ impl Begun {
             runtime.handle(),
             &mut |name, device| keeper.keep(name, device),
         )?;
+        let session = Arc::new(session);
         let notifier =
             device.and_then(|device| exit_watch::ExitNotifier::begin(device, &keeper).ok());
         let source = Arc::new(stats::Source::new(
@@ -196,7 +212,12 @@ impl Begun {
         ));
         let _inside = runtime.enter();
         let answer = answer_sync(fs.clone(), kernel.device, source.clone().answer());
-        let answer = log.answer(answer);
+        let upgradable = Upgradable {
+            fs: fs.clone(),
+            session: session.clone(),
+            held: keeper.held().cloned(),
+        };
+        let answer = upgrade_request::answer(upgradable, log.answer(answer));
         let control = device.and_then(|device| {
             control::Control::start_kept(device, answer, &keeper)
                 .inspect_err(|error| warn!("no statistics: {error}"))
@@ -212,7 +233,7 @@ impl Begun {
         Ok(Service {
             mounted: self.mounted,
             fs,
-            session: Arc::new(session),
+            session,
             signals: self.signals,
             notifier,
             control,

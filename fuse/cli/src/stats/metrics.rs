@@ -22,6 +22,7 @@ use std::collections::VecDeque;
 use std::fs::{Metadata, symlink_metadata};
 use std::io;
 use std::net::TcpListener;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -65,6 +66,24 @@ fn identity(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Listener::Tcp(listener) => listener.as_fd(),
+            Listener::Unix(listener, _) => listener.as_fd(),
+        }
+    }
+}
+
+impl SocketFile {
+    fn of(path: &Path) -> io::Result<Self> {
+        Ok(SocketFile {
+            path: path.to_owned(),
+            identity: identity(&symlink_metadata(path)?),
+        })
+    }
+}
+
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if symlink_metadata(&self.path).is_ok_and(|found| identity(&found) == self.identity) {
@@ -94,6 +113,14 @@ pub(crate) fn listen(at: &MetricsAt, option: &str) -> Result<Listener, Failure> 
     })
 }
 
+/// The listener of a process that this one goes on for.
+pub(crate) fn kept(at: &MetricsAt, listener: OwnedFd) -> io::Result<Listener> {
+    Ok(match at {
+        MetricsAt::Tcp(_) => Listener::Tcp(listener.into()),
+        MetricsAt::Unix(path) => Listener::Unix(listener.into(), SocketFile::of(path)?),
+    })
+}
+
 /// Makes the socket `path` for its owner only. Replaces one at which nobody listens.
 fn bind(path: &Path) -> io::Result<Listener> {
     if symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
@@ -107,10 +134,7 @@ fn bind(path: &Path) -> io::Result<Listener> {
     let bound = UnixListener::bind(path);
     umask(before);
     let listener = bound?;
-    let file = SocketFile {
-        path: path.to_owned(),
-        identity: identity(&symlink_metadata(path)?),
-    };
+    let file = SocketFile::of(path)?;
     listener.set_nonblocking(true)?;
     Ok(Listener::Unix(listener, file))
 }

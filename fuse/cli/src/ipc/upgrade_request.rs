@@ -1,0 +1,153 @@
+//! The request `upgrade` of the control socket: the mount goes on with the program that is now at the path of
+//! the one that serves it.
+//!
+//! The holder has the new program wait for the mount (see [`holder`](crate::holder)). Then nothing is read of the
+//! kernel's requests, which wait there, until the server has all data that programs have written, and the
+//! holder exchanges the processes. So nothing is lost that only this process has; and if it cannot be done
+//! in time, this process goes on.
+//!
+//! The answer is one line of JSON, an object with `error`, or the holder's that the other program serves.
+
+use crate::holder::client::Held;
+use crate::holder::protocol::Why;
+use crate::ipc::control::{self, ControlReply, Feed};
+use nfsrdma_fs::adapter::Session;
+use nfsrdma_fs::fs::Fs;
+use nfsrdma_nfs3::Nfs3Client;
+use serde::{Deserialize, Serialize};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::net::UnixStream;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+/// The name of the request.
+pub(crate) const UPGRADE: &str = "upgrade";
+/// How long the server may take for what was written before. Programs go on meanwhile.
+const WRITE_BACK: Duration = Duration::from_secs(10);
+/// How long it may take for what was written meanwhile, while programs wait.
+const REST: Duration = Duration::from_millis(500);
+/// How often that is tried.
+const ATTEMPTS: usize = 5;
+/// The error that the successor has for data that would be lost.
+pub(crate) const UNSAFE: i32 = libc::EAGAIN;
+
+/// The answer. That of an older program has an error only.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Answer {
+    #[serde(default)]
+    pub(crate) upgraded: bool,
+    #[serde(default)]
+    pub(crate) error: String,
+    /// The mount can be upgraded, but was not now.
+    #[serde(default)]
+    pub(crate) possible: bool,
+}
+
+/// What an upgrade needs of the process that serves.
+pub(crate) struct Upgradable {
+    pub(crate) fs: Arc<Fs<Nfs3Client>>,
+    pub(crate) session: Arc<Session>,
+    /// `None`: nobody keeps the mount.
+    pub(crate) held: Option<Held>,
+}
+
+/// Reads none of the kernel's requests while it lives.
+struct Paused<'a>(&'a Session);
+
+impl<'a> Paused<'a> {
+    fn new(session: &'a Session) -> Self {
+        session.pause(true);
+        Paused(session)
+    }
+}
+
+impl Drop for Paused<'_> {
+    fn drop(&mut self) {
+        self.0.pause(false);
+    }
+}
+
+/// Answers [`UPGRADE`] before `next`.
+pub(crate) fn answer(of: Upgradable, next: control::Answer) -> control::Answer {
+    let of = Arc::new(of);
+    Arc::new(move |request| match request {
+        UPGRADE => Some(ControlReply::Feed(feed(of.clone()))),
+        _ => next(request),
+    })
+}
+
+fn feed(of: Arc<Upgradable>) -> Feed {
+    Box::new(move |mut stream| {
+        Box::pin(async move {
+            let why = match &of.held {
+                Some(held) => of.upgrade(held, &stream).await,
+                None => "it was mounted without restart=, by which a mount outlives its program: unmount it, and \
+                         mount it again"
+                    .into(),
+            };
+            info!("no upgrade: {why}");
+            let answer = Answer {
+                error: why,
+                possible: of.held.is_some(),
+                ..Answer::default()
+            };
+            if let Ok(mut line) = serde_json::to_string(&answer) {
+                line.push('\n');
+                // The client may be gone.
+                let _ = stream.write_all(line.as_bytes()).await;
+            }
+        })
+    })
+}
+
+impl Upgradable {
+    /// Returns only if this process is to go on, and why.
+    async fn upgrade(&self, held: &Held, stream: &UnixStream) -> String {
+        for _ in 0..ATTEMPTS {
+            if timeout(WRITE_BACK, self.fs.write_back_all()).await.is_err() {
+                let limit = WRITE_BACK.as_secs();
+                return format!(
+                    "the server has not taken within {limit} s what programs have written: try again when it answers"
+                );
+            }
+            let told = match stream.as_fd().try_clone_to_owned() {
+                Ok(told) => told,
+                Err(error) => return format!("this process has no descriptors left: {error}"),
+            };
+            let asked = held.clone();
+            let ready = spawn_blocking(move || asked.upgrade(told.as_fd())).await;
+            match ready {
+                Ok(Ok(())) => {}
+                Ok(Err(why)) => return why.text,
+                Err(error) => return error.to_string(),
+            }
+            match self.hand_over(held).await {
+                Ok(why) if i32::from(why.number) != UNSAFE => return why.text,
+                Ok(_) => {}
+                Err(error) => return error,
+            }
+        }
+        "programs write faster than the server takes it: try again when they write less".into()
+    }
+
+    /// A successor waits: gives it the mount. Returns only if it does not have it, and why.
+    async fn hand_over(&self, held: &Held) -> Result<Why, String> {
+        let paused = Paused::new(&self.session);
+        if timeout(REST, self.fs.write_back_all()).await.is_err() {
+            drop(paused);
+            let held = held.clone();
+            let cancelled = spawn_blocking(move || held.cancel_upgrade()).await;
+            cancelled.map_err(|error| error.to_string())?;
+            return Ok(Why::new(UNSAFE, ""));
+        }
+        let held = held.clone();
+        let refused = spawn_blocking(move || held.hand_over()).await;
+        let refused = refused.map_err(|error| error.to_string())?;
+        warn!("this program goes on with the mount: {}", refused.text);
+        Ok(refused)
+    }
+}

@@ -1,0 +1,368 @@
+"""`nfsrdma upgrade`: the program of a mount is exchanged, and programs that use the mount do not see it."""
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import tarfile
+import threading
+
+import pytest
+
+from program.support import *  # noqa: F403
+
+FEWER = 5
+
+
+class Upgradable(Server):
+    """A server with a mount that was made by a program of its own, `program`, which tests exchange."""
+
+    def __enter__(self):
+        super().__enter__()
+        self.log = self.base / "log"
+        self.program = self.base / "bin" / "nfsrdma"
+        self.program.parent.mkdir()
+        shutil.copy2(BIN / "nfsrdma", self.program)
+        return self
+
+    def mount_kept(self, more="", nolock=True):
+        words = ["restart=files", *(["nolock"] if nolock else []), *([more] if more else [])]
+        options = self.options(",".join(words))
+        # For the scripts of `install`.
+        found = {**os.environ, "PATH": f"{self.program.parent}:{os.environ['PATH']}"}
+        result = run(self.program, "mount", self.spec, self.mnt, "-o", options, "--log", self.log, env=found)
+        if "Linux 6.9" in result.stderr:
+            pytest.skip("needs Linux 6.9")
+        expect(result, 0, f"{self.spec} mounted on {self.mnt}: ")
+
+    def install(self, text=None):
+        """Puts another program at the path as a package does: the same one again, or one that does what this script of
+        bash says. It has the words after `nfsrdma serve`."""
+        fresh = self.program.with_name("fresh")
+        shutil.copy2(BIN / "nfsrdma" if text is None else shutil.which("bash"), fresh)
+        # bash takes its first word for the name of a script.
+        self.program.with_name("serve").write_text(text or "")
+        fresh.rename(self.program)
+
+
+@contextlib.contextmanager
+def kept(more="", *words):
+    with Upgradable("--no-root-squash", *words) as server:
+        server.mount_kept(more)
+        yield server
+
+
+def document(server):
+    return json.loads(stats(server, "--json"))
+
+
+def upgrade(server):
+    expect(nfsrdma("upgrade", server.mnt), 0, f"{server.mnt}: served by nfsrdma ")
+
+
+def upgraded(server):
+    """Upgrades, and checks that another process serves."""
+    before = document(server)
+    upgrade(server)
+    after = document(server)
+    assert after["pid"] != before["pid"]
+    assert after["restarts"] == before["restarts"] + 1
+
+
+@contextlib.contextmanager
+def working(*works):
+    """Runs each work in a thread, and checks that it does not fail. It is called with a function that says whether to go
+    on."""
+    over, failed = threading.Event(), []
+
+    def body(work):
+        try:
+            work(lambda: not over.is_set())
+        except BaseException as error:  # noqa: BLE001
+            failed.append(error)
+
+    threads = [threading.Thread(target=body, args=[work]) for work in works]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(LIMIT)
+    assert not any(thread.is_alive() for thread in threads), "a program hangs"
+    assert not failed, failed
+
+
+def test_another_program_goes_on_with_the_mount():
+    with kept() as server:
+        (server.export / "f").write_bytes(b"hello")
+        assert (server.mnt / "f").read_bytes() == b"hello"
+        server.install()
+        upgraded(server)
+        serving = document(server)["pid"]
+        assert os.readlink(f"/proc/{serving}/exe") == str(server.program)
+        assert (server.mnt / "f").read_bytes() == b"hello"
+        (server.mnt / "g").write_bytes(b"new")
+        assert (server.export / "g").read_bytes() == b"new"
+        upgraded(server)
+        said = server.log.read_text()
+        assert "upgraded: nfsrdma " in said and "died" not in said
+
+
+def test_what_is_open_stays_open():
+    with kept() as server:
+        (server.export / "d").mkdir()
+        for number in range(300):
+            (server.export / "d" / f"n{number}").touch()
+        (server.export / "f").write_bytes(b"0123456789")
+        (server.mnt / "gone").write_bytes(b"still there")
+        gone = os.open(server.mnt / "gone", os.O_RDONLY)
+        os.unlink(server.mnt / "gone")
+        file = os.open(server.mnt / "f", os.O_RDWR)
+        folder = os.open(server.mnt / "d", os.O_RDONLY | os.O_DIRECTORY)
+        with subprocess.Popen(["cat"], cwd=server.mnt / "d", stdin=subprocess.PIPE) as inside:
+            try:
+                for round in range(FEWER):
+                    os.pwrite(file, b"%d" % round, 10 + round)
+                    upgraded(server)
+                    assert os.pread(file, 20, 0) == b"0123456789" + b"01234"[:round + 1]
+                    assert len(os.listdir(folder)) == 300
+                    assert os.pread(gone, 100, 0) == b"still there"
+                    assert len(os.listdir(f"/proc/{inside.pid}/cwd/")) == 300
+            finally:
+                inside.stdin.close()
+        os.fsync(file)
+        for descriptor in (folder, file, gone):
+            os.close(descriptor)
+        assert (server.export / "f").read_bytes() == b"012345678901234"
+        until(lambda: sorted(os.listdir(server.export)) == ["d", "f"], "the removal of the file")
+
+
+def test_programs_do_not_see_it():
+    """A copy, an archive and a search go on over several upgrades."""
+    data = random.Random(1).randbytes(32 << 20)
+    with kept("dirty=16M") as server:
+        top, archive, source = server.mnt, server.base / "a.tar", server.base / "source"
+        (server.base / "data").write_bytes(data)
+        for folder in range(5):
+            for file in range(20):
+                path = source / f"d{folder}" / f"f{file}"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(f"{folder} {file}".encode() * 100)
+        with tarfile.open(archive, "w") as tar:
+            tar.add(source, "source")
+
+        def well(*words):
+            done = run(*words)
+            assert done.returncode == 0, done.stdout + done.stderr
+
+        def copy(going_on):
+            while going_on():
+                well("cp", server.base / "data", top / "copy")
+                well("cmp", server.base / "data", top / "copy")
+
+        def unpack(going_on):
+            while going_on():
+                (top / "unpacked").mkdir()
+                well("tar", "-xf", archive, "-C", top / "unpacked")
+                well("diff", "-r", source, top / "unpacked" / "source")
+                well("rm", "-r", top / "unpacked")
+
+        def find(going_on):
+            while going_on():
+                well("find", top, "-maxdepth", "1", "-ls")
+
+        with working(copy, unpack, find):
+            for _ in range(FEWER):
+                upgraded(server)
+        assert hashlib.sha256((server.export / "copy").read_bytes()).digest() == hashlib.sha256(data).digest()
+        said = server.log.read_text()
+        assert "may be lost" not in said and "died" not in said
+
+
+NOT_NOW = {
+    "missing": (None, "No such file or directory"),
+    "not executable": ("", "Permission denied"),
+    "ends at once": ("exit 3", "ended with status 3"),
+    "killed": ("kill -9 $$", "ended with SIGKILL"),
+    "without upgrades": ("[ $1 != --beside ] || exit 1", "ended with status 1"),
+    "silent": ("exec sleep 1000", "was not ready within 10 s"),
+}
+
+
+@pytest.mark.parametrize("why", NOT_NOW)
+def test_a_program_that_does_not_go_on_leaves_the_old_one(why):
+    text, said = NOT_NOW[why]
+    with kept() as server:
+        before = document(server)["pid"]
+        if text is None:
+            server.program.unlink()
+        else:
+            server.install(text)
+        if why == "not executable":
+            server.program.chmod(0o644)
+        (server.mnt / "f").write_bytes(b"f")
+        expect(nfsrdma("upgrade", server.mnt), 32, f"{server.mnt} is not upgraded: ", said)
+        assert document(server)["pid"] == before
+        assert (server.mnt / "f").read_bytes() == b"f"
+        (server.mnt / "g").write_bytes(b"g")
+        server.install()
+        upgraded(server)
+        assert (server.mnt / "g").read_bytes() == b"g"
+
+
+def test_a_program_that_does_not_know_the_format_leaves_the_old_one():
+    with kept() as server:
+        before = document(server)["pid"]
+        holder, = set(servers_of(server.mnt)) - {before}
+        links = [Path(f"/proc/{holder}/fd/{fd}") for fd in os.listdir(f"/proc/{holder}/fd")]
+        table, = [link for link in links if "memfd:nfsrdma-table" in os.readlink(link)]
+        with open(table, "r+b", buffering=0) as memory:
+            version = os.pread(memory.fileno(), 4, 8)
+            os.pwrite(memory.fileno(), (99).to_bytes(4, sys.byteorder), 8)
+            expect(nfsrdma("upgrade", server.mnt), 32, "has format 99, and this program reads format ")
+            assert document(server)["pid"] == before
+            os.pwrite(memory.fileno(), version, 8)
+        upgraded(server)
+
+
+def test_a_program_that_dies_when_it_is_to_go_on_leaves_the_old_one():
+    """The old program is stopped by then."""
+    with kept() as server:
+        before = document(server)["pid"]
+        # It is killed as soon as the old one is stopped.
+        server.install(
+            f"( until grep -q '^State:.T' /proc/{before}/status; do :; done; kill -9 $$ ) </dev/null >/dev/null 2>&1 &\n"
+            f"exec {BIN / 'nfsrdma'} serve \"$@\"\n"
+        )
+        with working(lambda going_on: [os.listdir(server.mnt) for _ in iter(going_on, False)]):
+            result = nfsrdma("upgrade", server.mnt)
+        # It may have been faster.
+        assert result.returncode in (0, 32), result.stderr
+        if result.returncode:
+            assert document(server)["pid"] == before
+        assert os.listdir(server.mnt) == []
+
+
+def test_the_old_program_is_killed_meanwhile():
+    with kept() as server:
+        before = document(server)["pid"]
+        server.install(f"[ $1 = --beside ] || exec {BIN / 'nfsrdma'} serve \"$@\"; kill -9 {before}; exec sleep 1000")
+        with subprocess.Popen([BIN / "nfsrdma", "upgrade", server.mnt], stderr=subprocess.PIPE, text=True) as command:
+            until(lambda: state(before) in (None, "Z"), "the end of the old program")
+            server.install()
+            assert command.wait(LIMIT) == 32
+            assert "is not upgraded: its program ended meanwhile" in command.stderr.read()
+        (server.mnt / "f").write_bytes(b"f")
+        until(lambda: document(server)["pid"] != before, "a successor")
+        upgraded(server)
+
+
+def test_a_silent_server_does_not_hold_it_up():
+    with kept() as server:
+        (server.export / "f").write_bytes(b"f")
+        server.pause()
+        with subprocess.Popen(["cat", server.mnt / "f"], stdout=subprocess.PIPE) as cat:
+            upgrade(server)
+            server.child.send_signal(signal.SIGCONT)
+            assert cat.communicate(timeout=LIMIT)[0] == b"f"
+
+
+def test_data_that_a_silent_server_does_not_take_stay_with_the_old_program():
+    with kept("dirty=32M") as server:
+        (server.export / "f").touch()
+        before = document(server)["pid"]
+        # The file is open in another program only: one that is started here would close it, and wait for that.
+        script = (
+            "import os, sys; f = os.open(sys.argv[1], os.O_WRONLY); print(flush=True); input();"
+            "os.write(f, b'x' * 1000); print(flush=True); input(); os.fsync(f)"
+        )
+        words = [sys.executable, "-c", script, server.mnt / "f"]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+        with subprocess.Popen(words, **pipes) as writer:
+            try:
+                assert writer.stdout.readline()
+                server.pause()
+                writer.stdin.write("\n")
+                assert writer.stdout.readline()
+                expect(nfsrdma("upgrade", server.mnt), 32, "has not taken within 10 s what programs have written")
+                assert document(server)["pid"] == before
+            finally:
+                server.child.send_signal(signal.SIGCONT)
+            upgraded(server)
+            writer.stdin.write("\n")
+            assert writer.wait(LIMIT) == 0
+        assert (server.export / "f").read_bytes() == b"x" * 1000
+
+
+def test_two_at_once():
+    with kept() as server:
+        words = [BIN / "nfsrdma", "upgrade", server.mnt]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        commands = [subprocess.Popen(words, **pipes) for _ in range(2)]
+        ended = [(command.communicate(timeout=LIMIT), command.returncode) for command in commands]
+        assert 0 in [status for _, status in ended], ended
+        for (_, said), status in ended:
+            assert status == 0 or "another upgrade" in said or "ended meanwhile" in said, said
+        assert os.listdir(server.mnt) == []
+        upgraded(server)
+
+
+def test_another_user_may_not_ask():
+    with kept("allow_other") as server:
+        before = document(server)["pid"]
+        expect(as_nobody(BIN / "nfsrdma", "upgrade", server.mnt), 1, "only root and the user who mounted it may ask")
+        assert document(server)["pid"] == before
+
+
+def test_a_mount_without_restart_is_not_upgraded(server):
+    server.mount_well()
+    expect(nfsrdma("upgrade", server.mnt), 1, f"{server.mnt} is not upgraded: it was mounted without restart=")
+    said = nfsrdma("upgrade", "--all")
+    assert f"{server.mnt} is not upgraded: it was mounted without restart=" in said.stderr
+
+
+def test_all_are_upgraded_also_after_a_failure():
+    with kept() as bad, kept() as good:
+        before = [document(server)["pid"] for server in (bad, good)]
+        bad.program.unlink()
+        result = nfsrdma("upgrade", "--all")
+        assert result.returncode == 32
+        assert f"{bad.mnt} is not upgraded: cannot start {bad.program}" in result.stderr
+        assert f"{good.mnt}: served by nfsrdma" in result.stdout
+        assert result.stderr.rstrip().endswith("mounts not upgraded: see above")
+        after = [document(server)["pid"] for server in (bad, good)]
+        assert before[0] == after[0] and before[1] != after[1]
+
+
+def test_metrics_are_served_on():
+    import urllib.request  # noqa: PLC0415
+
+    port = free_port()
+    with kept(f"metrics={port}") as server:
+        for _ in range(2):
+            upgraded(server)
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=LIMIT) as answer:
+                assert str(server.mnt) in answer.read().decode()
+
+
+@pytest.mark.parametrize("how", ["umount", "lazy", "force", "SIGTERM"])
+def test_an_upgraded_mount_ends_as_any_other(how):
+    with kept() as server:
+        (server.mnt / "f").write_bytes(b"f")
+        upgraded(server)
+        match how:
+            case "umount":
+                expect(nfsrdma("umount", server.mnt), 0)
+            case "lazy":
+                expect(nfsrdma("umount", "-l", server.mnt), 0)
+            case "force":
+                expect(nfsrdma("umount", "-f", server.mnt), 0)
+            case _:
+                os.kill(document(server)["pid"], signal.SIGTERM)
+        until(lambda: not mounted(server.mnt), "the end of the mount")
+        server.ended()
