@@ -81,7 +81,8 @@ fn upgrade(dir: &Path, mount: &Mount) -> Outcome {
     let failed = |why: &str| format!("{shown} is not upgraded: {why}");
     match serde_json::from_str(&line) {
         Ok(Answer { upgraded: true, .. }) => {
-            output::notice(format_args!("{shown}: served by {} now", serving(mount)));
+            // If nobody reads it, it is done all the same.
+            let _ = output::result(&format!("{shown}: served by {} now\n", serving(mount)));
             Outcome::Upgraded
         }
         Ok(Answer {
