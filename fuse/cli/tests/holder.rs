@@ -7,9 +7,11 @@
 
 use nfsrdma::holder::Program;
 use nfsrdma::holder::client::Held;
+use nfsrdma::holder::protocol::{Why, receive, send};
 use nfsrdma::holder::run::{Side, split};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
+use rustix::net::RecvFlags;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -27,7 +29,7 @@ const CASE: &str = "HOLDER_TEST_CASE";
 const AFTER_A_WHILE: Duration = Duration::from_millis(1100);
 
 type Test = (&'static str, fn());
-const TESTS: [Test; 10] = [
+const TESTS: [Test; 12] = [
     (
         "a_successor_gets_what_was_kept",
         a_successor_gets_what_was_kept,
@@ -62,6 +64,14 @@ const TESTS: [Test; 10] = [
         "descriptors_of_others_do_not_reach_a_successor",
         descriptors_of_others_do_not_reach_a_successor,
     ),
+    (
+        "a_successor_that_is_ready_gets_the_mount",
+        a_successor_that_is_ready_gets_the_mount,
+    ),
+    (
+        "the_daemon_goes_on_if_its_successor_does_not",
+        the_daemon_goes_on_if_its_successor_does_not,
+    ),
 ];
 
 fn main() {
@@ -73,6 +83,11 @@ fn main() {
             // SAFETY: the holder has left this descriptor to this process.
             let talk = unsafe { OwnedFd::from_raw_fd(fd.parse().unwrap()) };
             serve(&Held::begin(talk).unwrap(), true)
+        }
+        ["serve", "--beside", fd, "server:/export", "/mnt"] => {
+            // SAFETY: as above.
+            let talk = unsafe { OwnedFd::from_raw_fd(fd.parse().unwrap()) };
+            wait_for_mount(talk);
         }
         _ => {
             let wanted = words.iter().find(|word| !word.starts_with('-'));
@@ -118,6 +133,44 @@ fn step(what: &str) {
     }
 }
 
+/// A successor beside a daemon that serves.
+fn wait_for_mount(talk: OwnedFd) {
+    // A holder of an older version has to answer, whatever it is asked.
+    for unknown in [&b"?"[..], b"Unknown", &[b'K'; 600]] {
+        send(&talk, unknown, &[]).unwrap();
+        let answer = receive(&talk, RecvFlags::empty()).unwrap();
+        assert_eq!(answer.bytes(), [libc::EPROTO as u8]);
+    }
+    let held = Held::begin(talk).unwrap();
+    held.serving().unwrap_err();
+    match &*std::env::var(CASE).unwrap() {
+        "refused" => held.refuse(Why::new(libc::EIO, "this test wants it")),
+        "undone" => {
+            held.ready().unwrap();
+            step("stopped the other");
+            std::process::exit(3);
+        }
+        _ => {
+            held.ready().unwrap();
+            held.take_over().unwrap();
+            serve(&held, true);
+        }
+    }
+}
+
+/// Asks for an upgrade. Returns only if there is none.
+fn hand_over(held: &Held) {
+    let told = File::open("/dev/null").unwrap();
+    match held.upgrade(told.as_fd()) {
+        Err(why) => step(&format!("not ready: {}", why.text)),
+        Ok(()) => {
+            let again = held.upgrade(told.as_fd()).unwrap_err();
+            assert_eq!(i32::from(again.number), libc::EBUSY);
+            step(&format!("kept: {}", held.hand_over().text));
+        }
+    }
+}
+
 /// A daemon.
 fn serve(held: &Held, is_successor: bool) {
     let case = std::env::var(CASE).unwrap();
@@ -156,6 +209,9 @@ fn serve(held: &Held, is_successor: bool) {
     }
     held.serving().unwrap();
     step("serving");
+    if !is_successor && ["upgraded", "refused", "undone"].contains(&&*case) {
+        hand_over(held);
+    }
     let mut count = 0;
     loop {
         let mut number = [0];
@@ -385,6 +441,49 @@ fn without_descriptors_keeping_fails() {
     let mut holder = Holder::start("no descriptors");
     assert_eq!(holder.step("refused", 1).0, "true");
     assert_eq!(holder.end().code(), Some(0));
+}
+
+fn a_successor_that_is_ready_gets_the_mount() {
+    let mut holder = Holder::start("upgraded");
+    let (_, first) = holder.step("serving", 1);
+    let (_, second) = holder.step("found first", 1);
+    assert_eq!(holder.step("serving", 2).1, second);
+    assert_ne!(first, second);
+    let gone = || kill_process(first, Signal::CONT).is_err();
+    let end = Instant::now() + Duration::from_secs(60);
+    while !gone() {
+        assert!(Instant::now() < end, "the daemon before is still there");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // The next one comes after a crash.
+    std::thread::sleep(AFTER_A_WHILE);
+    kill_process(second, Signal::KILL).unwrap();
+    let (_, third) = holder.step("serving", 3);
+    for _ in 0..2 {
+        kill_process(holder.pid(), Signal::TERM).unwrap();
+        assert_eq!(holder.step("signal 15", 1).1, third);
+    }
+    assert_eq!(holder.end().code(), Some(7));
+}
+
+fn the_daemon_goes_on_if_its_successor_does_not() {
+    for (case, said, why) in [
+        ("refused", "not ready:", "this test wants it"),
+        (
+            "undone",
+            "kept:",
+            "the new program ended with status 3 before it had the mount: see the log",
+        ),
+    ] {
+        let mut holder = Holder::start(case);
+        let (_, first) = holder.step("serving", 1);
+        assert_eq!(holder.step(said, 1), (why.into(), first));
+        for _ in 0..2 {
+            kill_process(holder.pid(), Signal::TERM).unwrap();
+            assert_eq!(holder.step("signal 15", 1).1, first);
+        }
+        assert_eq!(holder.end().code(), Some(7));
+    }
 }
 
 fn descriptors_of_others_do_not_reach_a_successor() {
