@@ -125,6 +125,13 @@ nobody_serves() {
     ! readlink /proc/[0-9]*/exe | grep -q '/usr/bin/\(nfsrdma\|emulator\)$'
 }
 
+# The process that serves /mnt runs the file that is at the program's path now.
+installed_serves() {
+    local pid
+    pid=$(inside nfsrdma stats --json /mnt | sed -n 's/.*"pid": *\([0-9]*\).*/\1/p')
+    [ "/proc/$pid/exe" -ef "$root/usr/bin/nfsrdma" ]
+}
+
 # Leaves in $root the state of a mount that was killed while it held a lock.
 leave_state() {
     local exe
