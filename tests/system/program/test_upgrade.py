@@ -12,6 +12,7 @@ import threading
 
 import pytest
 
+from program import test_locks_outlive as locks
 from program.support import *  # noqa: F403
 
 FEWER = 5
@@ -366,3 +367,18 @@ def test_an_upgraded_mount_ends_as_any_other(how):
                 os.kill(document(server)["pid"], signal.SIGTERM)
         until(lambda: not mounted(server.mnt), "the end of the mount")
         server.ended()
+
+
+@pytest.mark.parametrize(
+    ("test", "words"),
+    [
+        (locks.test_locks_are_held_and_released_as_if_nothing_had_happened, []),
+        (locks.test_flock_is_held_until_the_last_descriptor_is_closed, []),
+        (locks.test_a_program_that_waits_gets_the_lock_once_and_later, ["callback"]),
+        (locks.test_no_count_under_a_lock_is_lost, ["lockf"]),
+    ],
+    ids=["owners", "flock", "waiter", "counter"],
+)
+def test_locks_are_kept_as_over_a_crash(test, words, monkeypatch):
+    monkeypatch.setattr(locks, "kill", lambda point: expect(nfsrdma("upgrade", point), 0))
+    test(*words)
