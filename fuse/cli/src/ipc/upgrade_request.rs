@@ -15,12 +15,14 @@ use nfsrdma_fs::adapter::Session;
 use nfsrdma_fs::fs::Fs;
 use nfsrdma_nfs3::Nfs3Client;
 use serde::{Deserialize, Serialize};
+use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
-use tokio::task::spawn_blocking;
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
@@ -119,8 +121,7 @@ impl Upgradable {
                 Err(error) => return format!("this process has no descriptors left: {error}"),
             };
             let asked = held.clone();
-            let ready = spawn_blocking(move || asked.upgrade(told.as_fd())).await;
-            match ready {
+            match aside(move || asked.upgrade(told.as_fd())).await {
                 Ok(Ok(())) => {}
                 Ok(Err(why)) => return why.text,
                 Err(error) => return error.to_string(),
@@ -128,26 +129,35 @@ impl Upgradable {
             match self.hand_over(held).await {
                 Ok(why) if i32::from(why.number) != UNSAFE => return why.text,
                 Ok(_) => {}
-                Err(error) => return error,
+                Err(error) => {
+                    held.cancel_upgrade();
+                    return error.to_string();
+                }
             }
         }
         "programs write faster than the server takes it: try again when they write less".into()
     }
 
     /// A successor waits: gives it the mount. Returns only if it does not have it, and why.
-    async fn hand_over(&self, held: &Held) -> Result<Why, String> {
+    async fn hand_over(&self, held: &Held) -> io::Result<Why> {
         let paused = Paused::new(&self.session);
         if timeout(REST, self.fs.write_back_all()).await.is_err() {
             drop(paused);
-            let held = held.clone();
-            let cancelled = spawn_blocking(move || held.cancel_upgrade()).await;
-            cancelled.map_err(|error| error.to_string())?;
+            held.cancel_upgrade();
             return Ok(Why::new(UNSAFE, ""));
         }
         let held = held.clone();
-        let refused = spawn_blocking(move || held.hand_over()).await;
-        let refused = refused.map_err(|error| error.to_string())?;
+        let refused = aside(move || held.hand_over()).await?;
         warn!("this program goes on with the mount: {}", refused.text);
         Ok(refused)
     }
+}
+
+/// Runs what blocks in a thread of its own, which may not be to be had.
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+    let (tell, told) = oneshot::channel();
+    thread::Builder::new()
+        .name("upgrade".into())
+        .spawn(move || tell.send(work()))?;
+    told.await.map_err(io::Error::other)
 }
