@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -28,7 +29,8 @@ def two_mounts(*words, options="", outlives="restart=files"):
             own = server.lock_options
             if "local_lock=all" in more:
                 own = own.removeprefix("lock,")
-            result = server.mount(",".join(filter(None, (own, more))), at=point)
+            words = ("--log", server.base / "log") if more else ()
+            result = server.mount(",".join(filter(None, (own, more))), *words, at=point)
             if "Linux 6.9" in result.stderr:
                 pytest.skip("needs Linux 6.9")
             expect(result, 0)
@@ -247,6 +249,35 @@ def test_locks_of_this_machine_are_kept_by_the_kernel(kinds):
             assert lock(one, free=True) == 0
             assert lock(two) == 0
             assert lock(two, free=True) == 0
+
+
+def test_a_program_that_cannot_go_on_leaves_everything_to_the_next_one():
+    """It may have few descriptors: fewer each time, until it has read what it goes on with, and fails then."""
+    for most in range(26, 18, -1):
+        with two_mounts(outlives="restart=files,nconnect=1") as (server, a, b), Process() as one, Process() as rival:
+            opened(one, a, "f")
+            opened(rival, b, "f")
+            assert one.set("f", WRITE) == 0
+            serving = pid_of(a)
+            (holder,) = set(servers_of(a)) - {serving}
+            log = server.base / "log"
+            before = resource.prlimit(holder, resource.RLIMIT_NOFILE)
+            resource.prlimit(holder, resource.RLIMIT_NOFILE, (most, before[1]))
+            os.kill(serving, signal.SIGKILL)
+            until(lambda: "goes on" in log.read_text() or log.read_text().count("starting another") > 1, "an outcome")
+            resource.prlimit(holder, resource.RLIMIT_NOFILE, before)
+            failed = "cannot serve the mount" in log.read_text()
+            if "goes on" in log.read_text() and not failed:
+                # It has too few to work with: the next one has enough.
+                (serving,) = set(servers_of(a)) - {holder}
+                os.kill(serving, signal.SIGKILL)
+            until(lambda: "goes on" in log.read_text().rpartition("starting another")[2], "a successor")
+            assert rival.set("f", WRITE) == AGAIN
+            assert held(a) == 1
+            assert one.set("f", FREE) == 0
+            if failed:
+                return
+    pytest.fail("no program failed as wanted")
 
 
 COUNT_SAFELY = r"""
