@@ -6,7 +6,7 @@
 
 use super::error::FsError;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Debug, Default)]
 pub(super) struct ErrSeq {
@@ -58,8 +58,9 @@ pub(super) enum By {
 ///
 /// Only fsync(2) takes an error away. write(2) tells it once, so that a program that writes until the disk
 /// is full ends; but to write again what was refused does not bring back what was accepted before and is
-/// lost. close(2) tells what write(2) has not, and leaves it as Linux's NFS client does: it may be that of a
-/// child, which nobody looks at.
+/// lost. Nor may the program have got it: the kernel makes several WRITEs of one write(2), at the end of a
+/// page that is not complete, too, and drops the error of all but the first. close(2) tells what fsync(2)
+/// has not, and leaves it: it may be that of a child, which nobody looks at.
 #[derive(Debug)]
 pub(super) struct Told {
     /// By fsync(2), or somebody had seen it when the file was opened.
@@ -69,14 +70,7 @@ pub(super) struct Told {
     /// The last error when data was first written through the open file since its last fsync(2): write(2)
     /// and close(2) tell no earlier one, and without such data none.
     since: AtomicU64,
-    /// The next WRITE may be the rest of a write(2): the kernel drops its error, and the program gets the
-    /// number of bytes before.
-    split: AtomicBool,
 }
-
-/// The kernel makes several WRITEs of a long write(2). All but the last have at least so many bytes: those of
-/// 32 pages, the first of which may be incomplete, or of more if INIT agreed on that.
-const LEAST_SPLIT: u64 = 31 * 4096;
 
 /// [`Told::since`] without data.
 const NEVER: u64 = u64::MAX;
@@ -89,7 +83,6 @@ impl Told {
             by_fsync: AtomicU64::new(seen),
             by_write: AtomicU64::new(seen),
             since: AtomicU64::new(NEVER),
-            split: AtomicBool::new(false),
         }
     }
 
@@ -99,11 +92,6 @@ impl Told {
             let last = errors.last.load(Ordering::SeqCst);
             self.since.fetch_min(last, Ordering::SeqCst);
         }
-    }
-
-    /// A WRITE of a write(2) was answered with the number of bytes accepted.
-    pub(super) fn accepted(&self, len: u64) {
-        self.split.store(len >= LEAST_SPLIT, Ordering::SeqCst);
     }
 
     /// fsync(2) is about to tell what failed so far. Returns a number for [`Told::not_synced`].
@@ -118,27 +106,22 @@ impl Told {
 
     /// The error that a call has to tell, and its number.
     pub(super) fn due(&self, by: By, errors: &ErrSeq) -> Option<(u64, FsError)> {
+        let since = self.since.load(Ordering::SeqCst);
         errors.after(match by {
             By::Fsync => self.by_fsync.load(Ordering::SeqCst),
-            By::Write | By::Close => {
-                let since = self.since.load(Ordering::SeqCst);
-                self.by_write.load(Ordering::SeqCst).max(since)
-            }
+            By::Write => self.by_write.load(Ordering::SeqCst).max(since),
+            By::Close => self.by_fsync.load(Ordering::SeqCst).max(since),
         })
     }
 
-    /// The error with this number is told to a program that waits. Returns whether it gets it.
-    pub(super) fn tells(&self, by: By, number: u64) -> bool {
-        if by == By::Write && self.split.swap(false, Ordering::SeqCst) {
-            return false;
-        }
+    /// The error with this number is told to a program that waits.
+    pub(super) fn tells(&self, by: By, number: u64) {
         if by == By::Fsync {
             self.by_fsync.fetch_max(number, Ordering::SeqCst);
         }
         if by != By::Close {
             self.by_write.fetch_max(number, Ordering::SeqCst);
         }
-        true
     }
 }
 
@@ -161,21 +144,18 @@ mod tests {
         errors.record(&FsError::NoMemory);
         told.wrote(&errors);
         assert_eq!(numbers(), [2, 2, 2]);
-        // What the kernel may drop is told once more.
-        told.accepted(LEAST_SPLIT);
-        assert!(!told.tells(By::Write, 2));
+        told.tells(By::Close, 2);
         assert_eq!(numbers(), [2, 2, 2]);
-        assert!(told.tells(By::Close, 2));
-        assert_eq!(numbers(), [2, 2, 2]);
-        assert!(told.tells(By::Write, 2));
-        assert_eq!(numbers(), [2, 0, 0]);
+        // The kernel may have dropped it.
+        told.tells(By::Write, 2);
+        assert_eq!(numbers(), [2, 0, 2]);
         errors.record(&FsError::NoMemory);
         let since = told.syncs();
         assert_eq!(numbers(), [3, 0, 0]);
         told.not_synced(since);
         assert_eq!(numbers(), [3, 3, 3]);
         told.syncs();
-        assert!(told.tells(By::Fsync, 3));
+        told.tells(By::Fsync, 3);
         errors.record(&FsError::NoMemory);
         assert_eq!(numbers(), [4, 0, 0]);
     }

@@ -385,7 +385,6 @@ impl<N: Nfs3> Objects<N> {
 /// write(2) is told that `len` bytes at the kernel's `offset` are taken.
 fn accepted(file: &OpenFile, offset: u64, len: u32) {
     let len = u64::from(len);
-    file.told.accepted(len);
     file.inode.gets_pages();
     let mut state = file.inode.state.lock();
     state.kernel_size = state.kernel_size.max(offset.saturating_add(len));

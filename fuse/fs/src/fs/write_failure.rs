@@ -27,7 +27,11 @@ impl<N: Nfs3> Files<N> {
         let (Some((number, error)), Some(data)) = (file.error(by), file.inode.data()) else {
             return Ok(());
         };
-        if gets() && file.told.tells(by, number) {
+        if !gets() {
+            return Err(error);
+        }
+        file.told.tells(by, number);
+        if by != By::Write {
             data.errors.saw(number);
             if data.errors.are_seen() {
                 // The next process would tell it again, as it does not know to which open files it was told.
