@@ -44,10 +44,10 @@ class Work:
         done = subprocess.run(
             [str(word) for word in command], cwd=where or self.here, capture_output=True, text=True, timeout=LIMIT, check=False
         )
-        said = done.stdout[-3000:] + done.stderr[-3000:]
+        said = done.stderr + done.stdout
         if done.returncode and any(sign in said for sign in ("Input/output error", "os error 5", "value: EIO")):
             raise Told(said)
-        assert done.returncode == 0, f"{command}: status {done.returncode}: {said}"
+        assert done.returncode == 0, f"{command}: status {done.returncode}: {said[:1000]} ... {said[-1000:]}"
         return done.stdout
 
     def fresh(self, name):
