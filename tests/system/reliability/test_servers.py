@@ -463,7 +463,7 @@ def test_restarts(record_property):
     is not judged here: other tests have the processors, too."""
     seed = os.environ.get("NFSRDMA_SOAK_SEED")
     result = run(
-        ROOT / "tests/soak/restarts", "--seconds", "45", "--kill-mount", "2-5", "--options", "restart=files,nolock",
+        ROOT / "tests/soak/restarts", "--seconds", "45", "--kill-mount", "2-5", "--options", "restart=files",
         "--longest", LIMIT, *(("--seed", seed) if seed else ()), limit=900,
     )  # fmt: skip
     if result.returncode == 77:
