@@ -13,11 +13,11 @@ from program.test_outlives import document, settled
 
 
 @contextlib.contextmanager
-def crashing():
+def crashing(restart="files"):
     """A server, and a function by which a program makes a change. The process that serves the mount dies when the
     server has carried out a call of `procedure` and not answered it."""
     with scripted() as (server, command):
-        result = server.mount("restart=files,nolock", "--log", server.base / "log")
+        result = server.mount(f"restart={restart},nolock", "--log", server.base / "log")
         if "Linux 6.9" in result.stderr:
             pytest.skip("needs Linux 6.9")
         expect(result, 0)
@@ -103,3 +103,20 @@ def test_files_that_are_open_keep_their_data():
             assert [file.read() for file in opened] == [b"f", b"g"]
             assert (server.mnt / "g").read_bytes() == b"h"
         until(lambda: os.listdir(server.export) == ["g"], "the removal of the hidden names")
+
+
+def test_data_are_there_once():
+    with crashing("data") as (server, change):
+        at = server.export
+        (at / "f").write_bytes(b"one\n")
+        for flag in ("O_SYNC", "O_DIRECT"):
+            opened = f"os.open('mnt/f', os.O_WRONLY | os.O_APPEND | os.{flag})"
+            change("WRITE", f"file = {opened}\nassert os.write(file, b'two\\n') == 4\nos.close(file)")
+        assert (at / "f").read_bytes() == b"one\ntwo\ntwo\n"
+        for name, end in (("fsync", "os.fsync(file)"), ("close", "os.close(file)")):
+            opened = f"os.open('mnt/{name}', os.O_WRONLY | os.O_CREAT)"
+            change("WRITE", f"file = {opened}\nos.write(file, b'x' * 300000)\n{end}")
+            assert (at / name).read_bytes() == b"x" * 300000
+        opened = "os.open('mnt/fsync', os.O_RDWR)"
+        change("WRITE", f"file = {opened}\nos.pwrite(file, b'y' * 10, 5000)\nos.ftruncate(file, 5005)\nos.close(file)")
+        assert (at / "fsync").read_bytes() == b"x" * 5000 + b"y" * 5
