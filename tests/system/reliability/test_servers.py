@@ -458,13 +458,14 @@ def test_soak(record_property):
     record_property("result", result.stdout.splitlines()[0])
 
 
-def test_restarts(record_property):
-    """The short form of tests/soak/restarts: what serves two mounts is killed while programs use them. How long a call takes
-    is not judged here: other tests have the processors, too."""
+@pytest.mark.parametrize("how", ["--kill-mount 2-5 --options restart=data", "--upgrade 1-3 --options restart=files"])
+def test_restarts(record_property, how):
+    """The short form of tests/soak/restarts: what serves two mounts is killed, or exchanged, while programs use them. How long
+    a call takes is not judged here: other tests have the processors, too."""
     seed = os.environ.get("NFSRDMA_SOAK_SEED")
     result = run(
-        ROOT / "tests/soak/restarts", "--seconds", "45", "--kill-mount", "2-5", "--options", "restart=files",
-        "--longest", LIMIT, *(("--seed", seed) if seed else ()), limit=900,
+        ROOT / "tests/soak/restarts", "--seconds", "40", *how.split(), "--longest", LIMIT,
+        *(("--seed", seed) if seed else ()), limit=900,
     )  # fmt: skip
     if result.returncode == 77:
         pytest.skip(result.stderr.strip())
