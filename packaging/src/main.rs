@@ -51,7 +51,8 @@ fn write(dir: &Path) -> Result<(), String> {
 }
 
 fn main() -> ExitCode {
-    let Some(dir) = std::env::args_os().nth(1) else {
+    let first = std::env::args_os().nth(1);
+    let Some(dir) = first.filter(|dir| !dir.as_encoded_bytes().starts_with(b"-")) else {
         eprintln!("usage: nfsrdma-pages DIR");
         return ExitCode::FAILURE;
     };

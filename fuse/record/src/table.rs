@@ -31,10 +31,12 @@ pub enum Refused {
     #[error("the saved state of the mount was not made by nfsrdma")]
     NotATable,
     #[error(
-        "the saved state of the mount has format {found}, and this program reads format {VERSION} only"
+        "the saved state of the mount has format {found}, and this program reads format {VERSION} only: unmount, and mount again"
     )]
     Version { found: u32 },
-    #[error("the saved state of the mount has records of other sizes than those of this program")]
+    #[error(
+        "the saved state of the mount has records of other sizes than this program has: unmount, and mount again"
+    )]
     Sizes,
     #[error("the saved state of the mount is not complete")]
     Truncated,

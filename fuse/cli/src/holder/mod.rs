@@ -1,5 +1,5 @@
 //! The holder: a small process that keeps the descriptors of a mount, so that the mount outlives the
-//! daemon that serves it (`restart=files`).
+//! daemon that serves it (`restart=`).
 //!
 //! The process that the user started, or its child in the background, becomes the holder before it
 //! has a thread, and the daemon is a fork of it ([`run`]). The daemon gives it every descriptor

@@ -16,7 +16,7 @@ pub(super) const KEPT_MAX: usize = 128;
 /// The time that a successor has until it serves. It does not wait for the server.
 pub(super) const START: Duration = Duration::from_secs(30);
 
-/// The process that is served by a daemon.
+/// A process that serves the mount, or is to.
 #[derive(Debug)]
 pub(super) struct Daemon {
     pub(super) pid: Pid,

@@ -19,12 +19,12 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
-use tracing::{info, warn};
+use tracing::info;
 
 /// The name of the request.
 pub(crate) const UPGRADE: &str = "upgrade";
@@ -34,6 +34,8 @@ const WRITE_BACK: Duration = Duration::from_secs(10);
 const REST: Duration = Duration::from_millis(500);
 /// How often that is tried.
 const ATTEMPTS: usize = 5;
+/// No attempt begins later: the command waits no longer than that and one attempt.
+const LIMIT: Duration = Duration::from_secs(60);
 /// The error that the successor has for data that would be lost.
 pub(crate) const UNSAFE: i32 = libc::EAGAIN;
 
@@ -109,7 +111,11 @@ fn feed(of: Arc<Upgradable>) -> Feed {
 impl Upgradable {
     /// Returns only if this process is to go on, and why.
     async fn upgrade(&self, held: &Held, stream: &UnixStream) -> String {
+        let began = Instant::now();
         for _ in 0..ATTEMPTS {
+            if began.elapsed() > LIMIT {
+                break;
+            }
             if timeout(WRITE_BACK, self.fs.write_back_all()).await.is_err() {
                 let limit = WRITE_BACK.as_secs();
                 return format!(
@@ -147,9 +153,7 @@ impl Upgradable {
             return Ok(Why::new(UNSAFE, ""));
         }
         let held = held.clone();
-        let refused = aside(move || held.hand_over()).await?;
-        warn!("this program goes on with the mount: {}", refused.text);
-        Ok(refused)
+        aside(move || held.hand_over()).await
     }
 }
 

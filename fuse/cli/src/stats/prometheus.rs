@@ -155,7 +155,7 @@ fn mount(document: &Document, to: &mut Families) {
     );
     to.counter(
         "restarts",
-        "How often the program was started again after it had died.",
+        "How often another process went on with the mount, after a crash or by an upgrade.",
         &[mount],
         document.restarts.into(),
     );

@@ -68,7 +68,7 @@ pub(crate) fn restarted(document: &Document) -> Option<String> {
 /// Says that the mount ends with its process although it was to outlive it, if that is so.
 pub(crate) fn unprotected(document: &Document) -> Option<&'static str> {
     document.unprotected.then_some(
-        "unprotected: the process that keeps this mount is gone, and if its own process dies, the mount ends",
+        "unprotected: the process that keeps this mount is gone, and if its own process dies, the mount ends; unmount and mount again",
     )
 }
 

@@ -35,7 +35,7 @@ struct Unsure {
 }
 
 impl Locks {
-    /// Takes what is recorded. Changes nothing: the other process may go on yet.
+    /// Takes what is recorded. Sends nothing yet: if this process fails before it serves, the next one inherits.
     pub(super) fn inherit(self: &Arc<Self>) {
         let mut found = self.records.restore();
         // In the order in which they were made.
