@@ -216,8 +216,7 @@ impl Pool {
     pub fn in_memfd(bytes: usize) -> Result<Self> {
         let len = arena_len(bytes)?;
         let arena = memfd(len).and_then(|fd| Arena::new(len, Some(fd)));
-        let arena = arena
-            .map_err(|error| Error::local(format!("cannot make a memfd of {len} bytes"), error))?;
+        let arena = arena.map_err(|error| Error::local("cannot make the pool's memfd", error))?;
         Ok(Self::of(arena))
     }
 
@@ -231,7 +230,7 @@ impl Pool {
             return Err(Error::Misuse("a memfd that is not that of a pool"));
         }
         let arena = Arena::new(size, Some(fd))
-            .map_err(|error| Error::local(format!("cannot map {size} bytes"), error))?;
+            .map_err(|error| Error::local("cannot map the pool's memfd", error))?;
         let pool = Self::of(arena);
         let mut free = pool.inner.free.lock();
         for Place { at, order, .. } in wanted {

@@ -191,7 +191,7 @@ def test_kept_locks_are_claimed_when_the_server_restarts():
         kill(a)
         server.stop()
         server.start()
-        until(lambda: counters(a)["locks_reclaimed"] == 1, "a claim")
+        until(lambda: counters(a)["locks_reclaimed"] >= 1, "a claim")
         assert rival.set("f", READ, 5, 1) == AGAIN
         # The server restarts while nobody serves the mount, too.
         server.stop()
@@ -199,7 +199,7 @@ def test_kept_locks_are_claimed_when_the_server_restarts():
         os.kill(serving, signal.SIGKILL)
         until(lambda: pid_of(a) != serving, "a successor")
         server.start()
-        until(lambda: counters(a)["locks_reclaimed"] == 1, "a claim")
+        until(lambda: counters(a)["locks_reclaimed"] >= 1, "a claim")
         assert rival.set("f", READ, 5, 1) == AGAIN
         assert one.set("f", FREE, 0, 10) == 0
         assert rival.set("f", READ, 5, 1) == 0

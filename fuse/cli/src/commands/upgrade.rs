@@ -41,7 +41,13 @@ pub(crate) fn run(args: &UpgradeArgs) -> Result<(), Failure> {
 fn all() -> Result<(), Failure> {
     let table = mounts::all().map_err(no_table)?;
     let (mut seen, mut failed) = (HashSet::new(), 0);
-    for mount in table.iter().filter(|mount| mount.fstype == FSTYPE) {
+    let mut mounts: Vec<_> = table
+        .iter()
+        .filter(|mount| mount.fstype == FSTYPE)
+        .collect();
+    // Those of users come last: a package's upgrade may not have the time for a program of theirs that does not answer.
+    mounts.sort_by_key(|mount| mount.owner.is_some_and(|owner| owner != 0));
+    for mount in mounts {
         // It may be mounted at several places.
         if !seen.insert(&mount.device) {
             continue;
@@ -58,7 +64,7 @@ fn all() -> Result<(), Failure> {
     match failed {
         0 => Ok(()),
         _ => Err(Failure::failed(format!(
-            "{failed} of {} mounts not upgraded: see above",
+            "not upgraded: {failed} of {}; see above",
             seen.len()
         ))),
     }

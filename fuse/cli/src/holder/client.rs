@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use rustix::process::set_parent_process_death_signal;
+use rustix::process::{Signal, set_parent_process_death_signal};
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::channel;
@@ -92,6 +92,8 @@ impl Held {
     /// Gives the successor the mount, and does not return: this process is killed. Else the answer says why
     /// it is not, and this process goes on.
     pub fn hand_over(&self) -> Why {
+        // If the holder dies when it has stopped this process, nobody else would let it go on. It ends with this thread.
+        let _ = set_parent_process_death_signal(Some(Signal::CONT));
         let answer = self.ask_why(Request::HandOver, &[]);
         let gone = || Why::new(libc::ESRCH, "the process that keeps the mount is gone");
         answer.err().unwrap_or_else(gone)
@@ -196,10 +198,8 @@ impl Held {
 /// From now on a panic of one thread, after which its callers would wait for ever, ends this process: its successor
 /// answers them.
 fn end_with_any_thread() {
-    let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        // The usual one writes to standard error, which nobody reads in the background.
-        usual(panic);
+        // Not the usual one: it writes to standard error, where nobody may read, and would wait.
         let thread = thread::current();
         error!(
             "the thread '{}' ends this process: {panic}",

@@ -30,6 +30,9 @@ const SPARED: &str = "-1000";
 pub struct Program {
     directory: OwnedFd,
     name: OsString,
+    /// The file of the holder's own program, which can go on with the mount in any case: a successor has refused what it
+    /// does not know as long as another one served.
+    own: OwnedFd,
     /// For those who list processes.
     words: Vec<OsString>,
     /// As it was before the holder was spared.
@@ -48,6 +51,12 @@ impl Program {
         Ok(Program {
             directory: openat(CWD, directory, flags, Mode::empty())?,
             name: name.to_owned(),
+            own: openat(
+                CWD,
+                "/proc/self/exe",
+                OFlags::PATH | OFlags::CLOEXEC,
+                Mode::empty(),
+            )?,
             words,
             oom_score: before.filter(|_| std::fs::write(OOM_SCORE, SPARED).is_ok()),
         })
@@ -63,18 +72,19 @@ impl Program {
     }
 
     /// Starts `nfsrdma serve --held N`, where N is an end of the connection of which the other one
-    /// is returned. The caller must not have started a thread.
-    pub(super) fn start(&self) -> io::Result<(Pid, OwnedFd)> {
-        self.start_as("--held", EXEC_TRIES)
+    /// is returned. The caller must not have started a thread. `own`: the holder's own program, because what is at its
+    /// path does not serve.
+    pub(super) fn start(&self, own: bool) -> io::Result<(Pid, OwnedFd)> {
+        self.start_as("--held", EXEC_TRIES, own)
     }
 
     /// As [`Program::start`], beside a daemon that serves: with another word, so that no program goes on with the mount
     /// that does not know that it has to wait.
     pub(super) fn start_beside(&self) -> io::Result<(Pid, OwnedFd)> {
-        self.start_as("--beside", 1)
+        self.start_as("--beside", 1, false)
     }
 
-    fn start_as(&self, how: &str, tries: u32) -> io::Result<(Pid, OwnedFd)> {
+    fn start_as(&self, how: &str, tries: u32, own: bool) -> io::Result<(Pid, OwnedFd)> {
         let (ours, theirs) = pair()?;
         // SAFETY: this process has one thread (the caller's promise), so the child may do whatever
         // the parent may.
@@ -83,13 +93,15 @@ impl Program {
             ForkResult::Child => {
                 self.restore_oom_score();
                 for _ in 0..tries {
-                    let error = self.exec(&theirs, how);
+                    let error = self.exec(&theirs, how, own);
                     let why = format!("cannot start {}: {error}", self.path().display());
                     tracing::error!("{why}");
                     let number = error.raw_os_error().unwrap_or(libc::EIO);
-                    // It is of interest to who waits for an upgrade.
-                    let refusal = Request::Refuse(Why::new(number, why)).encode();
-                    let _ = send(&theirs, refusal.as_bytes(), &[]);
+                    if tries == 1 {
+                        // Who waits for an upgrade is told. A program that is tried again would read the answer.
+                        let refusal = Request::Refuse(Why::new(number, why)).encode();
+                        let _ = send(&theirs, refusal.as_bytes(), &[]);
+                    }
                     std::thread::sleep(EXEC_PAUSE);
                 }
                 std::process::exit(NOT_STARTED);
@@ -104,7 +116,7 @@ impl Program {
         directory.join(&self.name)
     }
 
-    fn exec(&self, talk: &OwnedFd, how: &str) -> io::Error {
+    fn exec(&self, talk: &OwnedFd, how: &str, own: bool) -> io::Error {
         // The holder has blocked signals, and a new program would inherit that.
         let ready = SigSet::empty().thread_set_mask().map_err(Into::into);
         if let Err(error) = ready.and_then(|()| close_others_at_exec(talk)) {
@@ -122,7 +134,10 @@ impl Program {
         let started = c_strings(words).and_then(|words| {
             let variables = c_strings(variables)?;
             let name = CString::new(self.name.as_bytes())?;
-            execveat(&self.directory, &name, &words, &variables, AtFlags::empty())?;
+            match own {
+                true => execveat(&self.own, c"", &words, &variables, AtFlags::AT_EMPTY_PATH)?,
+                false => execveat(&self.directory, &name, &words, &variables, AtFlags::empty())?,
+            };
             Ok(())
         });
         // It returns with an error only.

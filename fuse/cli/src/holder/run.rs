@@ -350,7 +350,7 @@ impl Holder {
         warn!("the process that served this mount has ended ({how}): starting another");
         let (mut waited, mut wait) = (Duration::ZERO, REFUSED);
         loop {
-            let started = self.program.start();
+            let started = self.program.start(self.daemon.serving.is_none());
             match started.and_then(|(pid, talk)| Daemon::new(pid, talk, false)) {
                 Ok(daemon) => {
                     self.daemon = daemon;

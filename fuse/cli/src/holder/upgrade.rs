@@ -19,9 +19,9 @@ use tracing::{info, warn};
 const READY: Duration = Duration::from_secs(10);
 /// How long it may wait then until the daemon gives it the mount.
 const WAIT: Duration = Duration::from_secs(60);
-/// How long to wait until a daemon has stopped. Its threads that have not by then are inside of system calls, and stop
-/// when these end.
-const STOP: Duration = Duration::from_millis(100);
+/// How long to wait until a daemon has stopped. Threads inside of system calls stop when these end; until then they may
+/// write to memory that the successor would have.
+const STOP: Duration = Duration::from_secs(1);
 /// The time that the successor has while nobody serves: mostly some milliseconds.
 const GO: Duration = Duration::from_secs(10);
 /// What is told when the successor serves: a line of JSON, as all answers to commands.
@@ -145,6 +145,10 @@ impl Holder {
 
     /// The successor has ended.
     pub(super) fn successor_ended(&mut self, how: &str) {
+        if matches!(&self.upgrade, Some(upgrade) if matches!(upgrade.stage, Stage::Failed(_))) {
+            // The daemon has still to be told why.
+            return;
+        }
         let why = format!("the new program ended with {how} before it had the mount: see the log");
         self.fail_upgrade(Why::new(libc::EIO, why));
     }
@@ -157,7 +161,10 @@ impl Holder {
             Why::new(libc::ETIMEDOUT, why)
         };
         match self.upgrade.as_ref().map(|upgrade| &upgrade.stage) {
-            Some(Stage::Stopping) => self.has_stopped(self.daemon.pid),
+            Some(Stage::Stopping) => self.fail_upgrade(late(
+                "could not have the mount: the old one did not stop",
+                STOP,
+            )),
             Some(Stage::Starting) => self.fail_upgrade(late("was not ready", READY)),
             Some(Stage::Restoring) => self.fail_upgrade(late("did not go on", GO)),
             Some(Stage::Waiting | Stage::Failed(_)) => self.end_upgrade(),

@@ -154,7 +154,7 @@ fn mount(document: &Document, to: &mut Families) {
         document.age_ns as f64 / 1e9,
     );
     to.counter(
-        "restarts",
+        "restarts_total",
         "How often another process went on with the mount, after a crash or by an upgrade.",
         &[mount],
         document.restarts.into(),

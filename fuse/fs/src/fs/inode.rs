@@ -495,6 +495,13 @@ impl Inode {
         self.data.get()
     }
 
+    /// To be called at the last close: an error of which open files were told is not told again by the next process.
+    pub fn errors_were_told(&self) {
+        if self.data().is_some_and(|data| data.errors.are_seen()) {
+            self.errno.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// As [`Inode::data()`], created by `make` if there is none.
     pub fn data_or(&self, make: impl FnOnce() -> Arc<FileData>) -> &Arc<FileData> {
         self.data.get_or_init(make)

@@ -144,10 +144,11 @@ impl<N: Nfs3> Fs<N> {
         // RMDIR waits from now on until the hidden name is removed, or somebody else has the file open.
         let removal = inode.hidden_in().map(|dir_node| self.removal(dir_node));
         drop(under_way);
-        if inode.opens.fetch_sub(1, Ordering::Relaxed) == 1
-            && let Some(silly) = inode.take_hidden(false)
-        {
-            self.remove_hidden(&inode, silly).await;
+        if inode.opens.fetch_sub(1, Ordering::Relaxed) == 1 {
+            inode.errors_were_told();
+            if let Some(silly) = inode.take_hidden(false) {
+                self.remove_hidden(&inode, silly).await;
+            }
         }
         drop(removal);
         Ok(())

@@ -33,8 +33,9 @@ impl<N: Nfs3> Files<N> {
         file.told.tells(by, number);
         if by != By::Write {
             data.errors.saw(number);
-            if data.errors.are_seen() {
-                // The next process would tell it again, as it does not know to which open files it was told.
+            if by == By::Fsync && data.errors.are_seen() {
+                // The next process would tell it again, as it does not know to which open files it was told. After
+                // a close(2), which may be a child's, it has to: until the last one.
                 file.inode.errno.store(0, Ordering::Relaxed);
             }
             self.lost.lock().forget(file.inode.nodeid, number);
