@@ -299,10 +299,14 @@ fn what_another_wrote_into_an_empty_file_is_seen_though_this_mount_wrote_behind_
                     let mut hole = vec![9; record];
                     file.read_exact_at(&mut hole, 0).unwrap();
                     assert_eq!(hole, vec![0; record]);
+                    // Another test that forks meanwhile closes a copy of the descriptor, which writes the record.
+                    let written = !a.server.contents("f").unwrap().is_empty();
                     a.server.change_file("f", 0, &[turn; 5 * PAGE], None);
                     drop(file);
                     let mut wanted = vec![turn; 5 * PAGE];
-                    wanted[record..][..6].copy_from_slice(b"record");
+                    if !written {
+                        wanted[record..][..6].copy_from_slice(b"record");
+                    }
                     let mut read = vec![0; 5 * PAGE];
                     open(a).read_exact_at(&mut read, 0).unwrap();
                     let wrong = read.iter().zip(&wanted).position(|(a, b)| a != b);
