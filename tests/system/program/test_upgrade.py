@@ -254,9 +254,9 @@ def test_a_program_that_dies_when_it_is_to_go_on_leaves_the_old_one():
         )
         with working(lambda going_on: [os.listdir(server.mnt) for _ in iter(going_on, False)]):
             result = nfsrdma("upgrade", server.mnt)
-        # It may have been faster.
+        # It may have been faster, or have died when it had the mount: then it is as after a crash.
         assert result.returncode in (0, 32), result.stderr
-        if result.returncode:
+        if result.returncode and "its program ended meanwhile" not in result.stderr:
             assert document(server)["pid"] == before
         assert os.listdir(server.mnt) == []
 
