@@ -206,7 +206,7 @@ impl Locks {
         let (file, owner) = (request.file.id, request.owner);
         let before = state.table.pieces(file, owner, request.range);
         holding.granted_by(&request.cred, request.mode);
-        holding.asked_by(request, self.server.state());
+        holding.asked_by((request.pid, request.open), self.server.state());
         state.apply(holding, request.range, Some(request.mode));
         // The waiter is removed after that, so that those behind it are not told for nothing.
         state.end_wait(&mut attempt.waiter);

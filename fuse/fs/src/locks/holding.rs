@@ -109,22 +109,11 @@ impl Holding {
         }
     }
 
-    /// Notes who asks for a lock, and the state number of this machine.
-    pub(super) fn asked_by(&self, request: &Request, machine_state: u32) {
+    /// Notes the process that asks for a lock and the open file through which it does, and the state number of this machine.
+    pub(super) fn asked_by(&self, (pid, open): (u32, u64), machine_state: u32) {
         let mut of = self.state.lock();
-        of.pid = request.pid;
-        of.open = request.open;
-        of.opens.insert(request.open);
-        of.machine_state = machine_state;
-    }
-
-    /// As [`Holding::asked_by`], of a lock that another process has had.
-    pub(super) fn restored_from(&self, lock: &Lock) {
-        let mut of = self.state.lock();
-        of.pid = lock.pid;
-        of.open = lock.open;
-        of.opens.insert(lock.open);
-        of.machine_state = lock.machine_state;
+        (of.pid, of.open, of.machine_state) = (pid, open, machine_state);
+        of.opens.insert(open);
     }
 
     pub(super) fn target(&self, range: ByteRange) -> LockTarget {

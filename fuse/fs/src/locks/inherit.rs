@@ -126,7 +126,7 @@ impl Locks {
                 self.make_holding(state, file, owner, lock.svid, &cred_of(&lock.cred))
             }
         };
-        holding.restored_from(lock);
+        holding.asked_by((lock.pid, lock.open), lock.machine_state);
         holding
     }
 

@@ -269,7 +269,7 @@ impl Locks {
     /// [`Locks::leave`].
     pub(super) fn enter(&self, request: &Request) -> Result<Arc<Holding>, LockError> {
         let holding = self.enter_to_test(request)?;
-        holding.asked_by(request, self.server.state());
+        holding.asked_by((request.pid, request.open), self.server.state());
         Ok(holding)
     }
 
