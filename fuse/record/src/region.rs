@@ -138,14 +138,6 @@ impl<T: Plain> Region<T> {
         slots.found.iter().map(value).collect()
     }
 
-    /// How many of the records that were found are such.
-    pub(crate) fn count(&self, is: impl Fn(&T) -> bool) -> usize {
-        let slots = self.slots.lock();
-        // SAFETY: the record was found in the table, and has no owner yet.
-        let such = |slot: &&u32| is(unsafe { slots.place(**slot).as_ref() });
-        slots.found.iter().filter(such).count()
-    }
-
     /// The records that were in the table when it was opened, once.
     pub fn restore(self: &Arc<Self>) -> Vec<Record<T>> {
         let mut slots = self.slots.lock();

@@ -200,8 +200,10 @@ impl Table {
     /// How many files have data that would be lost with the process that has used the table before. To be called before
     /// [`Region::restore`].
     pub fn unsafe_files(&self) -> usize {
-        self.nodes
-            .count(|node| node.unsafe_.load(Ordering::Relaxed) != 0)
+        let unsafe_ = self
+            .nodes
+            .peek(|node| node.unsafe_.load(Ordering::Relaxed) != 0);
+        unsafe_.into_iter().filter(|is| *is).count()
     }
 
     /// The memfd, for whoever keeps the table beyond the life of this process; `None` if there is none.

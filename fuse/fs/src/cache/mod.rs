@@ -28,6 +28,6 @@ pub use dirty::{Verdict, WriteJob};
 pub use pages::{MAX_PIECE, Pages, Piece};
 pub use ranges::RangeSet;
 pub use readahead::ReadAhead;
-pub use records::Recorder;
+pub use records::{Recorder, place_of};
 pub use write_back::{Accepted, Action, Goal, WriteBack, WriteCall, WriteLimits};
 pub use write_data::{KeptData, WriteData};

@@ -95,3 +95,13 @@ impl Recorder {
         record
     }
 }
+
+/// Where recorded data lies in its pool.
+pub fn place_of(extent: &Extent) -> Place {
+    Place {
+        at: extent.at,
+        order: extent.order,
+        start: extent.start,
+        len: extent.len,
+    }
+}

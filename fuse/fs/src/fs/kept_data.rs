@@ -1,10 +1,10 @@
 //! Data in memory that outlives this process, if its pool lies there.
 
-use crate::cache::{Recorder, WriteBack};
+use crate::cache::{Recorder, WriteBack, place_of};
 use crate::credential::kept;
 use nfsrdma_nfs3::Cred;
-use nfsrdma_rdma::{Place, Pool};
-use nfsrdma_record::{Extent, Table};
+use nfsrdma_rdma::Pool;
+use nfsrdma_record::Table;
 use std::os::fd::OwnedFd;
 
 /// For the data of a file.
@@ -18,17 +18,7 @@ pub(super) fn write_back_of(nodeid: u64, pool: &Pool, records: &Table) -> WriteB
     }
 }
 
-/// Where data lies in its pool.
-pub(super) fn place(of: &Extent) -> Place {
-    Place {
-        at: of.at,
-        order: of.order,
-        start: of.start,
-        len: of.len,
-    }
-}
-
 /// The pool of a process that has died, with the data in it that the records name, for [`Fs`](super::Fs).
 pub fn pool_of(pool: OwnedFd, records: &Table) -> nfsrdma_rdma::Result<Pool> {
-    Pool::of_memfd(pool, records.extents().peek(place))
+    Pool::of_memfd(pool, records.extents().peek(place_of))
 }

@@ -9,8 +9,8 @@ use super::Fs;
 use super::dir_handle::DirHandle;
 use super::error::FsError;
 use super::inode::{Inode, Silly};
-use super::kept_data::place;
 use super::open_file::OpenFile;
+use crate::cache::place_of;
 use crate::credential::cred_of;
 use crate::named;
 use nfsrdma_nfs3::{Nfs3, NfsError};
@@ -18,7 +18,7 @@ use nfsrdma_record::{Extent, Hidden, Open, Record};
 use nfsrdma_rpcrdma::exec;
 use nfsrdma_rpcrdma::words::counted;
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -59,14 +59,16 @@ impl<N: Nfs3> Fs<N> {
     /// What the server may not have on stable storage is dirty again. Returns the files with such data.
     fn restore_data(&self) -> Vec<Arc<Inode>> {
         let forgotten = std::mem::take(&mut *self.forgotten.lock());
+        let forgotten = forgotten.into_iter().map(|inode| (inode.nodeid, inode));
+        let forgotten: HashMap<u64, Arc<Inode>> = forgotten.collect();
         let mut extents = self.records.extents().restore();
         // The numbers of later ones are higher.
         extents.sort_by_key(|extent| Reverse(extent.number()));
         let mut files: BTreeMap<u64, Arc<Inode>> = BTreeMap::new();
         for extent in extents {
-            let of = |inode: &&Arc<Inode>| inode.nodeid == extent.nodeid;
-            let known = || self.table.get(extent.nodeid);
-            let Some(inode) = known().or_else(|| forgotten.iter().find(of).cloned()) else {
+            let nodeid = extent.nodeid;
+            let known = self.table.get(nodeid);
+            let Some(inode) = known.or_else(|| forgotten.get(&nodeid).cloned()) else {
                 continue;
             };
             if !self.restore_extent(&inode, extent) {
@@ -92,7 +94,7 @@ impl<N: Nfs3> Fs<N> {
             // Its process was killed before it used the record.
             return true;
         }
-        let found = self.pool.claimed(place(&extent));
+        let found = self.pool.claimed(place_of(&extent));
         let buf = found.filter(|_| range.end <= extent.len);
         let Some(buf) = buf else { return false };
         let (now, cred) = (self.now(), || cred_of(&cred));
