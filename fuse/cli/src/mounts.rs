@@ -157,6 +157,13 @@ pub fn all() -> io::Result<Vec<Mount>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
 }
 
+/// Those of this program.
+pub fn ours() -> io::Result<Vec<Mount>> {
+    let mut ours = all()?;
+    ours.retain(|mount| mount.fstype == FSTYPE);
+    Ok(ours)
+}
+
 /// The topmost mount on `dir`, which must be absolute and without symbolic links.
 pub fn on_top_of(dir: &Path) -> io::Result<Option<Mount>> {
     Ok(all()?.into_iter().rev().find(|mount| mount.dir == dir))
@@ -268,10 +275,9 @@ fn inside(path: &Path) -> io::Result<Option<PathBuf>> {
 const LISTED: usize = 4;
 
 fn not_ours(what: String) -> Failure {
-    let all = all().unwrap_or_default();
-    let mut dirs: Vec<String> = all
+    let ours = ours().unwrap_or_default();
+    let mut dirs: Vec<String> = ours
         .iter()
-        .filter(|mount| mount.fstype == FSTYPE)
         .map(|mount| mount.dir.display().to_string())
         .collect();
     dirs.sort();

@@ -5,10 +5,9 @@ use crate::failure::{Exit, Failure};
 use crate::ipc::client;
 use crate::ipc::control::{self, ANSWER_TIME, AskError};
 use crate::ipc::upgrade_request::{Answer, UPGRADE};
-use crate::mounts::{self, FSTYPE, Mount};
+use crate::mounts::{self, Mount};
 use crate::output;
-use crate::stats::Document;
-use crate::stats::mount_list::no_table;
+use crate::stats::mount_list::{document, no_table};
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -39,15 +38,11 @@ pub(crate) fn run(args: &UpgradeArgs) -> Result<(), Failure> {
 
 /// Upgrades one mount after the other, also after a failure.
 fn all() -> Result<(), Failure> {
-    let table = mounts::all().map_err(no_table)?;
+    let mut mounts = mounts::ours().map_err(no_table)?;
     let (mut seen, mut failed) = (HashSet::new(), 0);
-    let mut mounts: Vec<_> = table
-        .iter()
-        .filter(|mount| mount.fstype == FSTYPE)
-        .collect();
     // Those of users come last: a package's upgrade may not have the time for a program of theirs that does not answer.
     mounts.sort_by_key(|mount| mount.owner.is_some_and(|owner| owner != 0));
-    for mount in mounts {
+    for mount in &mounts {
         // It may be mounted at several places.
         if !seen.insert(&mount.device) {
             continue;
@@ -103,12 +98,8 @@ fn upgrade(dir: &Path, mount: &Mount) -> Outcome {
 
 /// The program that serves a mount.
 fn serving(mount: &Mount) -> String {
-    let answer = control::ask_within(&mount.device, mount.owner, control::STATS, ANSWER_TIME);
-    let document: Option<Document> = answer
-        .ok()
-        .and_then(|answer| serde_json::from_slice(&answer).ok());
-    match document {
-        Some(document) => format!("nfsrdma {}", document.version),
-        None => "the new program".to_owned(),
+    match document(mount, ANSWER_TIME) {
+        Ok(document) => format!("nfsrdma {}", document.version),
+        Err(_) => "the new program".to_owned(),
     }
 }

@@ -7,7 +7,7 @@ use crate::failure::{Exit, Failure};
 use crate::ipc::client;
 use crate::ipc::control::{self, AskError};
 use crate::ipc::pending::{self, Pending, Place};
-use crate::mounts::{self, FSTYPE, Mount};
+use crate::mounts::{self, Mount};
 use crate::stats::document::Document;
 use std::collections::HashSet;
 use std::io;
@@ -49,8 +49,7 @@ pub(crate) enum MountState {
 /// All mounts in the order of the table of mounts, followed by attempts to mount. A file system
 /// that is mounted at several places is listed for each.
 pub(crate) fn targets() -> io::Result<Vec<Target>> {
-    let mounted = mounts::all()?.into_iter();
-    let mounted = mounted.filter(|mount| mount.fstype == FSTYPE);
+    let mounted = mounts::ours()?.into_iter();
     let pending = pending::places().into_iter().map(Target::Pending);
     Ok(mounted
         .map(Target::Mounted)
@@ -88,7 +87,8 @@ impl Target {
     }
 }
 
-fn document(mount: &Mount, limit: Duration) -> Result<Document, String> {
+/// What its process says of a mount, or why it does not.
+pub(crate) fn document(mount: &Mount, limit: Duration) -> Result<Document, String> {
     let answer = control::ask_within(&mount.device, mount.owner, control::STATS, limit);
     let answer = answer.map_err(|error| match error {
         AskError::Unreachable(error) if error.kind() == io::ErrorKind::PermissionDenied => {
