@@ -4,6 +4,7 @@ use crate::options::OptionError;
 use crate::options::mount_source::MountSourceError;
 use nfsrdma_nfs3::mount::{MountError, Step};
 use std::fmt;
+use std::io;
 
 /// Exit statuses of mount(8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +56,14 @@ impl Failure {
     /// Wrong usage.
     pub fn usage(message: impl Into<String>) -> Self {
         Self::new(Exit::Usage, message)
+    }
+
+    /// The system does not give threads, descriptors or signal handlers.
+    pub fn no_threads(error: io::Error) -> Self {
+        Self::new(
+            Exit::System,
+            format!("cannot start the mount's threads: {error}"),
+        )
     }
 
     /// The mount, or a request to one, failed.

@@ -8,7 +8,7 @@ use crate::holder::Program;
 use crate::holder::client::Held;
 use crate::holder::run::{self as holder, Side};
 use crate::ipc::keeper::{FUSE, Keeper, PLAN, POOL, TABLE};
-use crate::mount::begun::{self, Begun, Kernel, Prepared, system};
+use crate::mount::begun::{self, Begun, Kernel, Prepared};
 use crate::mount::connect::{Plan, connect};
 use crate::mount::daemon::{self, Forked, Reporter};
 use crate::mount::locking::{self, Chosen};
@@ -149,9 +149,9 @@ fn split(
     log: impl Fn() -> Result<Log, Failure>,
 ) -> Result<(Held, Reporter), Failure> {
     let words = vec![plan.args.spec.clone(), plan.point.path.clone().into()];
-    let program = Program::of_holder(words).map_err(system)?;
+    let program = Program::of_holder(words).map_err(Failure::no_threads)?;
     begun::confine();
-    match holder::split(program).map_err(system)? {
+    match holder::split(program).map_err(Failure::no_threads)? {
         Side::Daemon(held) => Ok((held, reporter)),
         Side::Holder(holder) => {
             // The daemon has it.
@@ -196,7 +196,8 @@ async fn reach_server(
     (table, keeper): (&Table, &Keeper),
 ) -> Result<(Mounted, String, Chosen, Signals), Failure> {
     let by_holder = keeper.held().and_then(Held::signals);
-    let mut signals = Signals::new(reporter.is_foreground(), log, by_holder).map_err(system)?;
+    let mut signals =
+        Signals::new(reporter.is_foreground(), log, by_holder).map_err(Failure::no_threads)?;
     let connecting = async {
         let (mounted, reason) = connect(plan, log, reporter, pool).await?;
         let (server, tap) = (mounted.server.ip(), mounted.client.tap());
@@ -234,7 +235,7 @@ fn report(
         output::notice(&line);
     } else {
         let told = if plan.args.quiet { "" } else { &line };
-        reporter.success(told).map_err(system)?;
+        reporter.success(told).map_err(Failure::no_threads)?;
         log.detach();
     }
     Ok(())
@@ -250,7 +251,7 @@ fn begin(
     let prepared = Prepared::new(&plan.options, None)?;
     let metrics = begun::metrics(&plan.options, &keeper)?;
     let table = match keeper.held() {
-        Some(_) => Table::create().map_err(system)?,
+        Some(_) => Table::create().map_err(Failure::no_threads)?,
         None => Table::anonymous(),
     };
     let kept = (&table, &keeper);

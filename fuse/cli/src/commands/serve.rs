@@ -7,7 +7,7 @@ use crate::holder::client::Held;
 use crate::holder::protocol::Why;
 use crate::ipc::keeper::{DEVICES, FUSE, Keeper, PLAN, POOL, TABLE};
 use crate::ipc::upgrade_request::UNSAFE;
-use crate::mount::begun::{self, Kernel, Prepared, system};
+use crate::mount::begun::{self, Kernel, Prepared};
 use crate::mount::connect::Plan;
 use crate::mount::locking;
 use crate::mount::log::Log;
@@ -28,7 +28,7 @@ use tracing::{error, info, warn};
 pub(crate) fn run(held: RawFd, beside: bool) -> Result<(), Failure> {
     // SAFETY: the holder has passed this descriptor to this process, and nothing else here knows it.
     let held = unsafe { OwnedFd::from_raw_fd(held) };
-    let held = Held::begin(held).map_err(system)?;
+    let held = Held::begin(held).map_err(Failure::no_threads)?;
     let begun = begin(&held, beside);
     let (runtime, service) = begun.inspect_err(|failure| {
         error!("{failure}");
@@ -47,7 +47,7 @@ pub(crate) fn run(held: RawFd, beside: bool) -> Result<(), Failure> {
 }
 
 fn begin(held: &Held, beside: bool) -> Result<(Runtime, Service), Failure> {
-    let keeper = Keeper::of_successor(held.clone()).map_err(system)?;
+    let keeper = Keeper::of_successor(held.clone()).map_err(Failure::no_threads)?;
     let record = Record::read(keeper.needed(PLAN)?)?;
     let plan = record.plan()?;
     let args = &plan.args;
@@ -74,7 +74,8 @@ fn resume(
     let runtime = begun::prepare()?;
     let by_holder = keeper.held().and_then(Held::signals);
     let inside = runtime.enter();
-    let signals = Signals::new(plan.args.foreground, log, by_holder).map_err(system)?;
+    let signals =
+        Signals::new(plan.args.foreground, log, by_holder).map_err(Failure::no_threads)?;
     drop(inside);
     let target = settings::target(&plan.spec);
     let provider = provider::choose(&plan.options, &target.host)?.provider;
@@ -147,16 +148,16 @@ fn table(memory: OwnedFd, beside: Option<&Held>) -> Result<Table, Failure> {
         table.begin();
         return Ok(table);
     };
-    let copy = memory.try_clone().map_err(system)?;
+    let copy = memory.try_clone().map_err(Failure::no_threads)?;
     Table::check(copy).map_err(refused)?;
-    held.ready().map_err(system)?;
+    held.ready().map_err(Failure::no_threads)?;
     let table = Table::open(memory).map_err(refused)?;
     if table.unsafe_files() > 0 {
         let why = "the server does not have all data yet";
         held.refuse(Why::new(UNSAFE, why));
         return Err(Failure::failed(why));
     }
-    held.take_over().map_err(system)?;
+    held.take_over().map_err(Failure::no_threads)?;
     table.begin();
     Ok(table)
 }

@@ -95,7 +95,6 @@ impl Held {
         // If the holder dies when it has stopped this process, nobody else would let it go on. It ends with this thread.
         let _ = set_parent_process_death_signal(Some(Signal::CONT));
         let answer = self.ask_why(Request::HandOver, &[]);
-        let gone = || Why::new(libc::ESRCH, "the process that keeps the mount is gone");
         answer.err().unwrap_or_else(gone)
     }
 
@@ -132,7 +131,6 @@ impl Held {
 
     /// As [`Held::ask`], with the sentence that the holder gives.
     fn ask_why(&self, request: Request, fds: &[BorrowedFd<'_>]) -> Result<(), Why> {
-        let gone = || Why::new(libc::ESRCH, "the process that keeps the mount is gone");
         let bytes = self.answer_to(request, fds).ok_or_else(gone)?;
         match bytes.as_bytes() {
             [0] => Ok(()),
@@ -207,6 +205,10 @@ fn end_with_any_thread() {
         );
         std::process::abort();
     }));
+}
+
+fn gone() -> Why {
+    Why::new(libc::ESRCH, "the process that keeps the mount is gone")
 }
 
 fn answer(bytes: &[u8]) -> io::Result<()> {

@@ -39,6 +39,15 @@ pub struct Program {
     oom_score: Option<Vec<u8>>,
 }
 
+/// As what the program is started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Start {
+    /// As the one that serves; `own`: the holder's own program.
+    Alone { own: bool },
+    /// Beside the one that serves.
+    Beside,
+}
+
 impl Program {
     /// The program of this process, which is to become the holder, and is spared when memory is
     /// short if it may ask for that. `words` are shown after those of the command `serve`.
@@ -75,16 +84,16 @@ impl Program {
     /// is returned. The caller must not have started a thread. `own`: the holder's own program, because what is at its
     /// path does not serve.
     pub(super) fn start(&self, own: bool) -> io::Result<(Pid, OwnedFd)> {
-        self.start_as("--held", EXEC_TRIES, own)
+        self.start_as(Start::Alone { own })
     }
 
     /// As [`Program::start`], beside a daemon that serves: with another word, so that no program goes on with the mount
     /// that does not know that it has to wait.
     pub(super) fn start_beside(&self) -> io::Result<(Pid, OwnedFd)> {
-        self.start_as("--beside", 1, false)
+        self.start_as(Start::Beside)
     }
 
-    fn start_as(&self, how: &str, tries: u32, own: bool) -> io::Result<(Pid, OwnedFd)> {
+    fn start_as(&self, how: Start) -> io::Result<(Pid, OwnedFd)> {
         let (ours, theirs) = pair()?;
         // SAFETY: this process has one thread (the caller's promise), so the child may do whatever
         // the parent may.
@@ -92,12 +101,16 @@ impl Program {
             ForkResult::Parent { child } => Ok((child, ours)),
             ForkResult::Child => {
                 self.restore_oom_score();
+                let tries = match how {
+                    Start::Alone { .. } => EXEC_TRIES,
+                    Start::Beside => 1,
+                };
                 for _ in 0..tries {
-                    let error = self.exec(&theirs, how, own);
+                    let error = self.exec(&theirs, how);
                     let why = format!("cannot start {}: {error}", self.path().display());
                     tracing::error!("{why}");
                     let number = error.raw_os_error().unwrap_or(libc::EIO);
-                    if tries == 1 {
+                    if how == Start::Beside {
                         // Who waits for an upgrade is told. A program that is tried again would read the answer.
                         let refusal = Request::Refuse(Why::new(number, why)).encode();
                         let _ = send(&theirs, refusal.as_bytes(), &[]);
@@ -116,14 +129,18 @@ impl Program {
         directory.join(&self.name)
     }
 
-    fn exec(&self, talk: &OwnedFd, how: &str, own: bool) -> io::Error {
+    fn exec(&self, talk: &OwnedFd, how: Start) -> io::Error {
         // The holder has blocked signals, and a new program would inherit that.
         let ready = SigSet::empty().thread_set_mask().map_err(Into::into);
         if let Err(error) = ready.and_then(|()| close_others_at_exec(talk)) {
             return error;
         }
         let talk = OsString::from(talk.as_raw_fd().to_string());
-        let first = ["nfsrdma", "serve", how].map(OsStr::new);
+        let word = match how {
+            Start::Alone { .. } => "--held",
+            Start::Beside => "--beside",
+        };
+        let first = ["nfsrdma", "serve", word].map(OsStr::new);
         let words = first.into_iter().chain([&*talk]);
         let words = words.chain(self.words.iter().map(|word| &**word));
         let variables = std::env::vars_os().map(|(mut name, value)| {
@@ -134,9 +151,11 @@ impl Program {
         let started = c_strings(words).and_then(|words| {
             let variables = c_strings(variables)?;
             let name = CString::new(self.name.as_bytes())?;
-            match own {
-                true => execveat(&self.own, c"", &words, &variables, AtFlags::AT_EMPTY_PATH)?,
-                false => execveat(&self.directory, &name, &words, &variables, AtFlags::empty())?,
+            match how {
+                Start::Alone { own: true } => {
+                    execveat(&self.own, c"", &words, &variables, AtFlags::AT_EMPTY_PATH)?
+                }
+                _ => execveat(&self.directory, &name, &words, &variables, AtFlags::empty())?,
             };
             Ok(())
         });

@@ -29,14 +29,6 @@ use tracing::{debug, warn};
 /// The name of the listener for metrics at the holder.
 const METRICS: &str = "metrics";
 
-/// The error for threads, descriptors or signal handlers that the system does not give.
-pub(crate) fn system(error: io::Error) -> Failure {
-    Failure::new(
-        Exit::System,
-        format!("cannot start the mount's threads: {error}"),
-    )
-}
-
 /// What the file system is made of before the server is asked.
 pub(crate) struct Prepared {
     config: FsConfig,
@@ -61,7 +53,7 @@ pub(crate) fn prepare() -> Result<Runtime, Failure> {
         .thread_name("nfsrdma-rt")
         .enable_all()
         .build()
-        .map_err(system)
+        .map_err(Failure::no_threads)
 }
 
 fn new_pool(options: &Options, bytes: usize) -> Result<Pool, Failure> {

@@ -1,6 +1,6 @@
 //! Chooses whether locks go to the server, and starts the client of its lock manager.
 
-use crate::failure::{Exit, Failure};
+use crate::failure::Failure;
 use crate::ipc::keeper::{JOURNAL, Keeper, SVIDS};
 use crate::options::{LocalLock, MountProtocol, Options, Recovery};
 use nfsrdma_fs::locks::{KeepBlock, Kinds, Lasting, LockConfig, Locks};
@@ -192,12 +192,7 @@ async fn begin(
             let kept = journal
                 .fd()
                 .and_then(|file| keeper.keep(JOURNAL, file.as_fd()));
-            kept.map_err(|error| {
-                Failure::new(
-                    Exit::System,
-                    format!("cannot start the mount's threads: {error}"),
-                )
-            })?;
+            kept.map_err(Failure::no_threads)?;
         }
         None => info!(
             "no place for a journal of locks: what this process leaves when it is killed stays locked"
