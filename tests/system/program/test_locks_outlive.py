@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import json
 import os
 import resource
 import signal
@@ -13,6 +12,8 @@ import threading
 import pytest
 
 from program.lock_support import *  # noqa: F403
+from program.outlives_support import document_of
+from program.outlives_support import kill_at as kill
 from program.support import *  # noqa: F403
 
 NOWAIT = fcntl.LOCK_EX | fcntl.LOCK_NB
@@ -39,25 +40,8 @@ def two_mounts(*words, options="", outlives="restart=files"):
         yield server, *points
 
 
-def document(point):
-    return json.loads(nfsrdma("stats", point, "--json").stdout)
-
-
 def pid_of(point):
-    return document(point)["pid"]
-
-
-def kill(point):
-    """Kills the process that serves a mount, and waits for its successor. See test_outlives.py for the pause."""
-
-    def served():
-        of = document(point)
-        return (of["restarted_ns"] if of["restarts"] else of["age_ns"]) > 10**9
-
-    until(served, "a second of service")
-    before = document(point)
-    os.kill(before["pid"], signal.SIGKILL)
-    until(lambda: document(point)["restarts"] == before["restarts"] + 1, "a successor")
+    return document_of(point)["pid"]
 
 
 def held(point):
@@ -67,6 +51,15 @@ def held(point):
 def opened(process, point, *names):
     for name in names:
         assert process.do("open", name, str(point / "f")) == 0
+
+
+def waits_for(one, a, rival, b):
+    """`one` waits at `a` for the lock that `rival` has at `b`."""
+    opened(one, a, "f")
+    opened(rival, b, "f")
+    assert rival.set("f", WRITE) == 0
+    one.wait_for("f", WRITE)
+    until(lambda: counters(a)["lock_polls"] > 0, "a waiter")
 
 
 def test_locks_are_held_and_released_as_if_nothing_had_happened():
@@ -151,11 +144,7 @@ def test_a_program_that_waits_gets_the_lock_once_and_later(style):
 
 def test_a_waiter_that_is_interrupted_after_the_restart_leaves_nothing():
     with two_mounts() as (server, a, b), Process() as one, Process() as rival:
-        opened(one, a, "f")
-        opened(rival, b, "f")
-        assert rival.set("f", WRITE) == 0
-        one.wait_for("f", WRITE)
-        until(lambda: counters(a)["lock_polls"] > 0, "a waiter")
+        waits_for(one, a, rival, b)
         kill(a)
         until(lambda: counters(a)["lock_waiters"] == 1, "the waiter again")
         os.kill(one.child.pid, signal.SIGUSR1)
@@ -168,11 +157,7 @@ def test_a_waiter_that_is_interrupted_after_the_restart_leaves_nothing():
 
 def test_a_waiter_that_is_killed_while_nobody_serves_the_mount_leaves_nothing():
     with two_mounts() as (server, a, b), Process() as one, Process() as rival:
-        opened(one, a, "f")
-        opened(rival, b, "f")
-        assert rival.set("f", WRITE) == 0
-        one.wait_for("f", WRITE)
-        until(lambda: counters(a)["lock_polls"] > 0, "a waiter")
+        waits_for(one, a, rival, b)
         serving = pid_of(a)
         os.kill(serving, signal.SIGKILL)
         one.child.kill()
@@ -327,5 +312,5 @@ def test_no_count_under_a_lock_is_lost(how):
         thread.join()
         assert not failed, failed
         assert int((server.export / "n").read_bytes()) == children * times * rounds
-        assert document(a)["restarts"] == kills
+        assert document_of(a)["restarts"] == kills
         assert held(a) == held(b) == 0

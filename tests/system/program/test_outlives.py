@@ -1,84 +1,16 @@
 """A mount with restart=files outlives the program that serves it: programs see no error, and no file is closed."""
 
 import hashlib
-import json
 import os
 import random
 import resource
 import signal
 import subprocess
-import sys
-import tarfile
-import threading
 
 import pytest
 
+from program.outlives_support import *  # noqa: F403
 from program.support import *  # noqa: F403
-
-KILLS = 3
-
-
-@contextlib.contextmanager
-def kept(more="", restart="files"):
-    """A server with a mount that outlives its program."""
-    with Server("--no-root-squash") as server:
-        result = server.mount(f"restart={restart},nolock{',' if more else ''}{more}", "--log", server.base / "log")
-        if "Linux 6.9" in result.stderr:
-            pytest.skip("needs Linux 6.9")
-        expect(result, 0, f"{server.spec} mounted on {server.mnt}: ")
-        yield server
-
-
-def document(server):
-    return json.loads(stats(server, "--json"))
-
-
-def served_ns(document):
-    return document["restarted_ns"] if document["restarts"] else document["age_ns"]
-
-
-def settled(server):
-    """Waits until the mount can be killed: a process that dies within a second has failed, and the fifth failure ends
-    the mount. Returns the document of its counters."""
-    until(lambda: served_ns(document(server)) > 10**9, "a second of service")
-    return document(server)
-
-
-def kill(server):
-    """Kills the process that serves the mount, and waits for its successor."""
-    before = settled(server)
-    os.kill(before["pid"], signal.SIGKILL)
-    until(lambda: document(server)["restarts"] == before["restarts"] + 1, "a successor")
-
-
-@contextlib.contextmanager
-def working(server, work):
-    """Runs `work` in a thread until the kills are done, and checks that it does not fail. It is called with a function
-    that says whether to go on."""
-    over, failed = threading.Event(), []
-
-    def body():
-        try:
-            work(lambda: not over.is_set())
-        except BaseException as error:  # noqa: BLE001
-            failed.append(error)
-
-    thread = threading.Thread(target=body)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join(LIMIT)
-    assert not thread.is_alive(), "the program hangs"
-    assert not failed, failed
-
-
-def killed_under(server, work, kills=KILLS):
-    with working(server, work):
-        for _ in range(kills):
-            kill(server)
-
 
 def test_names_and_data_are_there_after_the_program_was_killed():
     with kept() as server:
@@ -188,22 +120,10 @@ def test_names_are_made_and_removed_without_an_error():
 def test_an_archive_is_unpacked_without_an_error():
     """Each file is safe when tar has closed it."""
     with kept() as server:
-        archive = server.base / "a.tar"
-        source = server.base / "source"
-        for top in range(5):
-            for file in range(20):
-                path = source / f"d{top}" / f"f{file}"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(f"{top} {file}".encode() * 100)
-        with tarfile.open(archive, "w") as tar:
-            tar.add(source, "source")
+        archive, source = packed(server, 100)
 
         def unpack(going_on):
-            round = 0
-            while going_on():
-                round += 1
-                goal = server.mnt / f"r{round}"
-                goal.mkdir()
+            for goal in goals(server, going_on):
                 # A file whose data only the dead program had is told of by close(2), and written again.
                 for _ in range(10):
                     done = run("tar", "-xf", archive, "-C", goal, "--overwrite")
@@ -288,19 +208,7 @@ def test_a_mount_that_was_gone_on_with_ends_as_any_other(how):
     with kept() as server:
         (server.mnt / "f").write_bytes(b"f")
         kill(server)
-        match how:
-            case "umount":
-                expect(nfsrdma("umount", server.mnt), 0)
-            case "lazy":
-                expect(nfsrdma("umount", "-l", server.mnt), 0)
-            case "force":
-                expect(nfsrdma("umount", "-f", server.mnt), 0)
-            case _:
-                serving = document(server)["pid"]
-                holder, = set(servers_of(server.mnt)) - {serving}
-                os.kill(serving if how == "SIGTERM" else holder, signal.SIGTERM)
-        until(lambda: not mounted(server.mnt), "the end of the mount")
-        server.ended()
+        ends(server, how)
 
 
 def test_remount_works_after_a_restart():

@@ -5,12 +5,11 @@ import mmap
 import os
 import random
 import signal
-import tarfile
 
 import pytest
 
+from program.outlives_support import document, goals, kept, killed_under, packed
 from program.support import *  # noqa: F403
-from program.test_outlives import document, kept, killed_under
 
 
 def keeping(more=""):
@@ -118,20 +117,10 @@ def test_a_file_larger_than_the_cache_is_written():
 
 def test_an_archive_is_unpacked_at_the_first_try():
     with keeping() as server:
-        archive, source = server.base / "a.tar", server.base / "source"
-        for file in range(100):
-            path = source / f"d{file % 5}" / f"f{file}"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(f"{file}".encode() * 500)
-        with tarfile.open(archive, "w") as tar:
-            tar.add(source, "source")
+        archive, source = packed(server, 300)
 
         def unpack(going_on):
-            round = 0
-            while going_on():
-                round += 1
-                goal = server.mnt / f"r{round}"
-                goal.mkdir()
+            for goal in goals(server, going_on):
                 expect(run("tar", "-xf", archive, "-C", goal), 0)
                 expect(run("diff", "-r", source, goal / "source"), 0)
 

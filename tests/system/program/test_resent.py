@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
+from program.outlives_support import document, settled
 from program.support import *  # noqa: F403
-from program.test_outlives import document, settled
 
 
 @contextlib.contextmanager

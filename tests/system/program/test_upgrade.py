@@ -1,18 +1,16 @@
 """`nfsrdma upgrade`: the program of a mount is exchanged, and programs that use the mount do not see it."""
 
 import hashlib
-import json
 import os
 import random
 import shutil
 import signal
 import subprocess
-import tarfile
-import threading
 
 import pytest
 
 from program import test_locks_outlive as locks
+from program.outlives_support import document, ends, packed, working
 from program.support import *  # noqa: F403
 
 FEWER = 5
@@ -56,10 +54,6 @@ def kept(more="", *words):
         yield server
 
 
-def document(server):
-    return json.loads(stats(server, "--json"))
-
-
 def upgrade(server):
     expect(nfsrdma("upgrade", server.mnt), 0, f"{server.mnt}: served by nfsrdma ")
 
@@ -71,31 +65,6 @@ def upgraded(server):
     after = document(server)
     assert after["pid"] != before["pid"]
     assert after["restarts"] == before["restarts"] + 1
-
-
-@contextlib.contextmanager
-def working(*works):
-    """Runs each work in a thread, and checks that it does not fail. It is called with a function that says whether to go
-    on."""
-    over, failed = threading.Event(), []
-
-    def body(work):
-        try:
-            work(lambda: not over.is_set())
-        except BaseException as error:  # noqa: BLE001
-            failed.append(error)
-
-    threads = [threading.Thread(target=body, args=[work]) for work in works]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join(LIMIT)
-    assert not any(thread.is_alive() for thread in threads), "a program hangs"
-    assert not failed, failed
 
 
 def test_another_program_goes_on_with_the_mount():
@@ -147,15 +116,9 @@ def test_programs_do_not_see_it():
     """A copy, an archive and a search go on over several upgrades."""
     data = random.Random(1).randbytes(32 << 20)
     with kept("dirty=16M") as server:
-        top, archive, source = server.mnt, server.base / "a.tar", server.base / "source"
+        top = server.mnt
         (server.base / "data").write_bytes(data)
-        for folder in range(5):
-            for file in range(20):
-                path = source / f"d{folder}" / f"f{file}"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(f"{folder} {file}".encode() * 100)
-        with tarfile.open(archive, "w") as tar:
-            tar.add(source, "source")
+        archive, source = packed(server, 100)
 
         def well(*words):
             done = run(*words)
@@ -368,17 +331,7 @@ def test_an_upgraded_mount_ends_as_any_other(how):
     with kept() as server:
         (server.mnt / "f").write_bytes(b"f")
         upgraded(server)
-        match how:
-            case "umount":
-                expect(nfsrdma("umount", server.mnt), 0)
-            case "lazy":
-                expect(nfsrdma("umount", "-l", server.mnt), 0)
-            case "force":
-                expect(nfsrdma("umount", "-f", server.mnt), 0)
-            case _:
-                os.kill(document(server)["pid"], signal.SIGTERM)
-        until(lambda: not mounted(server.mnt), "the end of the mount")
-        server.ended()
+        ends(server, how)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,130 @@
+"""For the tests of mounts that outlive their program."""
+
+import itertools
+import json
+import os
+import signal
+import tarfile
+import threading
+
+import pytest
+
+from program.support import *  # noqa: F403
+
+KILLS = 3
+
+
+@contextlib.contextmanager
+def kept(more="", restart="files"):
+    """A server with a mount that outlives its program."""
+    with Server("--no-root-squash") as server:
+        result = server.mount(f"restart={restart},nolock{',' if more else ''}{more}", "--log", server.base / "log")
+        if "Linux 6.9" in result.stderr:
+            pytest.skip("needs Linux 6.9")
+        expect(result, 0, f"{server.spec} mounted on {server.mnt}: ")
+        yield server
+
+
+def document_of(point):
+    result = nfsrdma("stats", "--json", point)
+    expect(result, 0)
+    return json.loads(result.stdout)
+
+
+def document(server):
+    return document_of(server.mnt)
+
+
+def served_ns(document):
+    return document["restarted_ns"] if document["restarts"] else document["age_ns"]
+
+
+def settled(server):
+    """Waits until the mount can be killed: a process that dies within a second has failed, and the fifth failure ends
+    the mount. Returns the document of its counters."""
+    return settled_at(server.mnt)
+
+
+def settled_at(point):
+    until(lambda: served_ns(document_of(point)) > 10**9, "a second of service")
+    return document_of(point)
+
+
+def kill(server):
+    """Kills the process that serves the mount, and waits for its successor."""
+    kill_at(server.mnt)
+
+
+def kill_at(point):
+    before = settled_at(point)
+    os.kill(before["pid"], signal.SIGKILL)
+    until(lambda: document_of(point)["restarts"] == before["restarts"] + 1, "a successor")
+
+
+@contextlib.contextmanager
+def working(*works):
+    """Runs each work in a thread, and checks that it does not fail. It is called with a function that says whether to go
+    on."""
+    over, failed = threading.Event(), []
+
+    def body(work):
+        try:
+            work(lambda: not over.is_set())
+        except BaseException as error:  # noqa: BLE001
+            failed.append(error)
+
+    threads = [threading.Thread(target=body, args=[work]) for work in works]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(LIMIT)
+    assert not any(thread.is_alive() for thread in threads), "a program hangs"
+    assert not failed, failed
+
+
+def killed_under(server, work, kills=KILLS):
+    with working(work):
+        for _ in range(kills):
+            kill(server)
+
+
+def packed(server, times):
+    """An archive of a tree of 100 files, and the tree; `times` makes the files larger."""
+    archive, source = server.base / "a.tar", server.base / "source"
+    for top in range(5):
+        for file in range(20):
+            path = source / f"d{top}" / f"f{file}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(f"{top} {file}".encode() * times)
+    with tarfile.open(archive, "w") as tar:
+        tar.add(source, "source")
+    return archive, source
+
+
+def goals(server, going_on):
+    """One new directory of the mount after the other."""
+    for number in itertools.takewhile(lambda _: going_on(), itertools.count(1)):
+        goal = server.mnt / f"r{number}"
+        goal.mkdir()
+        yield goal
+
+
+def ends(server, how):
+    """Ends the mount in one of the usual ways, and waits until nothing is left."""
+    match how:
+        case "umount":
+            expect(nfsrdma("umount", server.mnt), 0)
+        case "lazy":
+            expect(nfsrdma("umount", "-l", server.mnt), 0)
+        case "force":
+            expect(nfsrdma("umount", "-f", server.mnt), 0)
+        case _:
+            daemon = document(server)["pid"]
+            holder, = set(servers_of(server.mnt)) - {daemon}
+            os.kill(daemon if how == "SIGTERM" else holder, signal.SIGTERM)
+    until(lambda: not mounted(server.mnt), "the end of the mount")
+    server.ended()
