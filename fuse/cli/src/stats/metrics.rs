@@ -5,7 +5,9 @@
 //! Anybody may connect. So a request has at most [`REQUEST_MAX`] bytes and must arrive within
 //! [`ANSWER_LIMIT`], and its headers are ignored. Each connection carries one request. Of the
 //! connections that send none the youngest [`CLIENTS`] stay, and so do as many of those that wait for
-//! their answer: whoever does not send, or does not read, keeps nobody else from being answered.
+//! their answer: whoever does not send, or does not read, keeps nobody else from being answered. None
+//! is ended before it has had [`TIME_TO_SEND`]; until then further ones wait to be accepted, so that
+//! clients that come again and again leave others the time to send.
 //! Rendering has a limit of its own, [`RENDERING`].
 
 use super::prometheus::{self, CONTENT_TYPE};
@@ -38,6 +40,8 @@ use tokio::time::timeout;
 const CLIENTS: usize = 16;
 /// Most texts that are rendered at a time.
 const RENDERED: usize = 4;
+/// How long a connection may stay silent before a further one can end it.
+const TIME_TO_SEND: Duration = Duration::from_millis(100);
 /// How long receiving a request may take, and sending an answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// How long rendering the text may take.
@@ -177,6 +181,7 @@ pub(crate) async fn serve(listener: Listener, render: Render) -> io::Result<()> 
     let answering = Arc::new(Mutex::new(Youngest::default()));
     let mut receiving = Youngest::default();
     loop {
+        tokio::time::sleep(receiving.time_until_room()).await;
         match listener.accept().await {
             Ok(stream) => {
                 let (render, slots, answering) = (render.clone(), slots.clone(), answering.clone());
@@ -202,17 +207,28 @@ pub(crate) async fn serve(listener: Listener, render: Render) -> io::Result<()> 
 
 /// The tasks of the youngest connections. An older one is ended, which closes its connection.
 #[derive(Debug, Default)]
-struct Youngest(VecDeque<AbortHandle>);
+struct Youngest(VecDeque<(Instant, AbortHandle)>);
 
 impl Youngest {
+    /// How long until a further connection ends none that has had less than [`TIME_TO_SEND`].
+    fn time_until_room(&mut self) -> Duration {
+        self.0.retain(|(_, task)| !task.is_finished());
+        match self.0.front() {
+            Some((since, _)) if self.0.len() >= CLIENTS => {
+                TIME_TO_SEND.saturating_sub(since.elapsed())
+            }
+            _ => Duration::ZERO,
+        }
+    }
+
     fn push(&mut self, task: AbortHandle) {
-        self.0.retain(|task| !task.is_finished());
+        self.0.retain(|(_, task)| !task.is_finished());
         if self.0.len() >= CLIENTS
-            && let Some(oldest) = self.0.pop_front()
+            && let Some((_, oldest)) = self.0.pop_front()
         {
             oldest.abort();
         }
-        self.0.push_back(task);
+        self.0.push_back((Instant::now(), task));
     }
 }
 
