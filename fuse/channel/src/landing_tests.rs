@@ -191,3 +191,56 @@ proptest! {
         }
     }
 }
+
+/// Whether there is memory for each page of `bytes`.
+#[cfg(not(miri))]
+fn is_there(bytes: &[u8]) -> bool {
+    use std::os::unix::fs::FileExt;
+    let pagemap = std::fs::File::open("/proc/self/pagemap").unwrap();
+    let first = bytes.as_ptr() as u64 / 4096;
+    let last = (bytes.as_ptr() as u64 + bytes.len() as u64 - 1) / 4096;
+    (first..=last).all(|page| {
+        let mut entry = [0; 8];
+        pagemap.read_exact_at(&mut entry, 8 * page).unwrap();
+        u64::from_ne_bytes(entry) >> 63 == 1
+    })
+}
+
+/// The kernel fails a request that it copies to a page for which a process that was killed has no memory.
+#[test]
+#[cfg(not(miri))]
+fn what_a_successor_would_read_again_is_read_into_memory_that_is_there() {
+    struct Lazy;
+    impl Handler for Lazy {
+        type Buffer = Vec<u8>;
+        fn handle(&self, _: &Request<'_>, reply: Reply) {
+            reply.ok();
+        }
+        fn buffer(&self, len: usize) -> Option<Vec<u8>> {
+            Some(vec![0; len])
+        }
+        fn write(&self, _: &Header, _: &WriteIn, _: Vec<u8>, reply: Reply) {
+            reply.ok();
+        }
+        fn forget(&self, _: u64, _: u64) {}
+        fn interrupt(&self, _: u64) {}
+    }
+    let (ours, theirs) = UnixDatagram::pair().unwrap();
+    let device = Arc::new(Device::from(OwnedFd::from(ours)));
+    let buffer = vec![0; 64 << 20];
+    let place = buffer.as_ptr();
+    let mut reader = Reader::new(device, buffer, Users::All);
+    // SAFETY: the reader has the buffer, and reads nothing meanwhile.
+    let all = || unsafe { std::slice::from_raw_parts(place, 64 << 20) };
+    assert!(!is_there(all()));
+    reader.expect_successor();
+    assert!(is_there(all()));
+    let mut landing = Landing {
+        expected: 32 << 20,
+        ..Landing::default()
+    };
+    theirs.send(&lookup(b"name")).unwrap();
+    let result = reader.read(&Lazy, &mut landing).unwrap();
+    assert_eq!(result, ReadResult::Handled);
+    assert!(is_there(&landing.buffer.unwrap()));
+}

@@ -61,6 +61,8 @@ pub struct Serving {
 /// the value of an extended attribute).
 const ROOM: usize = 4096;
 const LEAST: usize = 128 << 10;
+/// Smallest page of memory.
+const PAGE: usize = 4096;
 
 /// What [`Reader::read`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +82,8 @@ pub struct Reader {
     buffer: Vec<u8>,
     users: Users,
     owner: u32,
+    /// Another process goes on with the mount if this one is killed.
+    has_successor: bool,
 }
 
 impl AsFd for Reader {
@@ -96,7 +100,16 @@ impl Reader {
             buffer,
             users,
             owner: rustix::process::geteuid().as_raw(),
+            has_successor: false,
         }
+    }
+
+    /// Another process goes on with the mount if this one is killed. From now on requests are read only into memory
+    /// whose pages are there. When a process is killed the kernel finds no more pages for it: a request that it was
+    /// about to copy there would end with EIO, and no other process would get it.
+    pub fn expect_successor(&mut self) {
+        touch(&mut self.buffer);
+        self.has_successor = true;
     }
 
     /// Reads one request and hands it over. `landing` is to be the same each time.
@@ -110,8 +123,16 @@ impl Reader {
             buffer,
             users,
             owner,
+            has_successor,
         } = self;
-        let (received, in_parts) = match landing.parts(buffer, |len| handler.buffer(len)) {
+        let memory = |len| {
+            let mut memory = handler.buffer(len)?;
+            if *has_successor {
+                touch(&mut memory);
+            }
+            Some(memory)
+        };
+        let (received, in_parts) = match landing.parts(buffer, memory) {
             Some(mut parts) => (device.receive_parts(&mut parts)?, true),
             None => (device.receive(buffer)?.map(<[u8]>::len), false),
         };
@@ -192,6 +213,17 @@ impl Channel {
         let size = (self.features().max_write as usize).max(LEAST) + ROOM;
         Reader::new(device, vec![0; size.max(MIN_READ_BUFFER)], self.users)
     }
+}
+
+/// Has the kernel find memory for each page, by writing to it.
+fn touch(memory: &mut [u8]) {
+    let from = memory.as_ptr().align_offset(PAGE);
+    if let Some(first) = memory.first_mut() {
+        *first = 0;
+    }
+    let pages = memory.get_mut(from..).unwrap_or_default();
+    pages.iter_mut().step_by(PAGE).for_each(|byte| *byte = 0);
+    std::hint::black_box(memory);
 }
 
 /// Whether the caller is one of `users`. Requests on what is open already, and those that the

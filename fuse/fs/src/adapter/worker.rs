@@ -166,6 +166,9 @@ impl<N: Nfs3> Worker<N> {
 
     /// Serves until the mount is gone.
     pub(super) fn run(mut self, mut reader: Reader) -> io::Result<()> {
+        if self.adapter.fs.outlives_process() {
+            reader.expect_successor();
+        }
         for driver in &mut self.drivers {
             let event_fd = self.event_fd.clone();
             driver.attach(Arc::new(move || event_fd.notify()));

@@ -115,6 +115,11 @@ impl<N: Nfs3> Files<N> {
         list
     }
 
+    /// Whether another process goes on with the mount if this one dies.
+    pub fn outlives_process(&self) -> bool {
+        self.records.fd().is_some()
+    }
+
     pub(super) fn inode(&self, nodeid: u64) -> FsResult<Arc<Inode>> {
         self.table.get(nodeid).ok_or(FsError::UnknownInode)
     }
