@@ -19,7 +19,10 @@ pub const REPLY_LEN: usize = 24;
 /// Encoded length of the longest reply header: a full verifier, PROG_MISMATCH.
 pub const MAX_REPLY_LEN: usize = REPLY_LEN + MAX_AUTH_LEN + 8;
 /// Encoded length of the longest call header: full credential and verifier.
-pub const MAX_CALL_LEN: usize = 24 + 2 * (8 + MAX_AUTH_LEN);
+pub const MAX_CALL_LEN: usize = CALL_HEAD_LEN + 2 * (8 + MAX_AUTH_LEN);
+
+/// Encoded length of a call's header before its credential.
+pub const CALL_HEAD_LEN: usize = 24;
 
 const CALL: u32 = 0;
 const REPLY: u32 = 1;
@@ -155,6 +158,19 @@ impl<'a> Decode<'a> for Auth<'a> {
     }
 }
 
+/// Appends the header of a call up to its credential.
+pub(crate) fn encode_call_head(
+    xid: u32,
+    program: u32,
+    version: u32,
+    procedure: u32,
+    to: &mut Encoder,
+) {
+    for word in [xid, CALL, VERSION, program, version, procedure] {
+        to.u32(word);
+    }
+}
+
 /// The header of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call<'a> {
@@ -180,7 +196,13 @@ pub enum CallError {
 impl<'a> Call<'a> {
     /// Encoded length.
     pub fn encoded_len(&self) -> usize {
-        24 + self.credential.encoded_len() + self.verifier.encoded_len()
+        self.signed_len() + self.verifier.encoded_len()
+    }
+
+    /// Encoded length up to the end of the credential: what a verifier of RPCSEC_GSS signs (RFC
+    /// 2203 section 5.3.1).
+    pub fn signed_len(&self) -> usize {
+        CALL_HEAD_LEN + self.credential.encoded_len()
     }
 
     /// Decodes a call's header. An unknown version, which must be answered, is a different error
@@ -206,12 +228,7 @@ impl<'a> Call<'a> {
 impl Encode for Call<'_> {
     // xid CALL 2 program version procedure, credential, verifier
     fn encode(&self, to: &mut Encoder) {
-        to.u32(self.xid);
-        to.u32(CALL);
-        to.u32(VERSION);
-        to.u32(self.program);
-        to.u32(self.version);
-        to.u32(self.procedure);
+        encode_call_head(self.xid, self.program, self.version, self.procedure, to);
         self.credential.encode(to);
         self.verifier.encode(to);
     }

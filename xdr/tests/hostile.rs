@@ -3,7 +3,7 @@
 
 use nfsrdma_xdr::codec::{Decode, Encode};
 use nfsrdma_xdr::nfs3::{DirList, EntryPlus, Name, ReaddirplusRes, Reply, Verifier};
-use nfsrdma_xdr::support::{decoders, locking, strategies};
+use nfsrdma_xdr::support::{decoders, locking, security, strategies};
 use proptest::prelude::*;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -103,6 +103,9 @@ fn encoded() -> impl Strategy<Value = Vec<u8>> {
         locking::nsm_monitor(),
         locking::getacl_res(),
         locking::setacl_args(),
+        security::gss_credential(),
+        security::gss_init_res(),
+        security::gss_integrity_body(),
     ]
 }
 

@@ -3,8 +3,8 @@
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder, Payload};
 use nfsrdma_xdr::nfs3::*;
 use nfsrdma_xdr::rpcrdma::{Header, HeaderError, MIN_HEADER_LEN};
-use nfsrdma_xdr::support::{locking, strategies};
-use nfsrdma_xdr::{mount3, nfs_acl, nlm4, nsm, rpc, rpcbind, rpcrdma};
+use nfsrdma_xdr::support::{locking, security, strategies};
+use nfsrdma_xdr::{mount3, nfs_acl, nlm4, nsm, rpc, rpcbind, rpcrdma, rpcsec_gss};
 use proptest::prelude::*;
 
 /// Defines a test for each type, over values of the strategy with the same name.
@@ -58,6 +58,14 @@ round_trips! { locking:
     getacl_res: nfs_acl::GetaclRes,
     setacl_args: nfs_acl::SetaclArgs,
     setacl_res: nfs_acl::SetaclRes,
+}
+
+round_trips! { security:
+    gss_credential: rpcsec_gss::Credential<'_>,
+    gss_init_args: rpcsec_gss::InitArgs<'_>,
+    gss_init_res: rpcsec_gss::InitRes<'_>,
+    gss_integrity_body: rpcsec_gss::IntegrityBody<'_>,
+    gss_privacy_body: rpcsec_gss::PrivacyBody<'_>,
 }
 
 round_trips! { strategies:
@@ -167,6 +175,37 @@ proptest! {
         prop_assert!(call.encoded_len() <= rpc::MAX_CALL_LEN);
         prop_assert_eq!(reply.to_xdr().len(), reply.encoded_len());
         prop_assert!(reply.encoded_len() <= rpc::MAX_REPLY_LEN);
+    }
+
+    #[test]
+    fn signed_headers_begin_calls(header in security::gss_signed_header(), mic in strategies::bytes(64)) {
+        let signed = header.to_xdr();
+        prop_assert_eq!(signed.len(), header.encoded_len());
+        let mut to = Encoder::new(signed.clone());
+        rpcsec_gss::verifier(mic).encode(&mut to);
+        let call = rpc::Call::from_xdr(to.as_slice()).expect("a call");
+        prop_assert_eq!(call.signed_len(), signed.len());
+        prop_assert_eq!(rpcsec_gss::Credential::of(&call.credential), Some(Ok(header.credential)));
+        prop_assert_eq!(rpcsec_gss::mic_of(&call.verifier), Some(mic));
+        prop_assert_eq!((call.xid, call.procedure), (header.xid, header.procedure));
+        prop_assert_eq!(call.to_xdr(), to.into_vec());
+    }
+
+    #[test]
+    fn bodies_know_their_length(sequence in any::<u32>(), words in 0usize..40, mic in strategies::bytes(64)) {
+        let args = vec![0x5a; 4 * words];
+        let data = [&sequence.to_be_bytes(), &args[..]].concat();
+        prop_assert_eq!(rpcsec_gss::split(&data), Ok((sequence, &args[..])));
+        let body = rpcsec_gss::IntegrityBody {
+            data: rpcsec_gss::Opaque(&data),
+            mic: rpcsec_gss::Opaque(mic),
+        };
+        let bytes = body.to_xdr();
+        prop_assert_eq!(bytes.len(), rpcsec_gss::integrity_len(args.len(), mic.len()));
+        prop_assert_eq!(&bytes[..8], rpcsec_gss::integrity_head(sequence, args.len()));
+        let wrapped = [&data, mic].concat();
+        let body = rpcsec_gss::PrivacyBody { wrapped: rpcsec_gss::Opaque(&wrapped) };
+        prop_assert_eq!(body.to_xdr().len(), rpcsec_gss::privacy_len(args.len(), mic.len()));
     }
 
     #[test]

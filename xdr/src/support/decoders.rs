@@ -5,7 +5,7 @@ use crate::nfs3::*;
 use crate::private_data::PrivateData;
 use crate::record::RecordReader;
 use crate::rpcrdma::Header;
-use crate::{mount3, nfs_acl, nlm4, nsm, rpc, rpcbind};
+use crate::{mount3, nfs_acl, nlm4, nsm, rpc, rpcbind, rpcsec_gss};
 
 /// A decoder with the name of what it decodes. It panics if it decodes a value that does not
 /// survive being encoded and decoded again.
@@ -88,6 +88,11 @@ pub const TYPES: &[Check] = decoders![
     rpc::Auth<'_>,
     rpc::Call<'_>,
     rpc::Reply<'_>,
+    rpcsec_gss::Credential<'_>,
+    rpcsec_gss::InitArgs<'_>,
+    rpcsec_gss::InitRes<'_>,
+    rpcsec_gss::IntegrityBody<'_>,
+    rpcsec_gss::PrivacyBody<'_>,
 ];
 
 /// Decoders that do not belong to an XDR type.

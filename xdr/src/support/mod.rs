@@ -3,4 +3,5 @@
 
 pub mod decoders;
 pub mod locking;
+pub mod security;
 pub mod strategies;
