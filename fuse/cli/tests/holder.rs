@@ -29,7 +29,7 @@ const CASE: &str = "HOLDER_TEST_CASE";
 const AFTER_A_WHILE: Duration = Duration::from_millis(1100);
 
 type Test = (&'static str, fn());
-const TESTS: [Test; 12] = [
+const TESTS: [Test; 13] = [
     (
         "a_successor_gets_what_was_kept",
         a_successor_gets_what_was_kept,
@@ -67,6 +67,10 @@ const TESTS: [Test; 12] = [
     (
         "a_successor_that_is_ready_gets_the_mount",
         a_successor_that_is_ready_gets_the_mount,
+    ),
+    (
+        "a_thread_that_waits_in_the_kernel_does_not_hold_up_an_upgrade",
+        a_thread_that_waits_in_the_kernel_does_not_hold_up_an_upgrade,
     ),
     (
         "the_daemon_goes_on_if_its_successor_does_not",
@@ -171,6 +175,30 @@ fn hand_over(held: &Held) {
     }
 }
 
+/// Leaves a thread behind that waits uninterruptibly, for a process that has its memory.
+fn wait_in_the_kernel() {
+    std::thread::spawn(|| {
+        // SAFETY: the child makes system calls only, and never returns. It ends with this process.
+        #[expect(deprecated, reason = "what else waits so?")]
+        unsafe {
+            if libc::vfork() == 0 {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                loop {
+                    libc::pause();
+                }
+            }
+        }
+    });
+    let tasks = || std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let waits = |task: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(task.path().join("stat"));
+        stat.is_ok_and(|stat| stat.contains(") D "))
+    };
+    while !tasks().any(waits) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// A daemon.
 fn serve(held: &Held, is_successor: bool) {
     let case = std::env::var(CASE).unwrap();
@@ -209,7 +237,10 @@ fn serve(held: &Held, is_successor: bool) {
     }
     held.serving().unwrap();
     step("serving");
-    if !is_successor && ["upgraded", "refused", "undone"].contains(&&*case) {
+    if !is_successor && case == "waits in the kernel" {
+        wait_in_the_kernel();
+    }
+    if !is_successor && ["upgraded", "refused", "undone", "waits in the kernel"].contains(&&*case) {
         hand_over(held);
     }
     let mut count = 0;
@@ -462,6 +493,17 @@ fn a_successor_that_is_ready_gets_the_mount() {
     for _ in 0..2 {
         kill_process(holder.pid(), Signal::TERM).unwrap();
         assert_eq!(holder.step("signal 15", 1).1, third);
+    }
+    assert_eq!(holder.end().code(), Some(7));
+}
+
+fn a_thread_that_waits_in_the_kernel_does_not_hold_up_an_upgrade() {
+    let mut holder = Holder::start("waits in the kernel");
+    let (_, second) = holder.step("found first", 1);
+    assert_eq!(holder.step("serving", 2).1, second);
+    for _ in 0..2 {
+        kill_process(holder.pid(), Signal::TERM).unwrap();
+        assert_eq!(holder.step("signal 15", 1).1, second);
     }
     assert_eq!(holder.end().code(), Some(7));
 }

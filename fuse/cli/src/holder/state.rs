@@ -75,8 +75,8 @@ pub(super) enum Stage {
     Waiting,
     /// The successor is gone, and the daemon is still to ask.
     Failed(Why),
-    /// The daemon waits for the answer to [`Request::HandOver`], and is about to stop.
-    Stopping,
+    /// The daemon waits for the answer to [`Request::HandOver`], and is to stop until this time.
+    Stopping(Instant),
     /// It has stopped, and the successor looks at what it has left.
     Restoring,
 }

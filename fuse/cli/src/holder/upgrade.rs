@@ -11,6 +11,7 @@ use crate::holder::state::{Daemon, Holder, Of, START, Stage, Upgrade};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rustix::net::SendFlags;
+use std::fs;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
@@ -19,9 +20,10 @@ use tracing::{info, warn};
 const READY: Duration = Duration::from_secs(10);
 /// How long it may wait then until the daemon gives it the mount.
 const WAIT: Duration = Duration::from_secs(60);
-/// How long to wait until a daemon has stopped. Threads inside of system calls stop when these end; until then they may
-/// write to memory that the successor would have.
+/// How long to wait until a daemon has stopped.
 const STOP: Duration = Duration::from_secs(1);
+/// How often to look meanwhile whether it only waits in the kernel.
+const LOOK: Duration = Duration::from_millis(5);
 /// The time that the successor has while nobody serves: mostly some milliseconds.
 const GO: Duration = Duration::from_secs(10);
 /// What is told when the successor serves: a line of JSON, as all answers to commands.
@@ -32,6 +34,23 @@ pub(super) fn tell(told: &OwnedFd) {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     // Nobody may be left to read it.
     let _ = rustix::net::send(told, SERVES.as_bytes(), flags);
+}
+
+/// Whether no thread of a process that was told to stop runs code of the program again before it is told to go on: it has
+/// stopped, or waits in the kernel, uninterruptibly. A thread that drops pages of the mount waits like that for a READ
+/// which this process itself would have to answer.
+fn has_no_thread_that_runs(pid: Pid) -> bool {
+    let Ok(mut threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return false;
+    };
+    threads.all(|thread| {
+        // Its state stands behind its name, which may have any characters (proc_pid_stat(5)).
+        let stat = thread.and_then(|thread| fs::read(thread.path().join("stat")));
+        let stat = stat.unwrap_or_default();
+        let name = stat.iter().rposition(|byte| *byte == b')');
+        let state = name.and_then(|end| stat.get(end + 2));
+        matches!(state, Some(b'T' | b't' | b'D' | b'Z' | b'X'))
+    })
 }
 
 impl Holder {
@@ -98,13 +117,13 @@ impl Holder {
 
     fn stop_daemon(&mut self) {
         let _ = kill(self.daemon.pid, Signal::SIGSTOP);
-        self.enter(Stage::Stopping, STOP);
+        self.enter(Stage::Stopping(Instant::now() + STOP), LOOK);
     }
 
     /// A process has stopped.
     pub(super) fn has_stopped(&mut self, pid: Pid) {
         let stage = self.upgrade.as_ref().map(|upgrade| &upgrade.stage);
-        if pid == self.daemon.pid && matches!(stage, Some(Stage::Stopping)) {
+        if pid == self.daemon.pid && matches!(stage, Some(Stage::Stopping(_))) {
             self.enter(Stage::Restoring, GO);
             self.answer(Of::Successor, &Packet::default().with(0));
         }
@@ -135,7 +154,7 @@ impl Holder {
                 self.upgrade = None;
                 self.answer(Of::Serving, &why.answer());
             }
-            Stage::Stopping | Stage::Restoring => {
+            Stage::Stopping(_) | Stage::Restoring => {
                 self.upgrade = None;
                 let _ = kill(self.daemon.pid, Signal::SIGCONT);
                 self.answer(Of::Serving, &why.answer());
@@ -161,7 +180,13 @@ impl Holder {
             Why::new(libc::ETIMEDOUT, why)
         };
         match self.upgrade.as_ref().map(|upgrade| &upgrade.stage) {
-            Some(Stage::Stopping) => self.fail_upgrade(late(
+            Some(Stage::Stopping(_)) if has_no_thread_that_runs(self.daemon.pid) => {
+                self.has_stopped(self.daemon.pid);
+            }
+            Some(&Stage::Stopping(until)) if Instant::now() < until => {
+                self.enter(Stage::Stopping(until), LOOK);
+            }
+            Some(Stage::Stopping(_)) => self.fail_upgrade(late(
                 "could not have the mount: the old one did not stop",
                 STOP,
             )),
