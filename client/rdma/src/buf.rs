@@ -164,6 +164,17 @@ impl Buddies {
         })
     }
 
+    /// Takes the free blocks for which this is false out for good.
+    fn keep_if(&mut self, mut is_good: impl FnMut(u32, usize) -> bool) {
+        self.join_all();
+        for (order, blocks) in self.free.iter_mut().enumerate() {
+            let before = blocks.len();
+            blocks.retain(|&at| is_good(at, order));
+            self.free_bytes -= (before - blocks.len()) * (MIN_BLOCK << order);
+        }
+        self.least_free = self.free_bytes;
+    }
+
     fn give(&mut self, at: u32, order: usize) {
         self.free_bytes += MIN_BLOCK << order;
         match order == 0 && self.at_hand.len() < AT_HAND {
@@ -222,7 +233,7 @@ impl Pool {
 
     /// The pool that another process had, which has ended. The blocks at `wanted` keep their contents, and are
     /// found by [`Pool::claimed`]. The memory of all others is returned to the system: a device
-    /// of the other process may still write to it.
+    /// of the other process may still write to it. What the system does not take is not used again.
     pub fn of_memfd(fd: OwnedFd, wanted: impl IntoIterator<Item = Place>) -> Result<Self> {
         let size = fstat(&fd).map(|stat| stat.st_size as usize);
         let size = size.map_err(|error| Error::local("cannot use a memfd", error.into()))?;
@@ -240,12 +251,8 @@ impl Pool {
                 pool.inner.claimed.lock().insert(at, whole);
             }
         }
-        for (order, blocks) in free.free.iter().enumerate() {
-            for &at in blocks {
-                // SAFETY: the block is free, and `free` is locked.
-                unsafe { pool.inner.release(at, order) };
-            }
-        }
+        // SAFETY: the blocks are free, and `free` is locked.
+        free.keep_if(|at, order| unsafe { pool.inner.release(at, order) });
         drop(free);
         Ok(pool)
     }

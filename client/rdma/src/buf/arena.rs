@@ -41,12 +41,18 @@ impl Arena {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
+        let huge = match fd {
+            // With huge pages, the first touch clears 2 MiB in one fault instead of 4 KiB.
+            None => libc::MADV_HUGEPAGE,
+            // A part of a huge page that a device of a dead process still has cannot be taken from it: the system clears
+            // it, says that it was released, and leaves it to both.
+            Some(_) => libc::MADV_NOHUGEPAGE,
+        };
         // SAFETY: the range is the mapping made above. After a failure the default holds.
         unsafe {
             libc::madvise(base, len, libc::MADV_DONTDUMP);
             libc::madvise(base, len, libc::MADV_DONTFORK);
-            // With huge pages, the first touch clears 2 MiB in one fault instead of 4 KiB.
-            libc::madvise(base, len, libc::MADV_HUGEPAGE);
+            libc::madvise(base, len, huge);
         }
         let base = NonNull::new(base.cast()).expect("mmap does not map address zero");
         Ok(Arena { base, len, fd })

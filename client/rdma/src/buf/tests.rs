@@ -387,3 +387,23 @@ fn a_pool_in_a_memfd_is_as_it_was_left_where_it_is_wanted() {
     rustix::fs::ftruncate(&file, MIN_BLOCK as u64).unwrap();
     assert!(Pool::of_memfd(file, []).is_err());
 }
+
+/// A device of a process that has died may still write to them.
+#[test]
+fn blocks_that_the_system_does_not_take_are_not_used_again() {
+    let pool = Pool::new(2 * MAX_BLOCK).unwrap();
+    let held = pool.alloc(MIN_BLOCK).unwrap();
+    let mut seen = 0;
+    let bad = 1..2;
+    let refuses = |at, _| {
+        seen += 1;
+        !bad.contains(&at)
+    };
+    pool.inner.free.lock().keep_if(refuses);
+    assert_eq!(seen, 11, "each free block");
+    assert_eq!(pool.free_bytes(), pool.capacity() - 2 * MIN_BLOCK);
+    drop(held);
+    let all: Vec<_> = std::iter::from_fn(|| pool.alloc(MIN_BLOCK)).collect();
+    assert_eq!(all.len(), pool.capacity() / MIN_BLOCK - 1);
+    assert!(all.iter().all(|buf| place(&pool, buf) != MIN_BLOCK));
+}
