@@ -8,33 +8,46 @@ use super::RangeSet;
 use nfsrdma_rdma::Place;
 use nfsrdma_record::{Credential, Extent, Record, Region};
 use smallvec::SmallVec;
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The most records of a block. If programs have written more pieces of it that do not touch, the others
-/// do not outlive the process.
+/// The most records of a block. If it has more pieces that do not touch, the others do not outlive the process.
 const MOST: usize = 32;
 
 /// The records of a block.
 pub(super) type Records = SmallVec<[Record<Extent>; 1]>;
 
 /// Makes the records of a file's blocks.
-#[derive(Debug)]
 pub struct Recorder {
     extents: Arc<Region<Extent>>,
     nodeid: u64,
     cred: Credential,
     /// All that must not be dropped is recorded.
     complete: bool,
+    /// Called when some of it is not, before its older records go.
+    mark: Box<dyn Fn() + Send + Sync>,
+}
+
+impl fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Recorder({}, {})", self.nodeid, self.complete)
+    }
 }
 
 impl Recorder {
-    pub fn new(extents: &Arc<Region<Extent>>, nodeid: u64) -> Self {
+    /// `mark` is called when data of the file has no record, before an older one goes.
+    pub fn new(
+        extents: &Arc<Region<Extent>>,
+        nodeid: u64,
+        mark: impl Fn() + Send + Sync + 'static,
+    ) -> Self {
         Recorder {
             extents: extents.clone(),
             nodeid,
             cred: Credential::new(0, 0, &[]),
             complete: true,
+            mark: Box::new(mark),
         }
     }
 
@@ -84,7 +97,10 @@ impl Recorder {
             };
             records.push(record);
         }
-        self.complete &= kept.iter().nth(MOST).is_none() && self.extents.lasts();
+        if kept.iter().nth(MOST).is_some() || !self.extents.lasts() {
+            self.complete = false;
+            (self.mark)();
+        }
     }
 
     fn new_record(&self, offset: u64, place: Place, range: Range<u32>) -> Record<Extent> {

@@ -2,6 +2,7 @@
 //! what was answered.
 
 use super::{Action, Goal, Recorder, WriteBack, WriteCall, WriteLimits};
+use crate::sync::Mutex;
 use nfsrdma_rdma::{Place, Pool};
 use nfsrdma_record::{Credential, Table};
 use nfsrdma_xdr::nfs3::{Stable, Verifier};
@@ -9,6 +10,7 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 const CELLS: usize = 100;
 /// Not a part of a page, so that most writes touch several.
@@ -43,7 +45,7 @@ impl Shared {
             len: e.len,
         });
         let pool = Pool::of_memfd(fd(&self.pool), places.clone()).unwrap();
-        let recorder = Recorder::new(table.extents(), 1);
+        let recorder = Recorder::new(table.extents(), 1, || ());
         let mut file = WriteBack::recorded(recorder, |user: &u8| {
             Credential::new((*user).into(), 0, &[])
         });
@@ -204,4 +206,52 @@ fn what_was_answered_is_found_whenever_the_process_was_killed() {
         std::mem::forget((table, pool, file));
     }
     assert!(kept > 30, "{kept} rounds had something to restore");
+}
+
+/// A server that takes a part of each WRITE leaves more pieces of a block than it may have records.
+#[test]
+fn data_whose_record_is_given_up_are_marked_before_the_record_goes() {
+    let (table, pool) = (Table::create().unwrap(), Pool::in_memfd(4 << 20).unwrap());
+    let root = nfsrdma_xdr::nfs3::FileHandle::new(&[1; 8]).unwrap();
+    let _root = table.nodes().alloc(nfsrdma_record::Node::new(root, 2, 1));
+    let memfd = File::from(table.fd().unwrap().try_clone_to_owned().unwrap());
+    let recorded = move || {
+        let next = Table::open(memfd.try_clone().unwrap().into()).unwrap();
+        let ranges = next.extents().peek(|of| of.range().len());
+        (ranges.len(), ranges.iter().sum::<usize>())
+    };
+    let found = Arc::new(Mutex::new(Vec::new()));
+    let marked = found.clone();
+    let mark = move || marked.lock().push(recorded());
+    let recorder = Recorder::new(table.extents(), 1, mark);
+    let mut file = WriteBack::recorded(recorder, |_: &u8| Credential::new(7, 0, &[]));
+    let mut alloc = |len| pool.alloc(len);
+    file.write(&7, 0, &[1u8; 4096], 0, usize::MAX, &mut alloc);
+    let limits = WriteLimits {
+        wtmax: 64,
+        free: 4,
+        most_bytes: 1 << 20,
+        dirty_file_bytes: 1 << 20,
+        crowded: true,
+    };
+    while found.lock().is_empty() {
+        let Action::Write(call) = file.next(Goal::Started, &limits) else {
+            panic!("there is more to write");
+        };
+        let sent = call.job.offset..call.job.offset + 64;
+        file.write_answered(sent, 32, Stable::FileSync, Verifier::default());
+        file.write_ended(0..0);
+    }
+    assert!(!file.pages().outlives());
+    let unsafe_: u64 = file
+        .pages()
+        .unsaved()
+        .iter()
+        .map(|of| of.end - of.start)
+        .sum();
+    let (number, bytes) = found.lock()[0];
+    assert!(
+        number >= 32 && bytes as u64 >= unsafe_,
+        "{number}, {bytes} of {unsafe_}"
+    );
 }

@@ -128,7 +128,7 @@ impl<N: Nfs3> Files<N> {
     pub(super) fn data<'a>(&self, inode: &'a Arc<Inode>) -> &'a Arc<FileData> {
         inode.data_or(|| {
             let epoch = inode.state.lock().epoch;
-            let write_back = write_back_of(inode.nodeid, &self.pool, &self.records);
+            let write_back = write_back_of(inode, &self.pool, &self.records);
             FileData::new(epoch, write_back, &self.shared)
         })
     }

@@ -1,17 +1,26 @@
 //! Data in memory that outlives this process, if its pool lies there.
 
+use super::inode::Inode;
 use crate::cache::{Recorder, WriteBack, place_of};
 use crate::credential::kept;
 use nfsrdma_nfs3::Cred;
 use nfsrdma_rdma::Pool;
 use nfsrdma_record::Table;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-/// For the data of a file.
-pub(super) fn write_back_of(nodeid: u64, pool: &Pool, records: &Table) -> WriteBack<Cred> {
+/// For the data of a file. What there is no record of has the mark of a file that is not safe.
+pub(super) fn write_back_of(inode: &Arc<Inode>, pool: &Pool, records: &Table) -> WriteBack<Cred> {
     match pool.fd() {
         Some(_) => {
-            let recorder = Recorder::new(records.extents(), nodeid);
+            let of = Arc::downgrade(inode);
+            let mark = move || {
+                if let Some(inode) = of.upgrade() {
+                    inode.unsafe_.store(1, Ordering::Relaxed);
+                }
+            };
+            let recorder = Recorder::new(records.extents(), inode.nodeid, mark);
             WriteBack::recorded(recorder, |cred| kept(cred))
         }
         None => WriteBack::default(),
