@@ -146,6 +146,11 @@ impl Open {
         self.append.store(request, Ordering::Release);
     }
 
+    /// Nothing has come of the last append.
+    pub fn appends_nowhere(&self) {
+        self.append.store(0, Ordering::Release);
+    }
+
     /// Where the request has appended, if it is the last one that has.
     pub fn appended(&self, request: u64) -> Option<u64> {
         let last = self.append.load(Ordering::Acquire);

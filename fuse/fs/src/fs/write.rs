@@ -311,24 +311,8 @@ impl<N: Nfs3> Objects<N> {
             if inner.is_written_direct(&(offset..end)) {
                 return result(Accepted::Wait);
             }
-            let now = self.now();
-            let most = self.config.dirty_file_bytes;
-            let mut alloc = |len| self.pool.alloc(len);
-            let write_back = inner.write_back();
-            let ended_at = write_back.end();
-            let cred = &file.cred;
-            let accepted = match mapped {
-                // The kernel waits for these pages, and with it, uninterruptibly, a program that closes
-                // the file: a flush that the server does not answer must not keep that.
-                true => write_back.write_late(cred, offset, given, now, most, &mut alloc),
-                false => write_back.write(cred, offset, given, now, most, &mut alloc),
-            };
-            if let (Place::End, Accepted::Short(_)) = (place, accepted) {
-                // The next attempt would begin behind the part that was stored.
-                write_back.take_back(offset, ended_at);
-                return result(Accepted::Short(0));
-            }
-            if matches!(accepted, Accepted::All | Accepted::Short(_)) {
+            let accepted = self.store(inner, file, place, offset, given);
+            if matches!(accepted, Accepted::All | Accepted::Short(1..)) {
                 // Under the lock: a WRITE of this data may fail as soon as it is released.
                 for file in std::iter::once(file).chain(others) {
                     file.told.wrote(&data.errors);
@@ -342,6 +326,49 @@ impl<N: Nfs3> Objects<N> {
             self.was_put(file, put, recorded);
         }
         Ok(put)
+    }
+
+    /// Data gets into the cache, which is locked.
+    fn store(
+        &self,
+        inner: &mut FileState,
+        file: &OpenFile,
+        place: Place,
+        offset: u64,
+        given: WriteData<'_>,
+    ) -> Accepted {
+        let now = self.now();
+        let most = self.config.dirty_file_bytes;
+        let mut alloc = |len| self.pool.alloc(len);
+        let write_back = inner.write_back();
+        let ended_at = write_back.end();
+        let cred = &file.cred;
+        match place {
+            // The kernel waits for these pages, and with it, uninterruptibly, a program that closes
+            // the file: a flush that the server does not answer must not keep that.
+            Place::Mapped(_) => {
+                return write_back.write_late(cred, offset, given, now, most, &mut alloc);
+            }
+            Place::At(_) => return write_back.write(cred, offset, given, now, most, &mut alloc),
+            Place::End => {}
+        }
+        if let Some(request) = number() {
+            file.record.appends(request, offset);
+        }
+        let accepted = write_back.write(cred, offset, given, now, most, &mut alloc);
+        if accepted == Accepted::All {
+            return accepted;
+        }
+        if let Accepted::Short(_) = accepted {
+            // The next attempt would begin behind the part that was stored.
+            write_back.take_back(offset, ended_at);
+        }
+        // Others may append there before the next attempt.
+        file.record.appends_nowhere();
+        match accepted {
+            Accepted::Short(_) => Accepted::Short(0),
+            other => other,
+        }
     }
 
     /// What follows from [`Objects::put`]. `recorded`: the data outlives this process.
@@ -374,11 +401,7 @@ impl<N: Nfs3> Objects<N> {
             Some(told) => state.attributes().map_or(told, |known| known.size),
             None => state.fresh(self.now())?.size,
         };
-        let end = size.max(inner.end());
-        if let Some(request) = number() {
-            file.record.appends(request, end);
-        }
-        Some(end)
+        Some(size.max(inner.end()))
     }
 }
 

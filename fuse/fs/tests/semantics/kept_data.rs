@@ -168,6 +168,41 @@ fn an_append_that_was_taken_is_not_done_twice() {
     }
 }
 
+/// It waits while the file is flushed, and another program appends before it.
+#[test]
+fn an_append_that_was_not_taken_has_no_place() {
+    let m = Mount::keeping();
+    m.server.plant("f", b"one.");
+    let [f, g] = [(); 2].map(|()| m.open(m.node("f"), APPEND).unwrap());
+    let append = |m: &Mount, data: &[u8]| {
+        let done = block_on(m.fs.write(g, 0, data, APPEND, || true));
+        assert_eq!(done.unwrap() as usize, data.len());
+    };
+    append(&m, b"two.");
+    m.server.keep(Some(Op::Write));
+    let fs = m.fs.clone();
+    nfsrdma_rpcrdma::exec::spawn(async move {
+        let _ = fs.fsync(g, || true).await;
+    });
+    super::support::until("the WRITE", || m.server.kept() == 1);
+    let fs = m.fs.clone();
+    nfsrdma_rpcrdma::exec::spawn(async move {
+        let caller = fs.caller(2, false);
+        let write = fs.write(f, 1, &b"four."[..], APPEND, || true);
+        let _ = caller.run(write).await;
+    });
+    super::support::until("a write that waits", || m.count("write_waits") > 0);
+    m.server.lose_kept();
+    let m = m.killed();
+    append(&m, b"three.");
+    let caller = m.fs.caller(2, true);
+    let write = m.fs.write(f, 1, &b"four."[..], APPEND, || true);
+    assert_eq!(block_on(caller.run(write)).unwrap(), 5);
+    check(&m, f, b"one.two.three.four.");
+    m.close(f).unwrap();
+    m.close(g).unwrap();
+}
+
 #[test]
 fn it_is_written_by_whoever_wrote_it() {
     let m = Mount::keeping();
