@@ -17,7 +17,7 @@ use super::open_file::OpenFile;
 use super::server::Server;
 use super::squash::Superuser;
 use super::unsafe_files::UnsafeFiles;
-use super::unwritten::LostData;
+use super::unwritten::{LostData, log_lost};
 use crate::cache::WriteData;
 use crate::locks::{LockError, Locks};
 use crate::sync::Mutex;
@@ -76,6 +76,8 @@ impl<N: Nfs3> Files<N> {
             .peek(|data| data.nodeid)
             .into_iter()
             .collect();
+        // Nobody else tells of these: what the kernel knows is told of when it is restored.
+        log_lost(&records.lost_and_forgotten());
         let (table, forgotten) = Table::new(records.nodes(), &with_data);
         let fsid = records.fsid();
         if let Some(fsid) = fsid {

@@ -10,34 +10,16 @@ use super::dir_handle::DirHandle;
 use super::error::FsError;
 use super::inode::{Inode, Silly};
 use super::open_file::OpenFile;
+use super::unwritten::log_lost;
 use crate::cache::place_of;
 use crate::credential::cred_of;
-use crate::named;
 use nfsrdma_nfs3::{Nfs3, NfsError};
 use nfsrdma_record::{Extent, Hidden, Open, Record};
 use nfsrdma_rpcrdma::exec;
-use nfsrdma_rpcrdma::words::counted;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// The most files with lost data that have a line of their own in the log.
-const MOST_NAMED: usize = 20;
-
-fn log_lost(files: &[u64]) {
-    for &fileid in files.iter().take(MOST_NAMED) {
-        tracing::error!(
-            "data may be lost that programs have written to {}: the process that served the mount died before \
-             the server had it on stable storage; programs that have the file open get EIO",
-            named::file(None, fileid)
-        );
-    }
-    if files.len() > MOST_NAMED {
-        let more = counted((files.len() - MOST_NAMED) as u64, "more file");
-        tracing::error!("the same of {more}");
-    }
-}
 
 impl<N: Nfs3> Fs<N> {
     /// Goes on with what was open. To be called before anything is served; more calls do nothing.

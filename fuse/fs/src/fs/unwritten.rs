@@ -1,5 +1,7 @@
 //! Lost data, for the report at the unmount.
 
+use crate::named;
+use nfsrdma_rpcrdma::words::counted;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Range;
@@ -43,6 +45,24 @@ impl Unwritten {
             self.ranges += other.ranges;
             self.bytes += other.bytes;
         }
+    }
+}
+
+/// The most files with lost data that have a line of their own in the log.
+const MOST_NAMED: usize = 20;
+
+/// Says of which files data is lost that only a process had that has died.
+pub(super) fn log_lost(files: &[u64]) {
+    for &fileid in files.iter().take(MOST_NAMED) {
+        tracing::error!(
+            "data may be lost that programs have written to {}: the process that served the mount died before \
+             the server had it on stable storage; programs that have the file open get EIO",
+            named::file(None, fileid)
+        );
+    }
+    if files.len() > MOST_NAMED {
+        let more = counted((files.len() - MOST_NAMED) as u64, "more file");
+        tracing::error!("the same of {more}");
     }
 }
 

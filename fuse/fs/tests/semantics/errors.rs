@@ -586,7 +586,7 @@ fn what_nobody_has_seen_is_told_to_who_opens_the_file_later() {
     assert!(block_on(m.fs.shutdown()).is_empty(), "it was told");
 }
 
-/// The lines of a log at the level of warnings.
+/// The lines of a log at the level of warnings, and of errors.
 #[derive(Default)]
 struct Warnings(Mutex<Vec<String>>);
 
@@ -604,7 +604,7 @@ impl tracing::field::Visit for &Warnings {
 
 impl tracing::Subscriber for &'static Warnings {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        *metadata.level() == tracing::Level::WARN
+        *metadata.level() <= tracing::Level::WARN
     }
 
     fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
@@ -670,4 +670,22 @@ fn who_syncs_a_file_is_told_of_what_others_lose() {
         [libc::EDQUOT, 0]
     );
     assert_eq!(errno(m.close(writer)), libc::EDQUOT);
+}
+
+/// The kernel asks for nothing of it any more, so no program is told.
+#[test]
+fn data_of_a_file_that_the_kernel_has_forgotten_are_logged_when_they_are_lost() {
+    static WARNINGS: Warnings = Warnings(Mutex::new(Vec::new()));
+    let m = Mount::new();
+    let (node, f) = m.create("f");
+    let fileid = m.stat(node).unwrap().fileid;
+    m.write(f, 0, b"data").unwrap();
+    m.fs.forget(node, 1);
+    let _here = tracing::subscriber::set_default(&WARNINGS);
+    let m = m.killed();
+    let lines = WARNINGS.lines();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains(&format!("file {fileid}")), "{lines:?}");
+    drop(m.killed());
+    assert_eq!(WARNINGS.lines().len(), 1, "once");
 }
