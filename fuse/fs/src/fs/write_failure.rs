@@ -5,6 +5,7 @@ use super::error::{FsError, FsResult};
 use super::file::FileData;
 use super::files::Files;
 use super::inode::Inode;
+use super::objects::Objects;
 use super::open_file::OpenFile;
 use super::unwritten::Unwritten;
 use crate::named;
@@ -16,7 +17,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-impl<N: Nfs3> Files<N> {
+impl<N: Nfs3> Objects<N> {
     /// The error for a call to report. If the program gets it, the unmount need not tell it.
     pub(super) fn report(
         &self,
@@ -33,16 +34,23 @@ impl<N: Nfs3> Files<N> {
         file.told.tells(by, number);
         if by != By::Write {
             data.errors.saw(number);
-            if by == By::Fsync && data.errors.are_seen() {
-                // The next process would tell it again, as it does not know to which open files it was told. After
-                // a close(2), which may be a child's, it has to: until the last one.
+            let by_all = || {
+                let files = self.open_for_writing(&file.inode);
+                let told = |file: &OpenFile| file.error(By::Fsync).is_none();
+                data.errors.are_seen() && files.iter().all(|(_, file)| told(file))
+            };
+            if by == By::Fsync && by_all() {
+                // The next process would tell it again, as it does not know to which open files it was told. While it
+                // is due to one of them, and after a close(2), which may be a child's, it has to: until the last one.
                 file.inode.errno.store(0, Ordering::Relaxed);
             }
             self.lost.lock().forget(file.inode.nodeid, number);
         }
         Err(error)
     }
+}
 
+impl<N: Nfs3> Files<N> {
     /// Data could not be written. The unmount reports it, unless a program gets the error before.
     pub(super) fn write_failed(
         &self,

@@ -689,3 +689,26 @@ fn data_of_a_file_that_the_kernel_has_forgotten_are_logged_when_they_are_lost() 
     drop(m.killed());
     assert_eq!(WARNINGS.lines().len(), 1, "once");
 }
+
+#[test]
+fn an_error_that_one_open_file_has_told_is_told_by_the_others_also_after_a_crash() {
+    let m = Mount::new();
+    let (node, f) = m.create("f");
+    let g = m.open(node, RW).unwrap();
+    m.write(f, 0, b"data").unwrap();
+    m.server.set_hook(|op, _| match op {
+        Op::Write => Fate::Refused(Status::NoSpc),
+        _ => Fate::Done,
+    });
+    assert_eq!(errno(m.fsync(f)), libc::ENOSPC);
+    m.server.clear_hook();
+    let m = m.killed();
+    assert_eq!([m.fsync(g), m.fsync(g)].map(errno), [libc::ENOSPC, 0]);
+    // It is not known who had been told.
+    assert_eq!([m.fsync(f), m.fsync(f)].map(errno), [libc::ENOSPC, 0]);
+    let m = m.killed();
+    for file in [f, g] {
+        assert_eq!(errno(m.fsync(file)), 0, "all were told");
+        m.close(file).unwrap();
+    }
+}
