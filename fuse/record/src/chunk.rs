@@ -1,6 +1,6 @@
 //! Memory that records are in.
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -13,6 +13,8 @@ pub(crate) const CHUNK: usize = 1 << 20;
 pub(crate) struct Mapping {
     at: NonNull<u8>,
     length: usize,
+    /// Where it is in a memfd.
+    offset: Option<u64>,
 }
 
 // SAFETY: it is plain memory; which thread may access a part is decided by the owners of the records.
@@ -27,26 +29,52 @@ impl fmt::Debug for Mapping {
 }
 
 impl Mapping {
-    /// Bytes of a memfd that it has; each page was allocated.
-    pub(crate) fn of_file(fd: BorrowedFd<'_>, offset: u64, length: usize) -> io::Result<Self> {
-        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+    /// Bytes of a memfd. `held`: each page was allocated.
+    pub(crate) fn of_file(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        length: usize,
+        held: bool,
+    ) -> io::Result<Self> {
+        let mut flags = MapFlags::SHARED;
+        flags.set(MapFlags::POPULATE, held);
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a mapping at a place that the kernel chooses changes no other memory.
         let at = unsafe { mmap(ptr::null_mut(), length, prot, flags, fd, offset) }?;
-        Ok(Self::new(at.cast(), length))
+        Ok(Self::new(at.cast(), length, Some(offset)))
     }
 
     pub(crate) fn anonymous(length: usize) -> io::Result<Self> {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: as above.
         let at = unsafe { mmap_anonymous(ptr::null_mut(), length, prot, MapFlags::PRIVATE) }?;
-        Ok(Self::new(at.cast(), length))
+        Ok(Self::new(at.cast(), length, None))
     }
 
-    fn new(at: *mut u8, length: usize) -> Self {
+    fn new(at: *mut u8, length: usize, offset: Option<u64>) -> Self {
         let at =
             NonNull::new(at).expect("the kernel maps nothing at address 0 that was not asked for");
-        Mapping { at, length }
+        Mapping { at, length, offset }
+    }
+
+    /// Where it is in a memfd.
+    pub(crate) fn offset(&self) -> Option<u64> {
+        self.offset
+    }
+
+    /// Gives its memory back. What is in it is lost.
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses what is in it.
+    pub(crate) unsafe fn release(&self) -> io::Result<()> {
+        let advice = match self.offset {
+            Some(_) => Advice::LinuxRemove,
+            None => Advice::LinuxDontNeed,
+        };
+        // SAFETY: the caller says so.
+        unsafe { madvise(self.at.as_ptr().cast(), self.length, advice) }?;
+        Ok(())
     }
 
     /// The place of a value, which is inside.

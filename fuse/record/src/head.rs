@@ -2,8 +2,8 @@
 
 use crate::chunk::{CHUNK, Mapping};
 use parking_lot::Mutex;
-use rustix::fs::{FallocateFlags, fallocate};
-use rustix::io::retry_on_intr;
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
+use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Resource, getrlimit};
 use std::alloc::{Layout, handle_alloc_error};
 use std::io;
@@ -83,11 +83,31 @@ impl Shared {
         self.chunks.lock().is_some()
     }
 
-    /// A chunk that the memfd has.
-    pub(crate) fn chunk(&self, chunk: usize) -> io::Result<Mapping> {
-        match &self.fd {
-            Some(fd) => Mapping::of_file(fd.as_fd(), offset(chunk), CHUNK),
-            None => Err(io::ErrorKind::NotFound.into()),
+    /// A chunk that the memfd has, and whether that has memory there.
+    pub(crate) fn chunk(&self, chunk: usize) -> io::Result<(Mapping, bool)> {
+        let Some(fd) = &self.fd else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        let at = offset(chunk);
+        // Nothing else uses the position of the memfd.
+        let held = match seek(fd, SeekFrom::Data(at)) {
+            Ok(data) => data < at + CHUNK as u64,
+            Err(error) => error != Errno::NXIO,
+        };
+        Ok((Mapping::of_file(fd.as_fd(), at, CHUNK, held)?, held))
+    }
+
+    /// Gives the memory of a chunk back, which has no records. The next process sees that by the hole in the memfd.
+    pub(crate) fn release(&self, chunk: &Mapping) -> io::Result<()> {
+        // SAFETY: only records are used, and it has none.
+        unsafe { chunk.release() }
+    }
+
+    /// Gives a chunk memory again.
+    pub(crate) fn refill(&self, chunk: &Mapping) -> io::Result<()> {
+        match (&self.fd, chunk.offset()) {
+            (Some(fd), Some(at)) => allocate(fd, at, CHUNK as u64),
+            _ => Ok(()),
         }
     }
 
@@ -119,7 +139,7 @@ impl Shared {
         let fd = self.fd.as_ref().ok_or_else(full)?;
         let (at, length) = (offset(chunk), CHUNK as u64);
         allocate(fd, at, length)?;
-        let mapping = Mapping::of_file(fd.as_fd(), at, CHUNK)?;
+        let mapping = Mapping::of_file(fd.as_fd(), at, CHUNK, true)?;
         entry.store(kind as u8 + 1, Ordering::Release);
         Ok(mapping)
     }

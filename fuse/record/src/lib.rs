@@ -16,7 +16,8 @@
 //!
 //! **Memory.** A table grows by a [chunk](chunk) at a time, which is allocated in the memfd before it is used, because a
 //! process is killed if it writes to a mapping for which there is no memory. If the memfd cannot grow, the table
-//! goes on in anonymous memory: its further records are lost with the process, as all are without a memfd.
+//! goes on in anonymous memory: its further records are lost with the process, as all are without a memfd. A chunk that
+//! has no records any more gives its memory back, all but one of each kind.
 
 mod chunk;
 mod head;

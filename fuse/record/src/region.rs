@@ -4,6 +4,7 @@ use crate::chunk::{CHUNK, Mapping};
 use crate::head::Shared;
 use crate::kinds::Plain;
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -28,19 +29,77 @@ impl<T> fmt::Debug for Region<T> {
 /// Which slots are free is known only to the process, and found out when it opens the table.
 #[derive(Debug, Default)]
 struct Slots {
-    chunks: Vec<Mapping>,
-    free: Vec<u32>,
-    /// The first slot that has never been used.
-    next: u32,
-    /// The records that were found in the table, until [`Region::restore`] hands them out.
-    found: Vec<u32>,
+    chunks: Vec<Chunk>,
+    /// The chunks in which a record can be made. The first one is used, so that the others may get empty.
+    roomy: BTreeSet<usize>,
+    /// A chunk without records that keeps its memory, so that few records do not give back and take a chunk
+    /// again and again.
+    spare: Option<usize>,
+    found: Found,
 }
 
-impl Slots {
-    fn place<T>(&self, slot: u32) -> NonNull<T> {
-        let in_chunk = CHUNK / size_of::<T>();
-        let slot = slot as usize;
-        self.chunks[slot / in_chunk].place(slot % in_chunk * size_of::<T>())
+/// The slots of a chunk.
+#[derive(Debug)]
+struct Chunk {
+    mapping: Mapping,
+    /// Whether it has memory. Otherwise it has no records.
+    held: bool,
+    /// Slots that were used.
+    free: Vec<u16>,
+    /// The first slot that was not used.
+    next: u16,
+}
+
+impl Chunk {
+    fn new(mapping: Mapping, held: bool) -> Self {
+        Chunk {
+            mapping,
+            held,
+            free: Vec::new(),
+            next: 0,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        usize::from(self.next) == self.free.len()
+    }
+
+    fn take(&mut self) -> u16 {
+        self.free.pop().unwrap_or_else(|| {
+            self.next += 1;
+            self.next - 1
+        })
+    }
+}
+
+/// The records that were found in the table and have no owner yet, a bit for each slot.
+#[derive(Debug, Default)]
+struct Found(Vec<u64>);
+
+impl Found {
+    fn add(&mut self, slot: usize) {
+        if self.0.len() <= slot / 64 {
+            self.0.resize(slot / 64 + 1, 0);
+        }
+        self.0[slot / 64] |= 1 << (slot % 64);
+    }
+
+    fn has(&self, slot: usize) -> bool {
+        let word = self.0.get(slot / 64);
+        word.is_some_and(|word| word >> (slot % 64) & 1 != 0)
+    }
+
+    fn remove(&mut self, slot: usize) {
+        self.0[slot / 64] &= !(1 << (slot % 64));
+    }
+
+    fn iter(&self) -> impl Iterator<Item = usize> {
+        self.0.iter().enumerate().flat_map(|(at, &word)| {
+            let first = at * 64;
+            let rest = std::iter::successors(Some(word), |word| Some(word & word.checked_sub(1)?));
+            rest.take_while(|&word| word != 0)
+                .map(move |word| first + word.trailing_zeros() as usize)
+        })
     }
 }
 
@@ -49,6 +108,13 @@ impl Slots {
 pub(crate) struct Damaged;
 
 impl<T: Plain> Region<T> {
+    /// The slots of a chunk.
+    const IN_CHUNK: usize = {
+        let in_chunk = CHUNK / size_of::<T>();
+        assert!(in_chunk < u16::MAX as usize);
+        in_chunk
+    };
+
     pub(crate) fn new(shared: &Arc<Shared>, kind: usize) -> Self {
         Region {
             shared: shared.clone(),
@@ -58,15 +124,18 @@ impl<T: Plain> Region<T> {
         }
     }
 
-    /// Adds a chunk that was found in a table, with its records.
-    pub(crate) fn found(&mut self, chunk: Mapping) -> Result<(), Damaged> {
-        let in_chunk = CHUNK / size_of::<T>();
+    /// Adds a chunk that was found in a table, with its records. `held`: it has memory.
+    pub(crate) fn found(&mut self, chunk: Mapping, held: bool) -> Result<(), Damaged> {
         let slots = self.slots.get_mut();
-        let first = slots.chunks.len() * in_chunk;
-        slots.chunks.push(chunk);
-        for at in first..first + in_chunk {
-            let slot = u32::try_from(at).map_err(|_| Damaged)?;
-            let place: NonNull<T> = slots.place(slot);
+        let index = slots.chunks.len();
+        let first = index * Self::IN_CHUNK;
+        let mut chunk = Chunk::new(chunk, held);
+        for at in 0..Self::IN_CHUNK {
+            if !held {
+                break;
+            }
+            let slot = u32::try_from(first + at).map_err(|_| Damaged)?;
+            let place: NonNull<T> = chunk.mapping.place(at * size_of::<T>());
             // SAFETY: the place is that of a record, and nobody has it.
             let number = unsafe { place.cast::<AtomicU64>().as_ref() }.load(Ordering::Acquire);
             if number == 0 {
@@ -77,11 +146,66 @@ impl<T: Plain> Region<T> {
             if number as u32 != slot + 1 || sums.0 != sums.1 {
                 return Err(Damaged);
             }
-            slots.free.extend(slots.next..slot);
-            slots.next = slot + 1;
-            slots.found.push(slot);
+            chunk.free.extend(chunk.next..at as u16);
+            chunk.next = at as u16 + 1;
+            slots.found.add(first + at);
         }
+        if !chunk.free.is_empty() || usize::from(chunk.next) < Self::IN_CHUNK {
+            slots.roomy.insert(index);
+        }
+        if held && chunk.is_empty() {
+            slots.spare = Some(index);
+        }
+        slots.chunks.push(chunk);
         Ok(())
+    }
+
+    /// A slot for a record.
+    fn take(&self, slots: &mut Slots) -> usize {
+        while let Some(&index) = slots.roomy.first() {
+            let chunk = &mut slots.chunks[index];
+            if !chunk.held && self.shared.refill(&chunk.mapping).is_err() {
+                slots.roomy.remove(&index);
+                continue;
+            }
+            chunk.held = true;
+            let at = usize::from(chunk.take());
+            if chunk.free.is_empty() && usize::from(chunk.next) == Self::IN_CHUNK {
+                slots.roomy.remove(&index);
+            }
+            if slots.spare == Some(index) {
+                slots.spare = None;
+            }
+            return index * Self::IN_CHUNK + at;
+        }
+        let index = slots.chunks.len();
+        let mut chunk = Chunk::new(self.shared.grow(self.kind), true);
+        let at = usize::from(chunk.take());
+        slots.chunks.push(chunk);
+        slots.roomy.insert(index);
+        index * Self::IN_CHUNK + at
+    }
+
+    fn give_back(&self, slots: &mut Slots, slot: usize) {
+        let index = slot / Self::IN_CHUNK;
+        let chunk = &mut slots.chunks[index];
+        chunk.free.push((slot % Self::IN_CHUNK) as u16);
+        slots.roomy.insert(index);
+        if !chunk.is_empty() {
+            return;
+        }
+        // As it was when it was new.
+        (chunk.free, chunk.next) = (Vec::new(), 0);
+        if slots.spare.is_none() {
+            slots.spare = Some(index);
+        } else if self.shared.release(&chunk.mapping).is_ok() {
+            chunk.held = false;
+        }
+    }
+
+    fn place(slots: &Slots, slot: usize) -> NonNull<T> {
+        let chunk = &slots.chunks[slot / Self::IN_CHUNK];
+        chunk.mapping.place(slot % Self::IN_CHUNK * size_of::<T>())
     }
 
     /// Makes a record. Its number is new, and replaces the one in `value`.
@@ -90,20 +214,14 @@ impl<T: Plain> Region<T> {
     /// other memory.
     pub fn alloc(self: &Arc<Self>, mut value: T) -> Record<T> {
         let mut slots = self.slots.lock();
-        let slot = slots.free.pop().unwrap_or_else(|| {
-            let slot = slots.next;
-            slots.next = slot.checked_add(1).expect("no more than 2^32 - 1 records");
-            if slot as usize >= slots.chunks.len() * (CHUNK / size_of::<T>()) {
-                slots.chunks.push(self.shared.grow(self.kind));
-            }
-            slot
-        });
-        let place = slots.place(slot);
+        let slot = self.take(&mut slots);
+        let place = Self::place(&slots, slot);
         let made = &self.shared.head().made[self.kind];
         let before = made.load(Ordering::Relaxed);
         made.store(before.wrapping_add(1), Ordering::Relaxed);
         drop(slots);
-        let number = u64::from(before) << 32 | u64::from(slot + 1);
+        let low = u32::try_from(slot + 1).expect("no more than 2^32 - 1 records");
+        let number = u64::from(before) << 32 | u64::from(low);
         // SAFETY: the place is that of a record, and free, so nobody else has it.
         unsafe {
             let local = NonNull::from(&mut value);
@@ -122,7 +240,7 @@ impl<T: Plain> Region<T> {
 
     /// Whether the first record is there.
     pub(crate) fn has_first(&self) -> bool {
-        self.slots.lock().found.first() == Some(&0)
+        self.slots.lock().found.has(0)
     }
 
     /// Whether all records of the table outlive the process.
@@ -130,23 +248,58 @@ impl<T: Plain> Region<T> {
         self.shared.has_all()
     }
 
-    /// Something of each record that [`Region::restore`] will hand out.
-    pub fn peek<R>(&self, of: impl Fn(&T) -> R) -> Vec<R> {
+    /// Looks at each record that was found in the table and has no owner yet. `of` must not use the region.
+    pub fn each(&self, mut of: impl FnMut(&T)) {
         let slots = self.slots.lock();
-        // SAFETY: the record is valid, and has no owner yet.
-        let value = |&slot: &u32| of(unsafe { slots.place(slot).as_ref() });
-        slots.found.iter().map(value).collect()
+        for slot in slots.found.iter() {
+            // SAFETY: the record is valid, and nobody can become its owner as long as the slots are locked.
+            of(unsafe { Self::place(&slots, slot).as_ref() });
+        }
     }
 
-    /// The records that were in the table when it was opened, once.
+    /// Something of each record that was found in the table and has no owner yet.
+    pub fn peek<R>(&self, of: impl Fn(&T) -> R) -> Vec<R> {
+        let mut all = Vec::new();
+        self.each(|record| all.push(of(record)));
+        all
+    }
+
+    /// Something of the record in a slot, the lower half of its number, if it was found there and has no owner
+    /// yet. `of` must not use the region.
+    pub fn look<R>(&self, low: u32, of: impl FnOnce(&T) -> R) -> Option<R> {
+        let slots = self.slots.lock();
+        let slot = (low as usize).checked_sub(1)?;
+        let found = slots.found.has(slot);
+        // SAFETY: as in `each`.
+        found.then(|| of(unsafe { Self::place(&slots, slot).as_ref() }))
+    }
+
+    /// The record with this number, if it was found in the table and has no owner yet.
+    pub fn claim(self: &Arc<Self>, number: u64) -> Option<Record<T>> {
+        let mut slots = self.slots.lock();
+        let slot = (number as u32 as usize).checked_sub(1)?;
+        if !slots.found.has(slot) {
+            return None;
+        }
+        let place = Self::place(&slots, slot);
+        // SAFETY: a record begins with its number, which stays as long as it is valid.
+        if unsafe { place.cast::<u64>().read() } != number {
+            return None;
+        }
+        slots.found.remove(slot);
+        let region = self.clone();
+        Some(Record { place, region })
+    }
+
+    /// The records that were found in the table and have no owner yet.
     pub fn restore(self: &Arc<Self>) -> Vec<Record<T>> {
         let mut slots = self.slots.lock();
         let found = std::mem::take(&mut slots.found);
         let record = |slot| Record {
-            place: slots.place(slot),
+            place: Self::place(&slots, slot),
             region: self.clone(),
         };
-        found.into_iter().map(record).collect()
+        found.iter().map(record).collect()
     }
 }
 
@@ -186,11 +339,12 @@ impl<T: Plain> Deref for Record<T> {
 
 impl<T: Plain> Drop for Record<T> {
     fn drop(&mut self) {
-        let slot = self.number() as u32 - 1;
+        let slot = self.number() as u32 as usize - 1;
         // SAFETY: a record begins with its number.
         let number = unsafe { self.place.cast::<AtomicU64>().as_ref() };
         number.store(0, Ordering::Release);
-        self.region.slots.lock().free.push(slot);
+        let mut slots = self.region.slots.lock();
+        self.region.give_back(&mut slots, slot);
     }
 }
 

@@ -81,7 +81,7 @@ impl Table {
         }?;
         allocate(&fd, 0, HEAD as u64)?;
         fcntl_add_seals(&fd, SealFlags::SHRINK)?;
-        let mapping = Mapping::of_file(fd.as_fd(), 0, HEAD)?;
+        let mapping = Mapping::of_file(fd.as_fd(), 0, HEAD, true)?;
         Ok(Self::made(mapping, Some(fd)))
     }
 
@@ -130,7 +130,7 @@ impl Table {
         if size < HEAD as u64 {
             return Err(Refused::Truncated);
         }
-        let mapping = Mapping::of_file(fd.as_fd(), 0, HEAD)?;
+        let mapping = Mapping::of_file(fd.as_fd(), 0, HEAD, true)?;
         let shared = Shared::new(mapping, Some(fd), 0);
         let head = shared.head();
         if head.magic != MAGIC {
@@ -166,13 +166,13 @@ impl Table {
         let mut locks = Region::new(&shared, LOCKS);
         let mut extents = Region::new(&shared, EXTENTS);
         for (chunk, kind) in kinds.into_iter().enumerate() {
-            let mapping = shared.chunk(chunk)?;
+            let (mapping, held) = shared.chunk(chunk)?;
             match usize::from(kind) - 1 {
-                NODES => nodes.found(mapping)?,
-                OPENS => opens.found(mapping)?,
-                HIDDEN => hidden.found(mapping)?,
-                LOCKS => locks.found(mapping)?,
-                EXTENTS => extents.found(mapping)?,
+                NODES => nodes.found(mapping, held)?,
+                OPENS => opens.found(mapping, held)?,
+                HIDDEN => hidden.found(mapping, held)?,
+                LOCKS => locks.found(mapping, held)?,
+                EXTENTS => extents.found(mapping, held)?,
                 _ => return Err(Refused::Damaged),
             }
         }
@@ -200,10 +200,10 @@ impl Table {
     /// How many files have data that would be lost with the process that has used the table before. To be called before
     /// [`Region::restore`].
     pub fn unsafe_files(&self) -> usize {
-        let unsafe_ = self
-            .nodes
-            .peek(|node| node.unsafe_.load(Ordering::Relaxed) != 0);
-        unsafe_.into_iter().filter(|is| *is).count()
+        let mut files = 0;
+        self.nodes
+            .each(|node| files += usize::from(node.unsafe_.load(Ordering::Relaxed) != 0));
+        files
     }
 
     /// Of the files that the kernel has forgotten, by fileid, those of which an earlier process may have lost data.

@@ -4,10 +4,12 @@ use crate::chunk::CHUNK;
 use crate::head::{HEAD, Head, offset};
 use crate::{Credential, Hidden, Lock, Node, Open, Plain, Record, Refused, Region, Table};
 use nfsrdma_xdr::nfs3::FileHandle;
-use rustix::fs::{SealFlags, fcntl_add_seals, ftruncate};
+use rustix::fs::{SealFlags, fcntl_add_seals, fstat, ftruncate};
 use rustix::io::{pread, pwrite};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::HashSet;
 use std::mem::offset_of;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -272,6 +274,112 @@ fn a_memfd_that_is_full_goes_on_in_the_memory_of_the_process() {
         numbers.insert(nodes.alloc(node(7)).number()),
         "a new number"
     );
+}
+
+/// The bytes of memory that a table has for records.
+fn held(fd: &OwnedFd) -> usize {
+    fstat(fd).unwrap().st_blocks as usize * 512 - HEAD
+}
+
+#[test]
+fn chunks_without_records_give_their_memory_back_and_are_used_again() {
+    let table = Table::create().unwrap();
+    let memfd = fd(&table);
+    let make = |of: Range<usize>| -> Vec<_> {
+        of.map(|of| table.nodes().alloc(node(of as u64))).collect()
+    };
+    let root = make(0..1);
+    let all = make(1..9 * IN_CHUNK);
+    assert_eq!(held(&memfd), 9 * CHUNK);
+    let mut seen: HashSet<u64> = all.iter().map(|record| record.number()).collect();
+    drop(all);
+    assert_eq!(
+        held(&memfd),
+        2 * CHUNK,
+        "the root's, and one for new records"
+    );
+    // They come and go without a change of the memory.
+    for of in 0..3 {
+        drop(make(of * IN_CHUNK..(of + 1) * IN_CHUNK));
+        assert_eq!(held(&memfd), 2 * CHUNK);
+    }
+    let some = make(0..4 * IN_CHUNK);
+    assert!((5..=6).contains(&(held(&memfd) / CHUNK)));
+    assert!(some.iter().all(|record| seen.insert(record.number())));
+    let kept: HashSet<u64> = some.iter().map(|record| record.fileid).collect();
+    assert_eq!(kept.len(), some.len(), "each is as it was made");
+    drop(make(0..4 * IN_CHUNK));
+    let before = held(&memfd);
+    (some.into_iter().chain(root)).for_each(std::mem::forget);
+
+    let next = Table::open(memfd.try_clone().unwrap()).unwrap();
+    assert_eq!(held(&memfd), before, "the holes are no records");
+    assert_eq!(next.nodes().restore().len(), 4 * IN_CHUNK + 1);
+    for _ in 0..8 * IN_CHUNK {
+        let record = next.nodes().alloc(node(5));
+        assert!((record.number() as u32) as usize <= 13 * IN_CHUNK);
+        assert!(seen.insert(record.number()));
+        std::mem::forget(record);
+    }
+}
+
+#[test]
+fn a_chunk_that_gets_no_memory_again_is_not_used() {
+    const CHILD: &str = "NFSRDMA_LIMITED";
+    if std::env::var_os(CHILD).is_none() {
+        // The limit is one of the whole process.
+        let status = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "tests::a_chunk_that_gets_no_memory_again_is_not_used",
+            ])
+            .env(CHILD, "")
+            .stdout(Stdio::null())
+            .status();
+        return assert!(status.unwrap().success());
+    }
+    let table = Table::create().unwrap();
+    let make = |number: usize| -> Vec<_> {
+        let nodes = (0..number as u64).map(|of| table.nodes().alloc(node(of)));
+        nodes.collect()
+    };
+    let root = make(1);
+    drop(make(3 * IN_CHUNK));
+    // From here on the memfd gets no page.
+    let current = Some(1);
+    let limit = getrlimit(Resource::Fsize);
+    setrlimit(Resource::Fsize, Rlimit { current, ..limit }).unwrap();
+    let all = make(4 * IN_CHUNK);
+    setrlimit(Resource::Fsize, limit).unwrap();
+    let files: HashSet<u64> = all.iter().map(|record| record.fileid).collect();
+    assert_eq!(files.len(), all.len());
+    assert!(!table.nodes().lasts());
+    (all.into_iter().chain(root)).for_each(std::mem::forget);
+    let next = Table::open(fd(&table)).unwrap();
+    let left = next.nodes().restore().len();
+    assert_eq!(left, 2 * IN_CHUNK, "those in the memfd");
+}
+
+#[test]
+fn a_record_that_was_found_can_be_claimed_once() {
+    let left = killed((0..200).map(node));
+    let table = Table::open(left).unwrap();
+    let nodes = table.nodes();
+    let number = nodes.look(70, |node| node.nodeid).unwrap();
+    assert_eq!(number as u32, 70);
+    assert!(nodes.claim(number + (1 << 32)).is_none(), "another one");
+    let claimed = nodes.claim(number).unwrap();
+    assert_eq!((claimed.number(), claimed.fileid), (number, 69));
+    assert!(nodes.claim(number).is_none() && nodes.look(70, |_| ()).is_none());
+    for none in [0, 201, 1 << 20] {
+        assert!(nodes.look(none, |_| ()).is_none() && nodes.claim(none.into()).is_none());
+    }
+    let mut left = nodes.peek(|node| node.fileid);
+    assert_eq!(left.len(), 199);
+    left.dedup();
+    assert!(left.is_sorted() && !left.contains(&69));
+    drop(claimed);
+    assert_eq!(nodes.alloc(node(7)).number() as u32, 70);
 }
 
 #[test]
