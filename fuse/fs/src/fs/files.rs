@@ -38,8 +38,6 @@ pub struct Files<N> {
     /// What outlives this process.
     pub(super) records: Arc<nfsrdma_record::Table>,
     pub(super) table: Table,
-    /// Of those that the kernel has forgotten, the ones with data of an earlier process, until that is restored.
-    pub(super) forgotten: Mutex<Vec<Arc<Inode>>>,
     /// The rooms above keep it; here it gives the paths for messages.
     pub(super) names: Names,
     /// Files with data that is not safe at the server, by their nodes.
@@ -78,7 +76,7 @@ impl<N: Nfs3> Files<N> {
             .collect();
         // Nobody else tells of these: what the kernel knows is told of when it is restored.
         log_lost(&records.lost_and_forgotten());
-        let (table, forgotten) = Table::new(records.nodes(), &with_data);
+        let table = Table::new(records.nodes(), &with_data);
         let fsid = records.fsid();
         if let Some(fsid) = fsid {
             table.set_fsid(fsid);
@@ -86,7 +84,6 @@ impl<N: Nfs3> Files<N> {
         Files {
             table,
             records,
-            forgotten: Mutex::new(forgotten),
             names: Names::new(server.config.name_entries),
             unsafe_files: Mutex::default(),
             lost: Mutex::default(),

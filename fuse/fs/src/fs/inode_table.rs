@@ -7,7 +7,8 @@
 //! that its caller looked up.
 //!
 //! Records may outlive the process. The references of the kernel are counted there before it is given them,
-//! so that the next process has every node that it may name.
+//! so that the next process has every node that it may name. It makes the inode of such a record when
+//! something first leads there, so that it serves at once, however many there are.
 //!
 //! A handle has one [`Inode`] as long as the kernel, a cached name, an open file or a call refers
 //! to it. With two of them, one could be open while the name leads to the other, and UNLINK would
@@ -21,7 +22,7 @@ use nfsrdma_record::{Node, Region};
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType};
 use std::collections::HashSet;
 use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 const SHARDS: usize = 16;
@@ -109,6 +110,14 @@ impl Nodes {
     }
 }
 
+/// The records of an earlier process whose inodes are not made yet.
+#[derive(Debug, Default)]
+struct Left {
+    /// The lower halves of the node ids of those that the kernel knows, by handle. Nothing is added.
+    by_handle: Mutex<HashTable<u32>>,
+    number: AtomicUsize,
+}
+
 /// The shard of a node and its slot there.
 fn place(nodeid: u64) -> (usize, usize) {
     let slot = (nodeid as u32).wrapping_sub(1) as usize;
@@ -123,6 +132,8 @@ pub(super) struct Table {
     /// Locked before `nodes` where both are.
     handles: [Mutex<Handles>; SHARDS],
     hasher: Hasher,
+    /// Its handles are locked after `handles`, and not together with `nodes`.
+    left: Left,
     /// The file system of the export's root.
     fsid: AtomicU64,
 }
@@ -132,32 +143,35 @@ fn mixed(number: u64) -> u64 {
 }
 
 impl Table {
-    /// With the inodes whose records were made by an earlier process. Of those that the kernel does not
-    /// know it returns the `wanted` ones.
-    pub(super) fn new(
-        records: &Arc<Region<Node>>,
-        wanted: &HashSet<u64>,
-    ) -> (Self, Vec<Arc<Inode>>) {
-        let table = Table {
+    /// With the records that were made by an earlier process. Those that the kernel does not know are freed, unless
+    /// they are `wanted` ([`Table::forgotten`]).
+    pub(super) fn new(records: &Arc<Region<Node>>, wanted: &HashSet<u64>) -> Self {
+        let hasher = Hasher::default();
+        let (mut known, mut unknown) = (Vec::new(), Vec::new());
+        records.each(|node| {
+            if node.lookups.load(Ordering::Relaxed) > 0 {
+                known.push((hasher.hash(&node.handle), node.nodeid as u32));
+            } else if !wanted.contains(&node.nodeid) {
+                unknown.push(node.nodeid);
+            }
+        });
+        for nodeid in unknown {
+            drop(records.claim(nodeid));
+        }
+        let mut by_handle = HashTable::with_capacity(known.len());
+        let number = AtomicUsize::new(known.len());
+        for (hash, low) in known {
+            by_handle.insert_unique(hash, low, |_| unreachable!("it has room for all"));
+        }
+        let by_handle = Mutex::new(by_handle);
+        Table {
             records: records.clone(),
             nodes: Default::default(),
             handles: Default::default(),
-            hasher: Hasher::default(),
+            hasher,
+            left: Left { by_handle, number },
             fsid: AtomicU64::new(u64::MAX),
-        };
-        let mut forgotten = Vec::new();
-        for record in records.restore() {
-            let known = record.lookups.load(Ordering::Relaxed) > 0;
-            if known {
-                table.insert(Arc::new(Inode::restored(record)));
-            } else if wanted.contains(&record.nodeid) {
-                let inode = Arc::new(Inode::restored(record));
-                let (hash, handles) = table.handle_shard(&inode.handle);
-                handles.lock().put(hash, &inode, &table.hasher);
-                forgotten.push(inode);
-            }
         }
-        (table, forgotten)
     }
 
     /// Sets the fsid of the export's root.
@@ -185,16 +199,86 @@ impl Table {
     }
 
     pub(super) fn get(&self, nodeid: u64) -> Option<Arc<Inode>> {
+        self.made_before(nodeid).or_else(|| self.left(nodeid))
+    }
+
+    fn made_before(&self, nodeid: u64) -> Option<Arc<Inode>> {
         let (shard, slot) = place(nodeid);
         let nodes = self.nodes[shard].lock();
         let inode = nodes.slots.get(slot)?.as_ref()?;
         (inode.nodeid == nodeid).then(|| inode.clone())
     }
 
+    /// The inode of a record of an earlier process that the kernel knows.
+    fn left(&self, nodeid: u64) -> Option<Arc<Inode>> {
+        let known = |node: &Node| node.lookups.load(Ordering::Relaxed) > 0;
+        let handle = |node: &Node| known(node).then_some(node.handle);
+        let Some(handle) = self.records.look(nodeid as u32, handle).flatten() else {
+            // Another thread may have made it meanwhile.
+            return self.made_before(nodeid);
+        };
+        let (hash, handles) = self.handle_shard(&handle);
+        let made = self.restored(nodeid, hash, &mut handles.lock());
+        made.or_else(|| self.made_before(nodeid))
+    }
+
+    /// The inode of a record of an earlier process that the kernel does not know, once.
+    pub(super) fn forgotten(&self, nodeid: u64) -> Option<Arc<Inode>> {
+        let inode = Arc::new(Inode::restored(self.records.claim(nodeid)?));
+        let (hash, handles) = self.handle_shard(&inode.handle);
+        handles.lock().put(hash, &inode, &self.hasher);
+        Some(inode)
+    }
+
+    /// Makes the inode of a record of an earlier process that the kernel knows. `handles` has the ones with that hash.
+    fn restored(&self, nodeid: u64, hash: u64, handles: &mut Handles) -> Option<Arc<Inode>> {
+        let (shard, slot) = place(nodeid);
+        let inode = {
+            // Whoever finds that the record has gone finds the inode.
+            let mut nodes = self.nodes[shard].lock();
+            let inode = Arc::new(Inode::restored(self.records.claim(nodeid)?));
+            nodes.insert(slot, inode.clone());
+            inode
+        };
+        {
+            let mut left = self.left.by_handle.lock();
+            if let Ok(entry) = left.find_entry(hash, |&low| low == nodeid as u32) {
+                entry.remove();
+            }
+            if left.is_empty() {
+                *left = HashTable::new();
+            }
+            self.left.number.store(left.len(), Ordering::Relaxed);
+        }
+        if handles.get(hash, &inode.handle).is_none() {
+            handles.put(hash, &inode, &self.hasher);
+        }
+        Some(inode)
+    }
+
+    /// The inode of `handle`. `handles` has the ones with that hash.
+    fn of_handle(
+        &self,
+        hash: u64,
+        handle: &FileHandle,
+        handles: &mut Handles,
+    ) -> Option<Arc<Inode>> {
+        if let Some(inode) = handles.get(hash, handle) {
+            return Some(inode);
+        }
+        if self.left.number.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let node = |low: u32| self.records.look(low, |node| (node.nodeid, node.handle));
+        let is = |&low: &u32| node(low).is_some_and(|(_, of)| of == *handle);
+        let low = self.left.by_handle.lock().find(hash, is).copied()?;
+        self.restored(node(low)?.0, hash, handles)
+    }
+
     /// The inode of `handle`, if the kernel knows it.
     pub(super) fn find(&self, handle: &FileHandle) -> Option<Arc<Inode>> {
         let (hash, handles) = self.handle_shard(handle);
-        let inode = handles.lock().get(hash, handle)?;
+        let inode = self.of_handle(hash, handle, &mut handles.lock())?;
         (inode.lookups.load(Ordering::Relaxed) > 0).then_some(inode)
     }
 
@@ -235,7 +319,7 @@ impl Table {
     ) -> (Arc<Inode>, Option<Arc<Inode>>) {
         let (hash, handles) = self.handle_shard(handle);
         let mut handles = handles.lock();
-        let old = handles.get(hash, handle);
+        let old = self.of_handle(hash, handle, &mut handles);
         if let Some(old) = &old
             && old.kind == attributes.kind
         {
@@ -298,14 +382,30 @@ impl Table {
 
     /// The inodes of which an earlier process has left that data or an error may be lost.
     pub(super) fn with_errors(&self) -> Vec<Arc<Inode>> {
-        let has = |inode: &&Arc<Inode>| {
-            let marks = [&inode.unsafe_, &inode.errno];
+        let has = |node: &Node| {
+            let marks = [&node.unsafe_, &node.errno];
             marks.iter().any(|mark| mark.load(Ordering::Relaxed) != 0)
         };
+        let mut left = Vec::new();
+        self.records.each(|node| {
+            if has(node) {
+                left.push(node.nodeid);
+            }
+        });
+        for nodeid in left {
+            self.get(nodeid);
+        }
         let mut all = Vec::new();
         for shard in &self.nodes {
             let nodes = shard.lock();
-            all.extend(nodes.slots.iter().flatten().filter(has).cloned());
+            all.extend(
+                nodes
+                    .slots
+                    .iter()
+                    .flatten()
+                    .filter(|inode| has(inode))
+                    .cloned(),
+            );
         }
         all
     }
@@ -318,197 +418,11 @@ impl Table {
 
     /// The number of inodes that the kernel knows.
     pub(super) fn len(&self) -> usize {
-        self.nodes.iter().map(|shard| shard.lock().known).sum()
+        let made = self.nodes.iter().map(|shard| shard.lock().known);
+        made.sum::<usize>() + self.left.number.load(Ordering::Relaxed)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fs::attribute_cache::model::attributes;
-    use nfsrdma_record as record;
-    use std::collections::HashSet;
-
-    fn handle(number: u8) -> FileHandle {
-        FileHandle::new(&[number; 8]).unwrap()
-    }
-
-    fn table() -> Table {
-        let table = Table::new(record::Table::anonymous().nodes(), &HashSet::new()).0;
-        table.insert_root(handle(255));
-        table
-    }
-
-    fn resolve(table: &Table, handle: &FileHandle, attributes: &Attributes) -> Arc<Inode> {
-        table.resolve(handle, attributes).0
-    }
-
-    #[test]
-    fn a_node_id_stands_for_one_handle_and_is_not_used_again() {
-        let table = table();
-        let of = attributes(1, 1);
-        let mut seen = HashSet::new();
-        for round in 0..100u8 {
-            // All have the same fileid.
-            let inode = table.adopt(&resolve(&table, &handle(round), &of));
-            assert!(seen.insert(inode.nodeid));
-            assert!(inode.nodeid > ROOT);
-            let again = table.adopt(&resolve(&table, &handle(round), &of));
-            assert!(Arc::ptr_eq(&inode, &again));
-            assert!(table.get(inode.nodeid).is_some());
-            if round % 2 == 0 {
-                table.forget(inode.nodeid, 1);
-                assert!(table.get(inode.nodeid).is_some());
-                table.forget(inode.nodeid, 1);
-                assert!(table.get(inode.nodeid).is_none());
-            }
-        }
-        assert_eq!(table.len(), 1 + 50);
-        let back = table.adopt(&resolve(&table, &handle(0), &of));
-        assert!(seen.insert(back.nodeid));
-    }
-
-    #[test]
-    fn a_handle_has_one_inode_while_anything_leads_to_it() {
-        let table = table();
-        let of = attributes(1, 1);
-        // Two look-ups at the same time.
-        let (a, b) = (
-            resolve(&table, &handle(1), &of),
-            resolve(&table, &handle(1), &of),
-        );
-        assert!(Arc::ptr_eq(&a, &b));
-        assert!(Arc::ptr_eq(&table.adopt(&a), &a));
-        assert!(Arc::ptr_eq(&table.adopt(&b), &a));
-        assert_eq!(a.lookups.load(Ordering::Relaxed), 2);
-        // The kernel forgets it, but a name or an open file refers to it.
-        table.forget(a.nodeid, 2);
-        assert!(table.get(a.nodeid).is_none() && table.find(&handle(1)).is_none());
-        assert!(Arc::ptr_eq(&resolve(&table, &handle(1), &of), &a));
-        table.tidy();
-        assert!(Arc::ptr_eq(&resolve(&table, &handle(1), &of), &a));
-        assert!(Arc::ptr_eq(&table.adopt(&a), &a));
-        assert!(table.get(a.nodeid).is_some());
-        // Nothing refers to it.
-        let node = a.nodeid;
-        table.forget(node, 1);
-        drop((a, b));
-        assert_ne!(resolve(&table, &handle(1), &of).nodeid, node);
-    }
-
-    #[test]
-    fn inodes_that_nothing_leads_to_take_no_memory() {
-        let table = table();
-        let of = attributes(1, 1);
-        let named: Vec<_> = (0..2000u64)
-            .map(|number| {
-                let handle = FileHandle::new(&number.to_ne_bytes()).unwrap();
-                let inode = table.adopt(&resolve(&table, &handle, &of));
-                table.forget(inode.nodeid, 1);
-                // This one is only looked up.
-                resolve(
-                    &table,
-                    &FileHandle::new(&(!number).to_ne_bytes()).unwrap(),
-                    &of,
-                );
-                inode
-            })
-            .collect();
-        let kept = || -> usize {
-            let shards = table.handles.iter();
-            shards.map(|shard| shard.lock().entries.len()).sum()
-        };
-        assert!(kept() <= 2 * named.len() + SHARDS * FEW, "{}", kept());
-        table.tidy();
-        assert_eq!(kept(), 1 + named.len());
-        drop(named);
-        table.tidy();
-        assert_eq!(kept(), 1);
-        assert_eq!(table.len(), 1);
-    }
-
-    #[test]
-    fn a_handle_that_changes_its_type_is_another_object() {
-        let table = table();
-        let of = attributes(1, 1);
-        let file = table.adopt(&resolve(&table, &handle(1), &of));
-        let kind = FileType::Directory;
-        let dir = table.adopt(&resolve(&table, &handle(1), &Attributes { kind, ..of }));
-        assert_ne!(file.nodeid, dir.nodeid);
-        assert!(Arc::ptr_eq(&table.get(file.nodeid).unwrap(), &file));
-        table.forget(file.nodeid, 1);
-        let again = resolve(&table, &handle(1), &Attributes { kind, ..of });
-        assert!(Arc::ptr_eq(&again, &dir), "not lost with the other");
-    }
-
-    #[test]
-    fn the_next_process_knows_what_the_kernel_knows() {
-        let records = record::Table::create().unwrap();
-        let table = Table::new(records.nodes(), &HashSet::new()).0;
-        table.insert_root(handle(255));
-        let of = attributes(1, 1);
-        let kept = table.adopt(&resolve(&table, &handle(1), &of));
-        table.adopt(&kept);
-        let forgotten = table.adopt(&resolve(&table, &handle(2), &of));
-        table.forget(forgotten.nodeid, 1);
-        let unknown = resolve(&table, &handle(3), &of);
-        let kind = FileType::Directory;
-        let dir = table.adopt(&resolve(&table, &handle(4), &Attributes { kind, ..of }));
-        // The process is killed.
-        let fd = records.fd().unwrap().try_clone_to_owned().unwrap();
-        let gone = [forgotten.nodeid, unknown.nodeid];
-        std::mem::forget((forgotten, unknown, table, records));
-
-        let records = record::Table::open(fd).unwrap();
-        let table = Table::new(records.nodes(), &HashSet::new()).0;
-        table.insert_root(handle(255));
-        assert_eq!(table.len(), 3);
-        assert_eq!(table.get(ROOT).unwrap().handle, handle(255));
-        for old in [&kept, &dir] {
-            let inode = table.get(old.nodeid).unwrap();
-            assert_eq!((inode.kind, inode.handle), (old.kind, old.handle));
-            assert_eq!(inode.fileid, old.fileid);
-            assert!(inode.last_known().is_none(), "its attributes are not kept");
-            assert_eq!(
-                inode.has_old_pages(),
-                old.kind == FileType::Regular,
-                "the kernel is told to drop its pages of files"
-            );
-            let again = resolve(
-                &table,
-                &old.handle,
-                &Attributes {
-                    kind: old.kind,
-                    ..of
-                },
-            );
-            assert!(Arc::ptr_eq(&inode, &again));
-        }
-        for (number, old) in (2..).zip(gone) {
-            assert!(table.get(old).is_none());
-            let anew = table.adopt(&resolve(&table, &handle(number), &of));
-            assert!(!gone.contains(&anew.nodeid), "an old number");
-        }
-        table.forget(kept.nodeid, 1);
-        assert!(table.get(kept.nodeid).is_some(), "it was given twice");
-        table.forget(kept.nodeid, 1);
-        assert!(table.get(kept.nodeid).is_none());
-        std::mem::forget((kept, dir));
-    }
-
-    #[test]
-    fn fileids_of_other_file_systems_are_told_apart() {
-        let table = table();
-        let of = attributes(1, 1);
-        table.set_fsid(of.fsid);
-        assert_eq!(table.visible_fileid(&of), of.fileid);
-        let of = |fsid, fileid| table.visible_fileid(&Attributes { fsid, fileid, ..of });
-        let numbers: HashSet<_> = (5..9)
-            .flat_map(|fsid| (0..50).map(move |fileid| (fsid, fileid)))
-            .map(|(fsid, fileid)| of(fsid, fileid))
-            .collect();
-        assert_eq!(numbers.len(), 200);
-        assert!(numbers.iter().all(|&number| number >= OF_OTHER_FSID));
-        assert_eq!(of(5, 7), of(5, 7));
-    }
-}
+#[path = "inode_table_tests.rs"]
+mod tests;

@@ -17,7 +17,7 @@ use nfsrdma_nfs3::{Nfs3, NfsError};
 use nfsrdma_record::{Extent, Hidden, Open, Record};
 use nfsrdma_rpcrdma::exec;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -40,17 +40,15 @@ impl<N: Nfs3> Fs<N> {
 
     /// What the server may not have on stable storage is dirty again. Returns the files with such data.
     fn restore_data(&self) -> Vec<Arc<Inode>> {
-        let forgotten = std::mem::take(&mut *self.forgotten.lock());
-        let forgotten = forgotten.into_iter().map(|inode| (inode.nodeid, inode));
-        let forgotten: HashMap<u64, Arc<Inode>> = forgotten.collect();
         let mut extents = self.records.extents().restore();
         // The numbers of later ones are higher.
         extents.sort_by_key(|extent| Reverse(extent.number()));
         let mut files: BTreeMap<u64, Arc<Inode>> = BTreeMap::new();
         for extent in extents {
             let nodeid = extent.nodeid;
-            let known = self.table.get(nodeid);
-            let Some(inode) = known.or_else(|| forgotten.get(&nodeid).cloned()) else {
+            let known = files.get(&nodeid).cloned();
+            let known = known.or_else(|| self.table.get(nodeid));
+            let Some(inode) = known.or_else(|| self.table.forgotten(nodeid)) else {
                 continue;
             };
             if !self.restore_extent(&inode, extent) {
