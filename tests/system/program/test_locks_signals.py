@@ -43,27 +43,6 @@ def test_a_signal_after_the_grant_takes_no_lock_away():
             assert other.set("f", WRITE, 0, 100) == 0
 
 
-def test_who_is_killed_after_the_grant_leaves_the_open_file_what_it_held():
-    with slow_reads() as server, Process() as reader, Process() as other:
-        a, b = server.mounts()
-        (server.export / "f").write_bytes(b"x" * SIZE)
-        assert other.do("open", "f", str(b / "f")) == 0
-        with open(a / "f", "r+b", buffering=0) as file, Process(file.fileno()) as one:
-            assert one.do("open", "f", file.fileno()) == 0
-            assert one.set("f", READ, 0, 50, F_OFD_SETLK) == one.set("f", WRITE, 80, 20, F_OFD_SETLK) == 0
-            reads(reader, a)
-            one.wait_for("f", WRITE, 0, 100, F_OFD_SETLKW)
-            until(lambda: counters(a)["locks_granted"] == 3, "the grant")
-            assert other.set("f", READ, 60, 1) == AGAIN
-            one.child.kill()
-            one.child.wait(LIMIT)
-            until(lambda: other.set("f", READ, 0, 80) == 0, "the end of what was not held before")
-            assert other.set("f", FREE) == 0
-            assert other.set("f", WRITE, 50, 30) == 0
-            assert other.set("f", WRITE, 0, 50) == other.set("f", READ, 80, 20) == AGAIN, "held before"
-        until(lambda: other.set("f", WRITE) == 0, "the end of a closed file's locks")
-
-
 UNLOCKS = [
     (("flock", "f", fcntl.LOCK_EX), ("flock", "f", fcntl.LOCK_UN)),
     (("fcntl", "f", fcntl.F_SETLKW, WRITE, 0, 100), ("fcntl", "f", fcntl.F_SETLKW, FREE, 0, 100)),

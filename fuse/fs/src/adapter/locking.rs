@@ -66,7 +66,7 @@ impl<N: Nfs3> Adapter<N> {
         // It waits for locks, but handing it to a thread that shares no descriptors, too, would halve
         // the number of locks that a program takes in a second.
         let (fs, notifier) = (self.fs.clone(), self.notifiers.now.clone());
-        let (queued, undoing) = (self.queued.clone(), locks.clone());
+        let queued = self.queued.clone();
         let (releasing, handle) = (fs.unlocking(&of), of.handle);
         // An unlock has `wait` set, too, except with LOCK_NB or F_SETLK. If it were interrupted,
         // the lock would stay held.
@@ -100,11 +100,11 @@ impl<N: Nfs3> Adapter<N> {
             let known = releases_known(&fs, &queued, node);
             let granted = fs.set_lock(of, &interrupt, known, answer).await;
             drop(releasing);
-            let Some(granted) = granted else {
+            if !granted {
                 return;
-            };
-            // The lock is held now, so only a signal that kills the caller matters. What is dropped is
-            // not waited for then: others may ask for the lock.
+            }
+            // The lock is held now, until its process or its open file ends. So only a signal that kills
+            // the caller matters, which does not wait for what is dropped.
             let dropped = async {
                 reads_answered(&fs, &queued, node).await;
                 let Some(behind) = fs.behind_lock(handle).await else {
@@ -122,17 +122,14 @@ impl<N: Nfs3> Adapter<N> {
                 };
                 let _ = tokio::task::spawn_blocking(drop_cached).await;
             };
-            let free = tokio::select! {
+            tokio::select! {
                 biased;
-                () = interrupt.killed() => false,
-                () = dropped => true,
-            };
-            if free && let Some(reply) = reply.take().and_then(Held::take) {
-                return reply.ok();
+                () = interrupt.killed() => {}
+                () = dropped => {}
             }
-            // The caller was killed and is answered, but the open file may live on: release the
-            // lock.
-            undoing.undo(granted).await;
+            if let Some(reply) = reply.take().and_then(Held::take) {
+                reply.ok();
+            }
         });
     }
 }

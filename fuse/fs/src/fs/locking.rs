@@ -12,7 +12,7 @@ use super::objects::Objects;
 use super::open_file::OpenFile;
 use super::outdated::drop_outdated;
 use crate::locks::{
-    ByteRange, Granted, Interrupt, LockError, LockFile, Locks, Mode, Owner, Releasing,
+    ByteRange, Interrupt, LockError, LockFile, Locks, Mode, Owner, Releasing,
     Request as LockRequest, Tested,
 };
 use nfsrdma_nfs3::Nfs3;
@@ -113,7 +113,7 @@ impl<N: Nfs3> Objects<N> {
         })
     }
 
-    /// Takes or releases a lock. A lock that was taken is returned, without calling `answer`: the
+    /// Takes or releases a lock. Returns true if one was taken, without calling `answer`: the
     /// kernel must drop what it has cached of the file before the program goes on. Any other result
     /// is passed to `answer` as soon as it is known, though the future may still have to clean up.
     ///
@@ -128,17 +128,17 @@ impl<N: Nfs3> Objects<N> {
         interrupt: &Interrupt,
         known: impl Future<Output = ()> + Send,
         answer: impl FnOnce(FsResult<()>) + Send,
-    ) -> Option<Granted> {
+    ) -> bool {
         let Some(locks) = self.locks.get() else {
             answer(Err(FsError::NotSupported));
-            return None;
+            return false;
         };
         let request = self.lock_request(&of, of.mode.unwrap_or(Mode::Read));
         let (file, request) = match request {
             Ok(request) => request,
             Err(error) => {
                 answer(Err(error));
-                return None;
+                return false;
             }
         };
         let inode = &file.inode;
@@ -154,19 +154,19 @@ impl<N: Nfs3> Objects<N> {
             };
             if let Err(error) = flushed {
                 answer(Err(error));
-                return None;
+                return false;
             }
         }
         if of.mode.is_none() {
             let answer = |result: Result<(), LockError>| answer(result.map_err(Into::into));
             let (id, owner) = (request.file.id, request.owner);
             locks.unlock(id, owner, request.range, answer).await;
-            return None;
+            return false;
         }
         if of.mode == Some(Mode::Write) && !file.can_write() {
             // The kernel has refused fcntl(2) already, and the server would refuse flock(2).
             answer(Err(LockError::BadFile.into()));
-            return None;
+            return false;
         }
         let told = |result: Result<(), LockError>| {
             if let Err(error) = result {
@@ -174,7 +174,7 @@ impl<N: Nfs3> Objects<N> {
             }
         };
         let granted = locks.lock(&request, interrupt, known, told).await;
-        if granted.is_some() {
+        if granted {
             self.forget_cached(inode);
             self.forget_names_beside(inode);
             // The lock is held even if GETATTR fails: the next operation repeats it.

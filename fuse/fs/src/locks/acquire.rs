@@ -20,17 +20,6 @@ use std::sync::atomic::Ordering;
 use tokio::sync::{Notify, OwnedMutexGuard};
 use tokio::task::JoinHandle;
 
-/// A lock that was taken, with what [`Locks::undo`] needs to restore the state before it.
-#[derive(Debug)]
-pub struct Granted {
-    pub(super) holding: Arc<Holding>,
-    pub(super) range: ByteRange,
-    /// How the range was locked before.
-    pub(super) before: Vec<(ByteRange, Option<Mode>)>,
-    /// The value of [`changes`](super::holding::HoldingState) after this lock was taken.
-    pub(super) changes: u64,
-}
-
 /// The state of an attempt to take a lock, which is needed to clean up after it.
 #[derive(Default)]
 struct Attempt {
@@ -45,7 +34,7 @@ struct Attempt {
     gate: Option<OwnedMutexGuard<()>>,
     /// Its number among those that wait, and what tells it that its turn has come.
     waiter: Option<(WaiterId, Arc<Notify>)>,
-    granted: Option<Granted>,
+    granted: bool,
 }
 
 pub(super) fn lock_call(mode: Mode, block: bool) -> LockCall {
@@ -58,7 +47,7 @@ pub(super) fn lock_call(mode: Mode, block: bool) -> LockCall {
 
 impl Locks {
     /// Takes a lock, and passes the result to `reply` as soon as it is known. This returns only
-    /// when the cleaning up is done as well. `None`: the lock was not taken. `known` is ready when
+    /// when the cleaning up is done as well. False: the lock was not taken. `known` is ready when
     /// every release that began before the request is known ([`Locks::releasing`]); it is awaited
     /// if a request that does not wait would be refused.
     pub async fn lock(
@@ -67,12 +56,12 @@ impl Locks {
         interrupt: &Interrupt,
         known: impl Future<Output = ()> + Send,
         reply: impl FnOnce(Result<(), LockError>) + Send,
-    ) -> Option<Granted> {
+    ) -> bool {
         let holding = match self.enter(request) {
             Ok(holding) => holding,
             Err(error) => {
                 reply(Err(error));
-                return None;
+                return false;
             }
         };
         let mut attempt = Attempt::default();
@@ -92,7 +81,7 @@ impl Locks {
             .uncertain
             .then(|| self.releasing(file, owner, request.range));
         reply(result);
-        let granted = attempt.granted.take();
+        let granted = attempt.granted;
         if attempt.uncertain {
             self.restore(request, &holding, attempt).await;
         }
@@ -203,8 +192,6 @@ impl Locks {
     /// Enters a lock that the server has granted. The caller has the gate.
     fn granted(&self, request: &Request, holding: &Arc<Holding>, attempt: &mut Attempt) {
         let mut state = self.state.lock();
-        let (file, owner) = (request.file.id, request.owner);
-        let before = state.table.pieces(file, owner, request.range);
         holding.granted_by(&request.cred, request.mode);
         holding.asked_by((request.pid, request.open), self.server.state());
         state.apply(holding, request.range, Some(request.mode));
@@ -216,12 +203,7 @@ impl Locks {
             self.recover_soon();
         }
         attempt.uncertain = false;
-        attempt.granted = Some(Granted {
-            holding: holding.clone(),
-            range: request.range,
-            before,
-            changes: holding.state.lock().changes,
-        });
+        attempt.granted = true;
     }
 
     /// flock(2): before a shared lock becomes an exclusive one it is released, as flock(2) says. (Otherwise

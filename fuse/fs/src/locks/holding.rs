@@ -70,8 +70,6 @@ pub(super) struct HoldingState {
     pub(super) machine_state: u32,
     /// The server lost one of the locks: requests fail until the owner has released all of them.
     pub(super) lost: Option<Record<Lock>>,
-    /// Counts the changes of the locks, so that [`Locks::undo`](super::manager::Locks::undo) sees later ones.
-    pub(super) changes: u64,
     /// The ranges that are being released ([`Releasing`](super::releasing::Releasing)).
     pub(super) releasing: Vec<ByteRange>,
     kept: Kept,
@@ -142,7 +140,6 @@ impl Holding {
     /// Keeps what the server has granted, or unlocked (`None`).
     pub(super) fn keep(&self, range: ByteRange, mode: Option<Mode>) {
         let mut of = self.state.lock();
-        of.changes += 1;
         let lock = self.lock(&of, Lock::HELD);
         of.kept.set(range, mode, |range, mode| {
             self.records.alloc(of_range(lock.clone(), range, mode))

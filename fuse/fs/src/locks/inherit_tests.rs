@@ -129,7 +129,7 @@ fn what_was_held_is_held_by_the_same_owners_without_a_call() {
         let tested = locks.test(&rival, &interrupt, ready(())).await;
         assert_eq!(tested.unwrap().unwrap().pid, 1);
         let refused = locks.lock(&rival, &interrupt, ready(()), |of| result = Some(of));
-        assert!(refused.await.is_none() && result.unwrap().is_err());
+        assert!(!refused.await && result.unwrap().is_err());
     });
     let mut known = mount.known();
     assert_eq!(

@@ -23,8 +23,7 @@
 //!   and for each piece of the range UNLOCK, or the LOCK that the table has, until they are
 //!   answered. The process is answered before. The gate stays closed meanwhile, so that no other
 //!   request of this owner comes in between. An exclusive lock that was to become shared, and that
-//!   others share already, stays shared. A lock that was granted is undone only if its caller was
-//!   killed ([`Locks::undo`]).
+//!   others share already, stays shared. A lock that was granted stays.
 //! * **A lock outlives the process** that serves the mount, if another one goes on with it. Each range that is held has a
 //!   record before its holder is told ([`kept`]), and each range of which nobody knows how the server has locked
 //!   it has one before the server is asked. The successor has the same owners by the same numbers. It
@@ -57,7 +56,6 @@ mod releasing;
 mod repeat;
 mod svids;
 
-pub use acquire::Granted;
 pub use config::{Kinds, Lasting, LockConfig};
 pub use error::LockError;
 pub use holding::{LockFile, Request};

@@ -6,7 +6,6 @@
 //! under way that restores the lock that was just unlocked; so whatever the table does not have is
 //! unlocked once more when the period is over.
 
-use super::acquire::{Granted, lock_call};
 use super::error::LockError;
 use super::holding::Holding;
 use super::lock_table::{FileId, Owner};
@@ -99,36 +98,6 @@ impl Locks {
             });
         }
         Some(status)
-    }
-
-    /// Restores what an owner held before a lock was granted whose caller was killed before it was
-    /// answered: other processes may have the same open file, through which the lock would be held
-    /// for long. Does nothing if the owner has locked or unlocked something since.
-    pub async fn undo(self: &Arc<Self>, granted: Granted) {
-        let holding = &granted.holding;
-        let (file, owner) = (holding.file.id, holding.owner);
-        let releasing = self.releasing(file, owner, granted.range);
-        let Some(_releasing) = releasing.filter(|of| Arc::ptr_eq(&of.holding, holding)) else {
-            return;
-        };
-        let _gate = holding.gate.clone().lock_owned().await;
-        let unchanged = {
-            let of = holding.state.lock();
-            of.lost.is_none() && of.changes == granted.changes
-        };
-        for &(range, mode) in granted.before.iter().filter(|_| unchanged) {
-            let Some(mode) = mode else {
-                self.unlock_once(holding, range).await;
-                continue;
-            };
-            // Otherwise the granted lock stays: others may share the range that was locked
-            // exclusively before.
-            let _unsure = holding.unsure(range);
-            let restored = self.insist(holding, range, lock_call(mode, false)).await;
-            if restored == Some(Status::Granted) {
-                self.state.lock().apply(holding, range, Some(mode));
-            }
-        }
     }
 
     /// Waits until the grace period is over, and unlocks whatever the table does not have.

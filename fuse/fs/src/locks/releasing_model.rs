@@ -130,11 +130,9 @@ impl Process {
         let locks = self.locks.clone();
         tokio::spawn(async move {
             let granted = locks.lock(&asked, &interrupt, ready(()), drop).await;
-            if let Some(granted) = granted
-                && tell.send(()).is_err()
-            {
-                // Its caller was killed and is answered.
-                locks.undo(granted).await;
+            if granted {
+                // Its caller may have been killed, and is answered then.
+                let _ = tell.send(());
             }
         });
         tokio::select! {

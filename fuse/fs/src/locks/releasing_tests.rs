@@ -1,4 +1,3 @@
-use super::super::acquire::Granted;
 use super::super::error::LockError;
 use super::super::fake_server::{FakeServer, counter, lock, locks_of, request};
 use super::super::interrupt::Interrupt;
@@ -37,7 +36,7 @@ fn asking(
 }
 
 /// Owner 1 asks for a lock in the background, until it is killed.
-fn asking_until(locks: &Arc<Locks>, killed: &Arc<Interrupt>) -> JoinHandle<Option<Granted>> {
+fn asking_until(locks: &Arc<Locks>, killed: &Arc<Interrupt>) -> JoinHandle<bool> {
     let (locks, killed) = (locks.clone(), killed.clone());
     tokio::spawn(async move { locks.lock(&flock(1, 1), &killed, ready(()), drop).await })
 }
@@ -260,22 +259,6 @@ async fn a_lock_that_a_killed_program_was_about_to_get_is_free() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_is_undone_is_free() {
-    let server = Arc::new(FakeServer::default());
-    let locks = locks_of(&server);
-    let (wanted, interrupt) = (flock(1, 1), Interrupt::default());
-    let granted = locks.lock(&wanted, &interrupt, ready(()), drop).await;
-    let undoing = {
-        let locks = locks.clone();
-        tokio::spawn(async move { locks.undo(granted.unwrap()).await })
-    };
-    tokio::task::yield_now().await;
-    let asked = asking(&locks, flock(2, 2), ready(()));
-    assert_eq!(asked.await.unwrap(), Ok(()));
-    undoing.await.unwrap();
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_test_does_not_find_a_lock_that_a_killed_program_was_about_to_get() {
     let server = Arc::new(FakeServer::default());
     let locks = locks_of(&server);
@@ -295,7 +278,7 @@ async fn a_test_does_not_find_a_lock_that_a_killed_program_was_about_to_get() {
     let interrupt = Interrupt::default();
     let testing = locks.test(&other, &interrupt, ready(()));
     let (granted, tested) = tokio::join!(first, testing);
-    assert!(granted.is_none());
+    assert!(!granted);
     assert_eq!(tested, Ok(None));
 }
 
@@ -330,7 +313,7 @@ async fn a_refusal_that_arrives_after_the_release_is_not_the_last_word() {
             assert_eq!(asked.await.unwrap(), Ok(()));
             assert_eq!(counter(&locks, "lock_calls"), 3);
         }
-        assert!(first.await.unwrap().is_none());
+        assert!(!first.await.unwrap());
     }
 }
 
@@ -370,7 +353,7 @@ async fn a_release_that_began_and_ended_behind_a_refused_request_is_seen() {
     assert_eq!(counter(&locks, "lock_calls"), 2);
     server.yields.store(1, Ordering::Relaxed);
     killed.kill();
-    assert!(first.await.unwrap().is_none());
+    assert!(!first.await.unwrap());
     assert!(!asked.is_finished(), "its refusal is under way");
     assert_eq!(asked.await.unwrap(), Ok(()));
 }
