@@ -3,11 +3,10 @@
 use super::Fs;
 use super::entry::{Entry, check_name};
 use super::error::FsResult;
-use super::inode::{Inode, Kind};
+use super::inode::Kind;
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_xdr::nfs3::WccData;
 use std::pin::pin;
-use std::sync::Arc;
 
 impl<N: Nfs3> Fs<N> {
     pub async fn link(
@@ -20,7 +19,19 @@ impl<N: Nfs3> Fs<N> {
         check_name(name)?;
         let inode = self.inode(nodeid)?;
         let dir = self.inode(parent)?;
-        self.link_inode(cred, &inode, &dir, name).await?;
+        let change = self.change(&inode, Kind::Metadata);
+        let call = pin!(self.nfs.link(cred, &inode.handle, &dir.handle, name));
+        match self.changing_name(&dir, name, call, |link| link.dir).await {
+            // The reply has no pre-operation attributes of the file.
+            Ok(link) => change.end(Some(&WccData {
+                before: None,
+                after: link.attributes,
+            })),
+            Err(error) => {
+                change.end(None);
+                return Err(error);
+            }
+        }
         self.own_name(&dir, name, Some(&inode));
         let known = inode.state.lock().fresh(self.now()).copied();
         let attributes = match known {
@@ -29,33 +40,5 @@ impl<N: Nfs3> Fs<N> {
         };
         let inode = self.table.adopt(&inode);
         Ok(self.entry(&dir, &inode, attributes))
-    }
-
-    /// Sends LINK and applies what its reply shows of both objects.
-    pub(super) async fn link_inode(
-        &self,
-        cred: &Cred,
-        inode: &Arc<Inode>,
-        dir: &Arc<Inode>,
-        name: &[u8],
-    ) -> FsResult<()> {
-        let change = self.change(inode, Kind::Metadata);
-        let call = pin!(self.nfs.link(cred, &inode.handle, &dir.handle, name));
-        let link = self.changing_name(dir, name, call, |link| link.dir).await;
-        match link {
-            Ok(link) => {
-                // The reply has no pre-operation attributes of the file.
-                let data = WccData {
-                    before: None,
-                    after: link.attributes,
-                };
-                change.end(Some(&data));
-                Ok(())
-            }
-            Err(error) => {
-                change.end(None);
-                Err(error)
-            }
-        }
     }
 }

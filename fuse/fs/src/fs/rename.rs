@@ -1,17 +1,16 @@
 //! RENAME (RFC 1813 section 3.3.14).
 //!
 //! RENAME removes the file that the new name led to. NFSv3 has no open files, so its data would be
-//! lost to programs of this mount that have it open. Such a target gets a hidden name first: by
-//! LINK, so that the new name exists at every moment, or, where LINK is refused, by a RENAME of its
-//! own. If the server then refuses the RENAME, the link is removed or the name restored. If it is not
-//! known whether it was run, nothing is undone that could take the last name from either file. While
-//! no file is open, none of this is needed, and RENAME is the only call. Finally the cached names
+//! lost to programs of this mount that have it open. Such a target gets a hidden name first, by a RENAME
+//! of its own, as with Linux's client. So for a moment other machines do not find the new name. (Programs
+//! of this mount wait for the directory, which the kernel has locked.) If the server then refuses the
+//! RENAME, the name is restored. If it is not known whether it was run, it is restored only if nothing has
+//! that name. While no file is open, none of this is needed, and RENAME is the only call. Finally the cached names
 //! are changed accordingly. The flags of renameat2(2) are refused with EINVAL, because NFSv3 has
 //! nothing like them.
 //!
 //! If the caller is killed, a RENAME that was sent ends as usual, and the kernel is told of both names. One
-//! that was not sent is not. `put_back` cannot tell it from one without a reply, so a link that was made for
-//! the target stays until its last close.
+//! that was not sent is not.
 //!
 //! If the request comes again because the process that got it first has died, the RENAME may have been run.
 //! Then the new name leads to the source, and the source has lost its old name: nothing is put aside, and
@@ -20,7 +19,7 @@
 use super::Fs;
 use super::entry::check_name;
 use super::error::{FsError, FsResult};
-use super::inode::{Inode, Kind, Silly};
+use super::inode::{Inode, Kind};
 use super::losing::{Losing, check_not_hidden};
 use super::remove::{HIDDEN, HiddenName, mark_removed};
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
@@ -32,14 +31,6 @@ use std::sync::atomic::Ordering;
 
 /// The sticky bit (S_ISVTX).
 pub(super) const STICKY: u32 = 0o1000;
-
-/// How an open target got its hidden name.
-enum Aside {
-    /// By LINK: it still has its own name as well.
-    Linked(Silly),
-    /// By RENAME: it has only the hidden name.
-    Renamed(HiddenName),
-}
 
 impl<N: Nfs3> Fs<N> {
     /// Renames `from` to `to`, each a directory and a name. All `flags` of renameat2(2) are
@@ -76,8 +67,8 @@ impl<N: Nfs3> Fs<N> {
             let source = self.child(cred, &from_dir, from.1).await?;
             // If both are names of one file, RENAME does nothing (RFC 1813 section 3.3.14).
             if source.handle != target.handle {
-                let put = Box::pin(self.put_aside(cred, &to_dir, to.1, target)).await?;
-                aside = Some((put, source));
+                let hiding = Box::pin(self.hide_by_rename(cred, &to_dir, to.1, target));
+                aside = Some((hiding.await?, source));
             }
         }
         let target = losing.as_ref().map(|(target, _)| target);
@@ -94,18 +85,13 @@ impl<N: Nfs3> Fs<N> {
                 }
                 self.note_name_error(&from_dir, from.1, error)
             });
-        match (result, target, aside) {
-            (Ok(()), Some(target), Some((Aside::Linked(hidden), _))) => {
-                self.hidden(hidden, target).await;
-            }
-            (Ok(()), _, _) => {}
-            (Err(error), Some(target), Some((aside, source))) => {
+        if let Err(error) = result {
+            if let (Some(target), Some((hidden, source))) = (target, aside) {
                 let to = (&to_dir, to.1);
-                let undone = self.put_back(cred, to, target, aside, &source, &error);
+                let undone = self.put_back(cred, to, target, &hidden, &source, &error);
                 regardless(Box::pin(undone)).await;
-                return Err(error);
             }
-            (Err(error), _, _) => return Err(error),
+            return Err(error);
         }
         // If another client has changed a directory before, the names may have led to other objects,
         // of which one was renamed; or to one, and then both are still there.
@@ -134,31 +120,18 @@ impl<N: Nfs3> Fs<N> {
         found.is_err_and(|error| error.status() == Some(Status::NoEnt))
     }
 
-    /// Undoes [`Fs::put_aside`] of `target` after the RENAME of `source` over it has failed with `error`.
+    /// Takes the hidden name from `target` again after the RENAME of `source` over it has failed with `error`.
     async fn put_back(
         &self,
         cred: &Cred,
         (dir, name): (&Arc<Inode>, &[u8]),
         target: &Arc<Inode>,
-        aside: Aside,
+        hidden: &HiddenName,
         source: &Inode,
         error: &FsError,
     ) {
         // Without a status of the server, the RENAME may have been run.
         let refused = error.status().is_some();
-        let hidden = match aside {
-            Aside::Linked(hidden) if refused => {
-                let name = &hidden.name.name;
-                let call = pin!(self.nfs.remove(cred, &dir.handle, name));
-                if let Err(error) = self.changing(dir, call, |wcc| *wcc).await {
-                    self.hidden_name_stays(name, &error);
-                }
-                return target.state.lock().named_otherwise();
-            }
-            // The link may be the last name, so it stays until the last close.
-            Aside::Linked(hidden) => return self.hidden(hidden, target).await,
-            Aside::Renamed(hidden) => hidden,
-        };
         // Another client may have made the name meanwhile.
         let back = match self.nfs.lookup(cred, &dir.handle, name).await {
             Err(NfsError::Status(Status::NoEnt)) => Ok(true),
@@ -169,7 +142,7 @@ impl<N: Nfs3> Fs<N> {
         };
         let back = match back {
             Ok(true) => {
-                let call = self.rename_call(cred, (dir, &hidden), (dir, name));
+                let call = self.rename_call(cred, (dir, hidden), (dir, name));
                 call.await.map(|()| true)
             }
             back => back,
@@ -185,8 +158,8 @@ impl<N: Nfs3> Fs<N> {
         }
         match back {
             Ok(true) => self.own_name(dir, name, Some(target)),
-            Ok(false) => not_given_back(&hidden, &FsError::Exists),
-            Err(error) => not_given_back(&hidden, &error),
+            Ok(false) => not_given_back(hidden, &FsError::Exists),
+            Err(error) => not_given_back(hidden, &error),
         }
     }
 
@@ -227,38 +200,6 @@ impl<N: Nfs3> Fs<N> {
             Err(error) => Err(error),
         }
     }
-
-    /// Gives an open file a hidden name before its own name is replaced. LINK is preferred, because
-    /// `name` then exists at every moment; where it is refused, the file is renamed. The file is
-    /// also renamed where the caller could not remove the link again after a refused RENAME
-    /// ([`keeps_links`]): the sticky bit that would protect the link makes the server refuse this
-    /// first RENAME as well, so that nothing changes.
-    async fn put_aside(
-        &self,
-        cred: &Cred,
-        dir: &Arc<Inode>,
-        name: &[u8],
-        target: &Arc<Inode>,
-    ) -> FsResult<Aside> {
-        let tries = match keeps_links(cred, dir, target) {
-            true => 0,
-            false => 64,
-        };
-        for _ in 0..tries {
-            let hidden = self.next_hidden_name(target);
-            let silly = self.about_to_hide(cred, dir, hidden, target);
-            match self.link_inode(cred, target, dir, &hidden).await {
-                Ok(()) => return Ok(Aside::Linked(silly)),
-                Err(error) if error.status() == Some(Status::Exist) => {}
-                Err(error) if self.was_hidden(cred, dir, &hidden, target, &error).await => {
-                    return Ok(Aside::Linked(silly));
-                }
-                Err(_) => break,
-            }
-        }
-        let hidden = self.hide_by_rename(cred, dir, name, target).await?;
-        Ok(Aside::Renamed(hidden))
-    }
 }
 
 /// Logs that an open file could not get its name back after a RENAME over it has failed.
@@ -268,15 +209,4 @@ fn not_given_back(hidden: &[u8], error: &FsError) {
         %error,
         "a file that was to be replaced could not get its name back, and has this one now"
     );
-}
-
-/// Whether `dir` is sticky, so that only its owner and that of `target` may remove a name of
-/// `target`, and the caller is neither.
-fn keeps_links(cred: &Cred, dir: &Inode, target: &Inode) -> bool {
-    let owner = |inode: &Inode| inode.state.lock().attributes().map(|known| known.uid);
-    let sticky = |inode: &Inode| {
-        let state = inode.state.lock();
-        state.attributes().is_some_and(|dir| dir.mode & STICKY != 0)
-    };
-    cred.uid != 0 && sticky(dir) && owner(dir) != Some(cred.uid) && owner(target) != Some(cred.uid)
 }

@@ -317,21 +317,18 @@ fn a_hidden_name_whose_removal_is_put_off_keeps_nobody_in_the_directory_above() 
     }
 }
 
-/// `x`, which is open, and `tmp`, which is to be renamed to it. `link`: whether the server has LINK,
-/// without which the open target of a RENAME is hidden by another RENAME. `fate` decides on the
-/// RENAMEs besides that, by their number.
-fn replaced(link: bool, fate: impl Fn(u64) -> Fate + Send + Sync + 'static) -> (Mount, u64) {
+/// `x`, which is open, and `tmp`, which is to be renamed to it. `fate` decides on the RENAMEs after that which
+/// hides `x`, by their number.
+fn replaced(fate: impl Fn(u64) -> Fate + Send + Sync + 'static) -> (Mount, u64) {
     let m = Mount::new();
     m.server.plant("x", b"old");
     m.server.plant("tmp", b"new");
     let file = m.open(m.node("x"), RW).unwrap();
     let renames = AtomicU64::new(0);
     m.server.set_hook(move |op, _| match op {
-        Op::Link if !link => Fate::Refused(Status::NotSupp),
-        Op::Rename => match (link, renames.fetch_add(1, Ordering::Relaxed)) {
-            (true, number) => fate(number),
-            (false, 0) => Fate::Done,
-            (false, number) => fate(number - 1),
+        Op::Rename => match renames.fetch_add(1, Ordering::Relaxed) {
+            0 => Fate::Done,
+            number => fate(number - 1),
         },
         _ => Fate::Done,
     });
@@ -341,46 +338,42 @@ fn replaced(link: bool, fate: impl Fn(u64) -> Fate + Send + Sync + 'static) -> (
 /// The server has carried the RENAME out, but its reply comes too late.
 #[test]
 fn a_rename_whose_reply_never_came_destroys_neither_file() {
-    for link in [true, false] {
-        let (m, file) = replaced(link, |number| match number {
-            0 => Fate::Lost,
-            _ => Fate::Done,
-        });
-        assert_eq!(errno(m.rename("tmp", "x")), libc::ETIMEDOUT);
-        m.server.clear_hook();
-        assert_eq!(m.server.contents("x").unwrap(), b"new", "link: {link}");
-        assert_eq!(m.read(file, 0, 9).unwrap(), b"old", "link: {link}");
-        m.write(file, 3, b"er").unwrap();
-        assert_eq!(errno(m.fsync(file)), 0, "link: {link}");
-        m.close(file).unwrap();
-        assert_eq!(m.server.names(""), ["x"], "link: {link}");
-        assert_eq!(m.server.contents("x").unwrap(), b"new", "link: {link}");
-    }
+    let (m, file) = replaced(|number| match number {
+        0 => Fate::Lost,
+        _ => Fate::Done,
+    });
+    assert_eq!(errno(m.rename("tmp", "x")), libc::ETIMEDOUT);
+    m.server.clear_hook();
+    assert_eq!(m.server.contents("x").unwrap(), b"new");
+    assert_eq!(m.read(file, 0, 9).unwrap(), b"old");
+    m.write(file, 3, b"er").unwrap();
+    assert_eq!(errno(m.fsync(file)), 0);
+    m.close(file).unwrap();
+    assert_eq!(m.server.names(""), ["x"]);
+    assert_eq!(m.server.contents("x").unwrap(), b"new");
 }
 
 /// Nor is it known that the server has not carried it out.
 #[test]
 fn a_rename_that_was_never_sent_changes_nothing() {
-    for link in [true, false] {
-        let (m, file) = replaced(link, |number| match number {
-            0 => Fate::Local,
-            _ => Fate::Done,
-        });
-        assert_ne!(errno(m.rename("tmp", "x")), 0);
-        m.server.clear_hook();
-        assert_eq!(m.read(file, 0, 9).unwrap(), b"old", "link: {link}");
-        m.close(file).unwrap();
-        let mut names = m.server.names("");
-        names.sort();
-        assert_eq!(names, ["tmp", "x"], "link: {link}");
-        assert_eq!(m.server.contents("x").unwrap(), b"old", "link: {link}");
-    }
+    let (m, file) = replaced(|number| match number {
+        0 => Fate::Local,
+        _ => Fate::Done,
+    });
+    assert_ne!(errno(m.rename("tmp", "x")), 0);
+    m.server.clear_hook();
+    assert_eq!(m.read(file, 0, 9).unwrap(), b"old");
+    m.close(file).unwrap();
+    let mut names = m.server.names("");
+    names.sort();
+    assert_eq!(names, ["tmp", "x"]);
+    assert_eq!(m.server.contents("x").unwrap(), b"old");
 }
 
 /// The RENAME is refused, and so is the one that would give the open file its name back.
 #[test]
 fn an_open_file_that_does_not_get_its_name_back_is_not_removed_at_its_last_close() {
-    let (m, file) = replaced(false, |_| Fate::Refused(Status::Access));
+    let (m, file) = replaced(|_| Fate::Refused(Status::Access));
     assert_eq!(errno(m.rename("tmp", "x")), libc::EACCES);
     m.server.clear_hook();
     m.close(file).unwrap();
@@ -397,41 +390,37 @@ fn an_open_file_that_does_not_get_its_name_back_is_not_removed_at_its_last_close
 #[test]
 fn a_file_that_was_hidden_without_a_reply_has_no_other_name_afterwards() {
     for by in [Op::Remove, Op::Rename] {
-        for hiding in [Op::Link, Op::Rename] {
-            let m = Mount::new();
-            m.server.plant("x", b"old");
-            m.server.plant("tmp", b"new");
-            let file = m.open(m.node("x"), RW).unwrap();
-            m.node("tmp");
-            let first = AtomicU64::new(0);
-            m.server.set_hook(move |op, _| match op {
-                _ if op == hiding && first.fetch_add(1, Ordering::Relaxed) == 0 => Fate::Lost,
-                Op::Link => Fate::Refused(Status::NotSupp),
-                _ => Fate::Done,
-            });
-            let context = format!("{by:?} after {hiding:?}");
-            assert_eq!(errno(take_name(&m, by)), 0, "{context}");
-            m.server.clear_hook();
-            assert_eq!(m.read(file, 0, 9).unwrap(), b"old", "{context}");
-            m.close(file).unwrap();
-            let (left, contents) = match by {
-                Op::Remove => ("tmp", None),
-                _ => ("x", Some(b"new".to_vec())),
-            };
-            assert_eq!(m.server.names(""), [left], "{context}");
-            assert_eq!(m.server.contents("x"), contents, "{context}");
-        }
+        let m = Mount::new();
+        m.server.plant("x", b"old");
+        m.server.plant("tmp", b"new");
+        let file = m.open(m.node("x"), RW).unwrap();
+        m.node("tmp");
+        let first = AtomicU64::new(0);
+        m.server.set_hook(move |op, _| match op {
+            Op::Rename if first.fetch_add(1, Ordering::Relaxed) == 0 => Fate::Lost,
+            _ => Fate::Done,
+        });
+        let context = format!("{by:?}");
+        assert_eq!(errno(take_name(&m, by)), 0, "{context}");
+        m.server.clear_hook();
+        assert_eq!(m.read(file, 0, 9).unwrap(), b"old", "{context}");
+        m.close(file).unwrap();
+        let (left, contents) = match by {
+            Op::Remove => ("tmp", None),
+            _ => ("x", Some(b"new".to_vec())),
+        };
+        assert_eq!(m.server.names(""), [left], "{context}");
+        assert_eq!(m.server.contents("x"), contents, "{context}");
     }
 }
 
 /// Another client has put a file there after the open one was hidden, and so the RENAME is refused.
 #[test]
 fn a_name_that_is_given_back_takes_the_place_of_no_other_file() {
-    let (m, file) = replaced(false, |_| Fate::Done);
+    let (m, file) = replaced(|_| Fate::Done);
     let server = m.server.clone();
     let renames = AtomicU64::new(0);
     m.server.set_hook(move |op, _| match op {
-        Op::Link => Fate::Refused(Status::NotSupp),
         Op::Rename if renames.fetch_add(1, Ordering::Relaxed) == 1 => {
             server.plant("x", b"other");
             Fate::Refused(Status::Access)
@@ -589,24 +578,17 @@ fn a_failed_rename_gives_an_open_target_its_name_back() {
     let (_, f) = m.create("target");
     m.write(f, 0, b"text").unwrap();
     m.server.plant("source", b"");
-    for refuse_link in [false, true] {
-        m.server.set_hook(move |op, n| {
-            use nfsrdma_memory_server::Fate;
-            use nfsrdma_xdr::nfs3::Status;
-            match op {
-                Op::Link if refuse_link => Fate::Refused(Status::Perm),
-                // With LINK refused, the first RENAME hides the target.
-                Op::Rename if n == u64::from(refuse_link) + u64::from(refuse_link) => {
-                    Fate::Refused(Status::RoFs)
-                }
-                _ => Fate::Done,
-            }
+    // The RENAME that hides the target is refused, or the one after it.
+    for refused in [0, 2] {
+        m.server.set_hook(move |op, n| match op {
+            Op::Rename if n == refused => Fate::Refused(Status::RoFs),
+            _ => Fate::Done,
         });
         assert_eq!(errno(m.rename("source", "target")), libc::EROFS);
         m.server.clear_hook();
         let mut names = m.server.names("");
         names.sort();
-        assert_eq!(names, ["source", "target"], "{refuse_link}");
+        assert_eq!(names, ["source", "target"], "{refused}");
         assert_eq!(m.read(f, 0, 10).unwrap(), b"text");
     }
     m.close(f).unwrap();
