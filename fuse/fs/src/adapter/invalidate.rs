@@ -60,6 +60,7 @@ impl Queue {
 }
 
 /// The queues, as the file system uses them.
+#[derive(Debug)]
 struct Queues {
     attributes: Arc<Queue>,
     data: Arc<Queue>,

@@ -18,9 +18,9 @@
 //!
 //! WRITE is an exception: Linux's server gives no `before`, and other servers may take it at another
 //! moment than the change. So, as in Linux's client, only the first and the last state count. If the
-//! known state still held when the first WRITE began, the state after the last one is this mount's own.
-//! A WRITE's `before` shows that it held, or a GETATTR sent just ahead of the first one. What somebody
-//! else changes while these WRITEs are under way is not noticed (docs/COHERENCE.md).
+//! first WRITE began with the known state, as its `before` shows, or as is supposed where there is none, the
+//! state after the last one is this mount's own. What somebody else changes while these WRITEs are under
+//! way is not noticed, nor, without `before`, what was changed just ahead of them (docs/COHERENCE.md).
 
 use super::clock::Nanos;
 use nfsrdma_xdr::nfs3::{Attributes, Time, WccAttributes, WccData};
@@ -108,8 +108,6 @@ pub(super) struct Answered<'a> {
     pub(super) data: &'a WccData,
     /// The file is at least this long now, in bytes, because the server accepted a WRITE up to there.
     pub(super) floor: u64,
-    /// What a GETATTR has shown that was sent just ahead of a WRITE.
-    pub(super) seen: Option<&'a Attributes>,
 }
 
 /// What a reply showed.
@@ -157,8 +155,6 @@ struct Own {
     /// The file is at least this long, in bytes: of the WRITEs since then, one that ended there was
     /// answered.
     floor: u64,
-    /// A GETATTR was sent ahead of the first WRITE, if it was worth it.
-    checked: bool,
     /// Whether one of them has shown that the first one began with `origin`, if any has shown with what.
     from_origin: Option<bool>,
     /// When a call on one of the object's names that changed the ctime was last answered: replies to
@@ -220,18 +216,6 @@ impl AttributeCache {
     /// Whether a call sent at `since` or later has confirmed the cached contents.
     pub(super) fn verified_since(&self, since: u64) -> bool {
         self.verified >= since && !self.is_changing()
-    }
-
-    /// Whether a GETATTR is worth sending ahead of a WRITE at `offset`, which has begun: if it is the
-    /// first one under way. In a new file there is nothing but what is written; its length shows
-    /// whether somebody else has written as well.
-    pub(super) fn wants_check(&mut self, offset: u64) -> bool {
-        let own = self.own.get_or_insert_default();
-        let first = !std::mem::replace(&mut own.checked, true);
-        first
-            && own
-                .origin
-                .is_some_and(|origin| origin.size > 0 || offset > 0)
     }
 
     fn is(&self, state: &WccAttributes) -> bool {
@@ -341,7 +325,7 @@ impl AttributeCache {
         let later = known.is_none_or(|known| order(known) <= order(after));
         let newer = self.known.is_none() || self.arrived <= span.sent;
         let before = change.data.before;
-        if let Some(shown) = before.or(change.seen.map(wcc)) {
+        if let Some(shown) = before {
             let origin = own.origin.is_none_or(|of| of.is(&shown));
             own.from_origin = Some(origin || own.from_origin == Some(true));
         }
@@ -409,10 +393,8 @@ impl AttributeCache {
         };
         let contents = self.contents.get_or_insert(Contents::of(&wcc(known)));
         let fits = contents.is(&wcc(known));
-        let was_empty = own.origin.is_some_and(|origin| origin.size == 0);
-        let longer = own.floor > 0 && was_empty && known.size > own.floor;
         let late = own.from_origin == Some(false);
-        let foreign = late || longer || (own.begun == 1 && !fits);
+        let foreign = late || (own.begun == 1 && !fits);
         if foreign {
             // What is read from now on belongs to the known state, or the next reply differs again.
             self.contents = Some(Contents::of(&wcc(known)));

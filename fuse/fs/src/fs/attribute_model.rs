@@ -42,7 +42,6 @@ pub(super) fn answered(kind: Kind, data: &WccData) -> Answered<'_> {
         kind,
         data,
         floor: 0,
-        seen: None,
     }
 }
 
@@ -74,10 +73,6 @@ enum Step {
     Open,
     /// The server runs a call.
     Run(usize),
-    /// The server runs a WRITE, and just after it the check that was sent ahead.
-    RunReversed(usize),
-    /// The server runs the check, and the WRITE later.
-    RunCheck(usize),
     /// The server runs a WRITE, and takes the attributes for its reply later.
     RunChange(usize),
     Answer(usize),
@@ -97,8 +92,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(Step::Commit),
         2 => Just(Step::Open),
         12 => any::<usize>().prop_map(Step::Run),
-        1 => any::<usize>().prop_map(Step::RunReversed),
-        3 => any::<usize>().prop_map(Step::RunCheck),
         2 => any::<usize>().prop_map(Step::RunChange),
         12 => any::<usize>().prop_map(Step::Answer),
         2 => any::<bool>().prop_map(|grows| Step::Foreign { grows }),
@@ -113,7 +106,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 enum Call {
     Read,
     Open,
-    Write { grows: bool, checked: bool },
+    Write { grows: bool },
     Commit,
 }
 
@@ -124,8 +117,6 @@ struct Flight {
     foreign_then: u64,
     /// How often the cache had been dropped when the call was sent.
     drops_then: u64,
-    /// What the check showed, if it was run ahead of the WRITE.
-    check: Option<Attributes>,
     /// For a WRITE: it has changed the file.
     changed: bool,
     done: Option<Done>,
@@ -134,8 +125,6 @@ struct Flight {
 struct Done {
     before: Attributes,
     after: Attributes,
-    /// What the check that was sent ahead shows.
-    check: Attributes,
     foreign: u64,
 }
 
@@ -156,8 +145,11 @@ struct World {
     /// If data is cached: how many foreign changes it contains.
     data: Option<u64>,
     drops: u64,
-    /// Somebody else changed the file while WRITEs of this client were under way.
+    /// Somebody else changed the file while WRITEs of this client were under way, or before one of which the
+    /// reply does not show that.
     beside: bool,
+    /// How many foreign changes answers have shown.
+    heard: u64,
     /// Two WRITEs of this client were under way at the same time.
     overlapped: bool,
 }
@@ -187,6 +179,7 @@ impl World {
             data: None,
             drops: 0,
             beside: false,
+            heard: 0,
             overlapped: false,
         }
     }
@@ -218,7 +211,6 @@ impl World {
             sent,
             foreign_then: self.foreign,
             drops_then: self.drops,
-            check: None,
             changed: false,
             done: None,
         });
@@ -232,13 +224,6 @@ impl World {
         waiting.get(at % waiting.len().max(1)).copied()
     }
 
-    fn run_check(&mut self, at: usize) {
-        let now = self.now;
-        if let Some(at) = self.waiting(at) {
-            self.flights[at].check.get_or_insert(now);
-        }
-    }
-
     /// Only a server without pre-operation attributes takes the attributes after a change so late.
     fn run_change(&mut self, at: usize) {
         let Some(at) = self.waiting(at) else { return };
@@ -247,13 +232,12 @@ impl World {
             && self.before == Before::Never
             && !flight.changed
         {
-            flight.check.get_or_insert(self.now);
             flight.changed = true;
             self.change(grows);
         }
     }
 
-    fn run(&mut self, at: usize, reversed: bool) {
+    fn run(&mut self, at: usize) {
         let Some(at) = self.waiting(at) else { return };
         let before = self.now;
         if let Call::Write { grows, .. } = self.flights[at].call
@@ -261,8 +245,6 @@ impl World {
         {
             self.change(grows);
         }
-        let check = if reversed { self.now } else { before };
-        let check = self.flights[at].check.unwrap_or(check);
         let told = match self.before {
             Before::NotAtomic => self.history[self.history.len().saturating_sub(3)],
             Before::Atomic | Before::Never => before,
@@ -270,7 +252,6 @@ impl World {
         self.flights[at].done = Some(Done {
             before: told,
             after: self.now,
-            check,
             foreign: self.foreign,
         });
     }
@@ -294,20 +275,19 @@ impl World {
         };
         let flight = self.flights.swap_remove(at);
         let Some(done) = flight.done else { return };
+        self.heard = self.heard.max(done.foreign);
         let span = self.span(flight.sent);
         let seen = match flight.call {
             Call::Read | Call::Open => self.cache.apply(span, &done.after, self.nanos, TIMES),
             Call::Write { .. } | Call::Commit => {
                 let gives = self.before != Before::Never;
                 let data = change(Some(&done.before).filter(|_| gives), &done.after);
-                let change = match flight.call {
-                    Call::Write { checked, .. } => Answered {
-                        seen: Some(&done.check).filter(|_| checked),
-                        ..answered(Kind::Write, &data)
-                    },
-                    _ => answered(Kind::Metadata, &data),
+                let kind = match flight.call {
+                    Call::Write { .. } => Kind::Write,
+                    _ => Kind::Metadata,
                 };
-                self.cache.end_change(span, &change, self.nanos, TIMES)
+                self.cache
+                    .end_change(span, &answered(kind, &data), self.nanos, TIMES)
             }
         };
         self.follow(seen);
@@ -348,21 +328,19 @@ impl World {
                 self.send(Call::Open, self.event);
             }
             Step::Write { grows } => {
-                let blind = self.before == Before::Never;
                 self.overlapped |= self.cache.is_changing();
                 self.event += 1;
                 self.cache.begin_change(self.event);
-                let checked = blind && self.cache.wants_check(0);
-                self.send(Call::Write { grows, checked }, self.event);
+                let unheard = self.foreign > self.heard || self.cache.fresh(self.nanos).is_none();
+                self.beside |= self.before == Before::Never && unheard;
+                self.send(Call::Write { grows }, self.event);
             }
             Step::Commit => {
                 self.event += 1;
                 self.cache.begin_change(self.event);
                 self.send(Call::Commit, self.event);
             }
-            Step::Run(at) => self.run(at, false),
-            Step::RunReversed(at) => self.run(at, true),
-            Step::RunCheck(at) => self.run_check(at),
+            Step::Run(at) => self.run(at),
             Step::RunChange(at) => self.run_change(at),
             Step::Answer(at) => self.answer(at),
             Step::Foreign { grows } => {
@@ -379,13 +357,13 @@ impl World {
     /// Answers all calls, and then opens the file while nothing else is under way.
     fn end(mut self) {
         while self.flights.iter().any(|flight| flight.done.is_none()) {
-            self.run(0, false);
+            self.run(0);
         }
         while !self.flights.is_empty() {
             self.answer(0);
         }
         self.step(&Step::Open);
-        self.run(0, false);
+        self.run(0);
         self.answer(0);
         assert!(self.cache.fresh(self.nanos).is_some());
         let known = self.cache.attributes().map(wcc);
@@ -394,11 +372,11 @@ impl World {
         // Somebody else's change is seen at the next open.
         if self.clock == Clock::Fine {
             self.step(&Step::Read);
-            self.run(0, false);
+            self.run(0);
             self.answer(0);
             self.step(&Step::Foreign { grows: false });
             self.step(&Step::Open);
-            self.run(0, false);
+            self.run(0);
             self.answer(0);
             assert_eq!(self.data, None, "a foreign change is not noticed");
         }
@@ -411,23 +389,6 @@ fn run(before: Before, clock: Clock, steps: &[Step]) {
         world.step(step);
     }
     world.end();
-}
-
-/// Between the check and the WRITE, or between the WRITE and the attributes in its reply, a foreign
-/// change shows in neither reply. What is changed before and after is seen.
-#[test]
-fn no_before_and_a_change_beside_a_checked_write() {
-    use Step::{Answer, Foreign, Open, Read, Run, RunChange, RunCheck, Write};
-    for part in [RunCheck(0), RunChange(0)] {
-        for grows in [false, true] {
-            let foreign = Foreign { grows };
-            let ahead = [Read, Run(0), Answer(0), foreign.clone()];
-            let write = [Write { grows: true }, part.clone(), foreign];
-            let open = [Run(0), Answer(0), Open, Run(0), Answer(0)];
-            let steps = ahead.into_iter().chain(write).chain(open);
-            run(Before::Never, Clock::Fine, &steps.collect::<Vec<_>>());
-        }
-    }
 }
 
 proptest! {

@@ -4,8 +4,7 @@
 //! begin and its end are recorded in the object's `AttributeCache`, which applies the wcc_data of
 //! the reply (RFC 1813 section 2.6) and decides whether this mount alone has changed the object. If
 //! not, the cached contents are dropped, here and in the kernel ([`Files::follow`]). [`Change`] ends a
-//! change even if its future is dropped. Where a server gives no pre-operation attributes, a
-//! GETATTR is sent ahead of the first of several WRITEs instead ([`Files::write_checked`]).
+//! change even if its future is dropped.
 
 use super::error::FsResult;
 use super::files::Files;
@@ -13,7 +12,6 @@ use super::inode::{Answered, Inode, Kind, Outcome, ROOT, Stamp};
 use super::open_file::Opened;
 use super::outdated::drop_outdated;
 use crate::named;
-use futures_util::future::join;
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError, NfsResult, WriteDone};
 use nfsrdma_rdma::Buf;
 use nfsrdma_rdma::contract::Segs;
@@ -39,22 +37,16 @@ impl<N: Nfs3> Change<'_, N> {
     /// may nevertheless have been made.
     pub(super) fn end(self, data: Option<&WccData>) {
         match data {
-            Some(data) => self.end_at(data, 0, None),
+            Some(data) => self.end_at(data, 0),
             None => drop(self),
         }
     }
 
-    /// As [`Change::end`], for a WRITE that ends at `floor`. `seen`: what a GETATTR has shown that was
-    /// sent ahead of it.
-    fn end_at(mut self, data: &WccData, floor: u64, seen: Option<&Attributes>) {
+    /// As [`Change::end`], for a WRITE that ends at `floor`.
+    fn end_at(mut self, data: &WccData, floor: u64) {
         self.done = true;
         let kind = self.kind;
-        let answered = Answered {
-            kind,
-            data,
-            floor,
-            seen,
-        };
+        let answered = Answered { kind, data, floor };
         self.fs.end_change(self.inode, self.sent, Ok(&answered));
     }
 
@@ -204,7 +196,7 @@ impl<N: Nfs3> Files<N> {
             self.contents_changed(inode);
         }
         if outcome.misled
-            && let Some(kernel) = self.change_context.kernel.get()
+            && let Some(kernel) = self.kernel.get()
         {
             kernel.invalidate_attributes(inode.nodeid);
         }
@@ -223,7 +215,7 @@ impl<N: Nfs3> Files<N> {
     /// Makes the kernel look up again the names in a directory that are no longer valid here.
     pub(super) fn expire_names_in(&self, inode: &Inode) {
         if inode.is_dir()
-            && let Some(kernel) = self.change_context.kernel.get()
+            && let Some(kernel) = self.kernel.get()
         {
             kernel.expire_names(inode.nodeid);
         }
@@ -250,7 +242,7 @@ impl<N: Nfs3> Files<N> {
     /// Makes the kernel drop old pages soon, though nobody asks for attributes.
     pub(super) fn drop_kernel_data(&self, inode: &Inode) {
         if inode.has_old_pages()
-            && let Some(kernel) = self.change_context.kernel.get()
+            && let Some(kernel) = self.kernel.get()
         {
             kernel.invalidate_data(inode.nodeid);
         }
@@ -258,7 +250,7 @@ impl<N: Nfs3> Files<N> {
 
     pub(super) fn unheard(&self, inode: &Inode) {
         inode.state.lock().unheard();
-        if let Some(kernel) = self.change_context.kernel.get() {
+        if let Some(kernel) = self.kernel.get() {
             kernel.invalidate_attributes(inode.nodeid);
         }
         self.drop_kernel_data(inode);
@@ -292,47 +284,24 @@ impl<N: Nfs3> Files<N> {
     ) -> NfsResult<WriteDone> {
         let mut tries = 0;
         loop {
-            let data = data.clone();
-            let written = self.write_checked(cred, inode, offset, data, stable);
-            match written.await {
-                Err(error) if self.again(&error, &mut tries).await => {}
-                result => return result,
+            let change = self.change(inode, Kind::Write);
+            let call = pin!(
+                self.nfs
+                    .write(cred, &inode.handle, offset, data.clone(), stable)
+            );
+            match call.await {
+                Ok(done) => {
+                    change.end_at(&done.wcc, offset + u64::from(done.count));
+                    return Ok(done);
+                }
+                Err(error) => {
+                    change.failed(&error);
+                    if !self.again(&error, &mut tries).await {
+                        return Err(error);
+                    }
+                }
             }
         }
-    }
-
-    /// As [`Files::write_call`], once. Where the server gives no pre-operation attributes, a GETATTR is
-    /// sent just ahead of the first of several WRITEs, which does not wait for its reply.
-    async fn write_checked(
-        &self,
-        cred: &Cred,
-        inode: &Arc<Inode>,
-        offset: u64,
-        data: Segs<Buf>,
-        stable: Stable,
-    ) -> NfsResult<WriteDone> {
-        let gives_before = &self.change_context.gives_before;
-        let change = self.change(inode, Kind::Write);
-        let checks =
-            !gives_before.load(Ordering::Relaxed) && inode.state.lock().cache.wants_check(offset);
-        let call = pin!(self.nfs.write(cred, &inode.handle, offset, data, stable));
-        let (seen, answer) = match checks {
-            false => (None, call.await),
-            true => {
-                self.shared.stats.attribute_misses.add(1);
-                let asked = Box::pin(self.nfs.getattr(cred, &inode.handle));
-                let (seen, answer) = join(asked, call).await;
-                (seen.ok().filter(|seen| seen.kind == inode.kind), answer)
-            }
-        };
-        match &answer {
-            Ok(done) => {
-                gives_before.store(done.wcc.before.is_some(), Ordering::Relaxed);
-                change.end_at(&done.wcc, offset + u64::from(done.count), seen.as_ref());
-            }
-            Err(error) => change.failed(error),
-        }
-        answer
     }
 
     /// Sends COMMIT of the whole file and applies its wcc_data.

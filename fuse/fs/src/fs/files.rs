@@ -4,7 +4,6 @@
 //! What the server says of an object comes in by [`Files::apply_post_op_attr`] and
 //! [`Change`](super::changing::Change), and goes out by [`Files::visible_attributes`].
 
-use super::change_context::ChangeContext;
 use super::clock::Nanos;
 use super::error::{FsError, FsResult};
 use super::export::Export;
@@ -12,6 +11,7 @@ use super::file::FileData;
 use super::inode::Inode;
 use super::inode_table::Table;
 use super::kept_data::write_back_of;
+use super::kernel_cache::KernelCache;
 use super::names::Names;
 use super::open_file::OpenFile;
 use super::server::Server;
@@ -51,7 +51,7 @@ pub struct Files<N> {
     pub(super) superuser: Superuser,
     /// Replies about objects of another type.
     pub(super) other_types: Mutex<Throttle<Duration>>,
-    pub(super) change_context: ChangeContext,
+    pub(super) kernel: OnceLock<Box<dyn KernelCache>>,
     /// Notified when a hidden name was removed, or a call that might remove a last name has ended.
     pub(super) removed: Notify,
     /// The locks of the mount, if they are taken at the server.
@@ -92,7 +92,7 @@ impl<N: Nfs3> Files<N> {
             export: Export::default(),
             superuser: Superuser::default(),
             other_types: Mutex::default(),
-            change_context: ChangeContext::default(),
+            kernel: OnceLock::new(),
             removed: Notify::new(),
             locks: OnceLock::new(),
             server,

@@ -11,10 +11,10 @@
 //! mappings use the size that the kernel has and never send a GETATTR. So that they see a file that has
 //! grown, its last byte ([`Behind::end`]) is stored in the kernel's pages, which raises the size.
 
-use super::change_context::KernelCache;
 use super::handles::slot;
 use super::inode::Inode;
 use super::inode_flags::Flag;
+use super::kernel_cache::KernelCache;
 use super::objects::Objects;
 use super::open_file::OpenFile;
 use super::outdated::size_with;
@@ -83,7 +83,7 @@ impl<N: Nfs3> Objects<N> {
     /// Sets how caches of the kernel are invalidated. Only the first call has an effect. It drops the pages
     /// of files that were open in a process which has died.
     pub fn set_kernel_cache(&self, kernel: Box<dyn KernelCache>) {
-        let _ = self.change_context.kernel.set(kernel);
+        let _ = self.kernel.set(kernel);
         for (_, file) in self.files.select(|_| true) {
             self.drop_kernel_data(&file.inode);
         }

@@ -400,6 +400,7 @@ fn a_read_waits_for_the_writes_that_came_before_it() {
 }
 
 /// Counts the notifications of files whose data is out of date.
+#[derive(Debug)]
 struct Invalidated(Arc<AtomicUsize>);
 
 impl KernelCache for Invalidated {

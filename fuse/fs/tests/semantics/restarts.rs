@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 /// The kernel is told nothing; what it would be told of data is kept.
-#[derive(Default)]
+#[derive(Default, Debug)]
 struct Dropped(Arc<Mutex<BTreeSet<u64>>>);
 
 impl KernelCache for Dropped {

@@ -47,23 +47,20 @@ impl Case {
     }
 
     fn end(&mut self, sent: u64, before: Option<&Attributes>, after: &Attributes) -> Seen {
-        self.end_at(sent, before, after, 0, None)
+        self.end_at(sent, before, after, 0)
     }
 
-    /// `seen`: what a GETATTR has shown that was sent ahead.
     fn end_at(
         &mut self,
         sent: u64,
         before: Option<&Attributes>,
         after: &Attributes,
         floor: u64,
-        seen: Option<&Attributes>,
     ) -> Seen {
         let data = change(before, after);
         let span = self.span(sent);
         let change = Answered {
             floor,
-            seen,
             ..answered(Kind::Write, &data)
         };
         self.cache.end_change(span, &change, self.now, TIMES)
@@ -210,13 +207,11 @@ fn several_writes_are_own_if_one_of_them_began_with_what_was_known() {
 }
 
 #[test]
-fn without_before_a_write_is_own_if_the_state_ahead_of_it_was_known() {
+fn without_before_a_write_is_own() {
     let (a, b, c) = (attributes(1, 1), attributes(2, 2), attributes(3, 3));
     let mut case = Case::new(&a);
     let sent = case.begin();
-    assert!(case.cache.wants_check(0));
-    assert!(!case.cache.wants_check(0), "one is enough");
-    assert!(!case.end_at(sent, None, &b, 0, Some(&a)).foreign);
+    assert!(!case.end(sent, None, &b).foreign);
     assert_eq!((case.known(), case.is_fresh()), (b, true));
     // Neither an open nor time ends that.
     case.now += TIMES.max;
@@ -226,10 +221,6 @@ fn without_before_a_write_is_own_if_the_state_ahead_of_it_was_known() {
     // What somebody else does afterwards is seen.
     let sent = case.send();
     assert!(case.hear(sent, &c).foreign);
-    // It shows another state: somebody else wrote before.
-    let mut case = Case::new(&a);
-    let sent = case.begin();
-    assert!(case.end_at(sent, None, &c, 0, Some(&b)).foreign);
 }
 
 #[test]
@@ -239,8 +230,7 @@ fn without_before_several_writes_at_the_same_time_are_own_in_any_order() {
         let mut case = Case::new(&states[0]);
         let sent: Vec<_> = (0..3).map(|_| case.begin()).collect();
         for i in order {
-            let seen = Some(&states[0]).filter(|_| i == 0);
-            let seen = case.end_at(sent[i], None, &states[i + 1], 0, seen);
+            let seen = case.end(sent[i], None, &states[i + 1]);
             assert!(!seen.foreign, "{order:?}");
         }
         assert_eq!((case.known(), case.is_fresh()), (states[3], true));
@@ -311,7 +301,7 @@ fn an_unclear_size_is_not_shorter_than_what_the_server_took() {
     let sent = [case.begin(), case.begin()];
     let mut end = |n: usize, size: u64| {
         let after = attributes(size, 2);
-        case.end_at(sent[n], None, &after, size, None)
+        case.end_at(sent[n], None, &after, size)
     };
     assert!(!end(1, 200).foreign);
     // The server ran this WRITE first, and its reply arrives last.
@@ -376,20 +366,4 @@ fn nothing_is_accounted_for_without_pre_operation_attributes() {
     let sent = case.begin();
     let seen = case.end(sent, None, &with_ctime(&old, 7));
     assert!(!seen.own_ctime, "{seen:?}");
-}
-
-/// Without pre-operation attributes, a new file is not asked for ahead of a WRITE.
-#[test]
-fn without_before_the_length_of_a_new_file_shows_whether_others_wrote() {
-    for (size, foreign) in [(9, false), (10, true)] {
-        let mut case = Case::new(&attributes(0, 1));
-        let sent = case.begin();
-        assert!(!case.cache.wants_check(0));
-        let seen = case.end_at(sent, None, &attributes(size, 2), 9, None);
-        assert_eq!(seen.foreign, foreign);
-    }
-    // What lies before the first WRITE is cached as zeros.
-    let mut case = Case::new(&attributes(0, 1));
-    case.begin();
-    assert!(case.cache.wants_check(1));
 }
