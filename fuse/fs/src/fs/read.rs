@@ -259,13 +259,15 @@ impl<N: Nfs3> Files<N> {
     }
 
     /// Sends READ into `sink`. If this machine could not send it, repeats it with new buffers.
-    async fn read_again(
+    async fn read_call(
         self: &Arc<Self>,
         cred: &Cred,
         inode: &Arc<Inode>,
         offset: u64,
         sink: Segs<BufMut>,
     ) -> FsResult<ReadDone> {
+        self.shared.stats.reads_sent.add(1);
+        let _busy = self.shared.busy();
         let sizes: Segs<usize> = sink.iter().map(|buf| buf.len()).collect();
         let (mut sink, mut tries) = (sink, 0);
         loop {
@@ -283,18 +285,6 @@ impl<N: Nfs3> Files<N> {
                 sink.push(buf);
             }
         }
-    }
-
-    async fn read_call(
-        self: &Arc<Self>,
-        cred: &Cred,
-        inode: &Arc<Inode>,
-        offset: u64,
-        sink: Segs<BufMut>,
-    ) -> FsResult<nfsrdma_nfs3::ReadDone> {
-        self.shared.stats.reads_sent.add(1);
-        let _busy = self.shared.busy();
-        self.read_again(cred, inode, offset, sink).await
     }
 
     /// Reads without the cache. The kernel gets the data from the registered buffers.
