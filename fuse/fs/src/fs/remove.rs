@@ -16,7 +16,7 @@ use super::inode_flags::Flag;
 use super::losing::Losing;
 use super::open_file::OpenFile;
 use crate::credential::kept;
-use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
+use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_record::{HIDDEN_NAME, Hidden};
 use nfsrdma_rpcrdma::abandon::{is_abandoned, is_resent};
 use nfsrdma_xdr::nfs3::Status;
@@ -126,21 +126,8 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// A hidden name that does not exist in `dir`. No two files of this mount get the same; names
-    /// left by another client or an earlier mount are skipped.
-    async fn hidden_name(&self, cred: &Cred, dir: &Inode, inode: &Inode) -> FsResult<HiddenName> {
-        for _ in 0..64 {
-            let name = self.next_hidden_name(inode);
-            match self.nfs.lookup(cred, &dir.handle, &name).await {
-                Err(NfsError::Status(Status::NoEnt)) => return Ok(name),
-                Ok(_) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Err(FsError::Exists)
-    }
-
-    pub(super) fn next_hidden_name(&self, inode: &Inode) -> HiddenName {
+    /// A hidden name. There is none like it, as it is made with a random key.
+    fn next_hidden_name(&self, inode: &Inode) -> HiddenName {
         // Nobody can tell from one name which are the next, and make those before.
         let number = self.silly_number.fetch_add(1, Ordering::Relaxed);
         let mixed = self.silly_keys.hash_one(number);
@@ -153,13 +140,7 @@ impl<N: Nfs3> Fs<N> {
 
     /// To be called before `inode` is given the hidden name. If this process dies, the next one looks
     /// whether there is such a name.
-    pub(super) fn about_to_hide(
-        &self,
-        cred: &Cred,
-        dir: &Inode,
-        name: HiddenName,
-        inode: &Inode,
-    ) -> Silly {
+    fn about_to_hide(&self, cred: &Cred, dir: &Inode, name: HiddenName, inode: &Inode) -> Silly {
         let name = Hidden::new(inode.nodeid, dir.nodeid, dir.handle, name, kept(cred));
         Silly {
             name: self.records.hidden().alloc(name),
@@ -175,7 +156,7 @@ impl<N: Nfs3> Fs<N> {
         name: &[u8],
         inode: &Arc<Inode>,
     ) -> FsResult<HiddenName> {
-        let hidden = self.hidden_name(cred, dir, inode).await?;
+        let hidden = self.next_hidden_name(inode);
         let silly = self.about_to_hide(cred, dir, hidden, inode);
         let handle = &dir.handle;
         let call = pin!(self.nfs.rename(cred, handle, name, handle, &hidden));
@@ -193,7 +174,7 @@ impl<N: Nfs3> Fs<N> {
     /// Whether a call that was to give `inode` the name `hidden` has done so though it ended with
     /// `error`: without a status of the server it may have been run. Nobody else would ever remove the
     /// name, which may be the only one.
-    pub(super) async fn was_hidden(
+    async fn was_hidden(
         &self,
         cred: &Cred,
         dir: &Inode,

@@ -476,12 +476,7 @@ fn a_name_that_is_renamed_to_another_one_of_its_file_stays() {
 #[test]
 fn a_file_that_is_unlinked_after_its_close_and_before_the_release_leaves_no_name() {
     // The call, and whether the server has carried it out when RELEASE comes.
-    let cases = [
-        None,
-        Some((Op::Lookup, false)),
-        Some((Op::Rename, false)),
-        Some((Op::Rename, true)),
-    ];
+    let cases = [None, Some((Op::Rename, false)), Some((Op::Rename, true))];
     let owner_is = |uid| SetAttributes {
         uid: Some(uid),
         ..SetAttributes::default()
