@@ -9,10 +9,13 @@
 
 use super::inode::{Inode, ROOT};
 use crate::sync::Mutex;
+use foldhash::fast::RandomState;
 use lru::LruCache;
+use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::hash::{BuildHasher, Hash, Hasher};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
@@ -28,6 +31,15 @@ pub(super) enum Child {
     Is(Arc<Inode>),
     /// The directory has no such name.
     Absent,
+}
+
+impl Child {
+    fn target(&self) -> Option<*const Inode> {
+        match self {
+            Child::Is(inode) => Some(Arc::as_ptr(inode)),
+            Child::Absent => None,
+        }
+    }
 }
 
 /// A directory, and a name in it.
@@ -55,52 +67,91 @@ pub(super) fn path<'a>(mut node: u64, place: impl Fn(u64) -> Option<&'a Place>) 
     }
 }
 
-/// From directory and name to the directory's epoch and what the name leads to.
-type Shard = LruCache<Key, (u64, Child)>;
+/// From directory and name to the directory's epoch and what the name leads to. A key has its hash.
+type Shard = LruCache<Key, (u64, Child), FxBuildHasher>;
+
+/// A shard without entries.
+fn empty(most: NonZeroUsize) -> Shard {
+    // One with a bound from the beginning has memory for all its entries.
+    let mut shard = Shard::unbounded_with_hasher(FxBuildHasher);
+    shard.resize(most);
+    shard
+}
 
 /// The cache of names for all directories, in shards.
 pub(super) struct Names {
     shards: Vec<Mutex<Shard>>,
+    /// Programs choose names, so they are hashed under a random key.
+    hasher: RandomState,
     /// Names that are not outdated any more, but which the kernel may have cached before.
     renewed: Mutex<HashSet<Place>>,
 }
 
-/// A directory and a name in it. Most names are no longer than what fits beside the directory.
-type Key = SmallVec<[u8; 40]>;
+/// A directory and a name in it, hashed once for all look-ups.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Key {
+    hash: u64,
+    /// The directory's node, and the name. Most names are no longer than what fits beside the node.
+    bytes: SmallVec<[u8; 40]>,
+}
 
-fn key(dir: u64, name: &[u8]) -> Key {
-    let mut key = Key::from_slice(&dir.to_ne_bytes());
-    key.extend_from_slice(name);
-    key
+impl Key {
+    fn dir(&self) -> u64 {
+        let (dir, _) = self.bytes.split_at(size_of::<u64>());
+        u64::from_ne_bytes(dir.try_into().expect("a key begins with its directory"))
+    }
+
+    fn name(&self) -> &[u8] {
+        &self.bytes[size_of::<u64>()..]
+    }
+
+    fn name_in(&self, dir: u64) -> Option<&[u8]> {
+        (self.dir() == dir).then(|| self.name())
+    }
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
 }
 
 impl Names {
     pub(super) fn new(entries: usize) -> Self {
         let each = NonZeroUsize::new(entries / SHARDS).unwrap_or(NonZeroUsize::MIN);
         Names {
-            shards: (0..SHARDS)
-                .map(|_| Mutex::new(LruCache::unbounded()))
-                .inspect(|shard| shard.lock().resize(each))
-                .collect(),
+            shards: (0..SHARDS).map(|_| Mutex::new(empty(each))).collect(),
+            hasher: RandomState::default(),
             renewed: Mutex::default(),
         }
     }
 
-    fn shard(&self, key: &[u8]) -> &Mutex<Shard> {
-        let sum: usize = key.iter().map(|&byte| usize::from(byte)).sum();
-        &self.shards[sum % SHARDS]
+    fn key(&self, dir: u64, name: &[u8]) -> Key {
+        let mut bytes = SmallVec::with_capacity(size_of_val(&dir) + name.len());
+        bytes.extend_from_slice(&dir.to_ne_bytes());
+        bytes.extend_from_slice(name);
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(&bytes);
+        Key {
+            hash: hasher.finish(),
+            bytes,
+        }
+    }
+
+    fn shard(&self, key: &Key) -> &Mutex<Shard> {
+        &self.shards[key.hash as usize % SHARDS]
     }
 
     /// What `name` leads to, if it was cached in `epoch`, the directory's epoch now.
     pub(super) fn get(&self, dir: u64, epoch: u64, name: &[u8]) -> Option<Child> {
-        let key = key(dir, name);
+        let key = self.key(dir, name);
         let mut shard = self.shard(&key).lock();
-        let (of, child) = shard.get(&key[..])?;
+        let (of, child) = shard.get(&key)?;
         (*of == epoch).then(|| child.clone())
     }
 
     pub(super) fn put(&self, dir: u64, epoch: u64, name: &[u8], child: Child) {
-        let key = key(dir, name);
+        let key = self.key(dir, name);
         let old = {
             let mut shard = self.shard(&key).lock();
             shard.push(key, (epoch, child))
@@ -112,22 +163,21 @@ impl Names {
     /// something else in another epoch, and [`Names::take_outdated`] is to be called.
     #[must_use]
     pub(super) fn renew(&self, dir: u64, epoch: u64, name: &[u8], child: Child) -> bool {
-        let key = key(dir, name);
+        let key = self.key(dir, name);
+        let now = child.target();
         let mut shard = self.shard(&key).lock();
-        let Some(known) = shard.get_mut(&key[..]) else {
-            let old = shard.push(key, (epoch, child));
-            drop(shard);
-            drop(old);
-            return false;
-        };
-        let misleads = match (&known.1, &child) {
-            (Child::Is(before), Child::Is(now)) if Arc::ptr_eq(before, now) => false,
-            _ => known.0 != epoch,
-        };
+        let old = shard.push(key, (epoch, child));
+        // Otherwise another name has made room.
+        let before = old
+            .as_ref()
+            .filter(|(key, _)| key.name_in(dir) == Some(name));
+        let misleads = before.is_some_and(|(_, (of, before))| {
+            let same = now.is_some() && before.target() == now;
+            !same && *of != epoch
+        });
         if misleads {
             self.renewed.lock().insert((dir, name.into()));
         }
-        let old = std::mem::replace(known, (epoch, child));
         drop(shard);
         drop(old);
         misleads
@@ -136,15 +186,11 @@ impl Names {
     /// Drops the names for which `holds`, called with directory, epoch and what the name leads to, is
     /// false. It visits every entry, so call it while the mount is idle.
     pub(super) fn retain(&self, holds: impl Fn(u64, u64, &Child) -> bool) {
-        let directory = |key: &[u8]| {
-            let (dir, _) = key.split_at(size_of::<u64>());
-            u64::from_ne_bytes(dir.try_into().expect("a key begins with its directory"))
-        };
         for shard in &self.shards {
             let stale: Vec<Key> = {
                 let shard = shard.lock();
                 let all = shard.iter();
-                all.filter(|(key, (epoch, child))| !holds(directory(key), *epoch, child))
+                all.filter(|(key, (epoch, child))| !holds(key.dir(), *epoch, child))
                     .map(|(key, _)| key.clone())
                     .collect()
             };
@@ -154,7 +200,7 @@ impl Names {
                 for key in part {
                     // It may have been cached again meanwhile.
                     let found = shard.peek(key);
-                    if found.is_some_and(|(epoch, child)| !holds(directory(key), *epoch, child)) {
+                    if found.is_some_and(|(epoch, child)| !holds(key.dir(), *epoch, child)) {
                         old.push(shard.pop(key));
                     }
                 }
@@ -163,9 +209,7 @@ impl Names {
             }
             let mut shard = shard.lock();
             if shard.is_empty() {
-                let cap = shard.cap();
-                *shard = LruCache::unbounded();
-                shard.resize(cap);
+                *shard = empty(shard.cap());
             }
         }
     }
@@ -193,17 +237,17 @@ impl Names {
 
     /// Whether `name` in `dir` led to `node` when it was cached.
     pub(super) fn leads_to(&self, dir: u64, name: &[u8], node: u64) -> bool {
-        let key = key(dir, name);
+        let key = self.key(dir, name);
         let shard = self.shard(&key).lock();
-        let found = shard.peek(&key[..]);
+        let found = shard.peek(&key);
         matches!(found, Some((_, Child::Is(inode))) if inode.nodeid == node)
     }
 
     /// The node that `name` in `dir` led to when it was last looked up.
     pub(super) fn last(&self, dir: u64, name: &[u8]) -> Option<u64> {
-        let key = key(dir, name);
+        let key = self.key(dir, name);
         let shard = self.shard(&key).lock();
-        match shard.peek(&key[..])? {
+        match shard.peek(&key)? {
             (_, Child::Is(inode)) => Some(inode.nodeid),
             (_, Child::Absent) => None,
         }
@@ -211,13 +255,10 @@ impl Names {
 
     /// All cached names in `dir`, valid or not, including those that lead to nothing.
     pub(super) fn all_in(&self, dir: u64) -> Vec<Box<[u8]>> {
-        let prefix = dir.to_ne_bytes();
         let mut found = Vec::new();
         for shard in &self.shards {
             let shard = shard.lock();
-            let names = shard
-                .iter()
-                .filter_map(|(key, _)| key.strip_prefix(&prefix));
+            let names = shard.iter().filter_map(|(key, _)| key.name_in(dir));
             found.extend(names.map(Box::from));
         }
         found
@@ -230,12 +271,11 @@ impl Names {
     pub(super) fn take_outdated(&self, dir: u64, epoch: u64, least: usize) -> Vec<Box<[u8]>> {
         let all: usize = self.shards.iter().map(|shard| shard.lock().len()).sum();
         let most = least.max(all / SEARCHES);
-        let prefix = dir.to_ne_bytes();
         let mut found = Vec::new();
         for shard in &self.shards {
             let mut shard = shard.lock();
             let outdated = shard.iter().filter(|(_, (of, _))| *of != epoch);
-            let keys = outdated.filter(|(key, _)| key.starts_with(&prefix));
+            let keys = outdated.filter(|(key, _)| key.dir() == dir);
             let keys: Vec<_> = keys
                 .take(most - found.len())
                 .map(|(key, _)| key.clone())
@@ -243,7 +283,7 @@ impl Names {
             let old: Vec<_> = keys.iter().map(|key| shard.pop(key)).collect();
             drop(shard);
             drop(old);
-            found.extend(keys.iter().map(|key| Box::from(&key[prefix.len()..])));
+            found.extend(keys.iter().map(|key| Box::from(key.name())));
         }
         found.extend(self.take_renewed(dir));
         found
@@ -261,19 +301,16 @@ impl Names {
         for shard in &self.shards {
             let shard = shard.lock();
             for (key, (_, child)) in shard.iter() {
-                let (dir, name) = key.split_at(size_of::<u64>());
-                let dir =
-                    u64::from_ne_bytes(dir.try_into().expect("a key begins with its directory"));
                 if let Child::Is(inode) = child {
-                    visit(dir, name, inode);
+                    visit(key.dir(), key.name(), inode);
                 }
             }
         }
     }
 
     pub(super) fn remove(&self, dir: u64, name: &[u8]) {
-        let key = key(dir, name);
-        let old = self.shard(&key).lock().pop(&key[..]);
+        let key = self.key(dir, name);
+        let old = self.shard(&key).lock().pop(&key);
         drop(old);
     }
 }
