@@ -2,8 +2,10 @@
 //! that has a result, or the task that answers for a killed caller. It knows nothing of FUSE, so
 //! that model checking can run it (`tests/models`).
 
+use crate::locks::Interrupt;
 use crate::sync::Mutex;
 use futures_util::future::select;
+use nfsrdma_rpcrdma::abandon::Caller;
 use slab::Slab;
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -30,19 +32,27 @@ pub struct Pace {
 }
 
 /// How an operation is notified of signals to its caller.
-pub struct OnSignal {
-    /// Notify it of every signal, not only when the caller is let go.
-    pub any: bool,
-    /// Called with whether the caller is let go. It must not use the table.
-    pub call: Box<dyn Fn(bool) + Send + Sync>,
+#[derive(Debug)]
+pub enum OnSignal {
+    /// It goes on without the caller that is let go.
+    Leave(Caller),
+    /// It ends when the caller is let go.
+    Kill(Arc<Interrupt>),
+    /// It ends at any signal.
+    Any(Arc<Interrupt>),
 }
 
 impl OnSignal {
-    fn signal(this: &Option<Self>) {
-        if let Some(of) = this
-            && of.any
-        {
-            (of.call)(false);
+    fn signal(&self) {
+        if let OnSignal::Any(interrupt) = self {
+            interrupt.fire();
+        }
+    }
+
+    fn let_go(&self) {
+        match self {
+            OnSignal::Leave(caller) => caller.leave(),
+            OnSignal::Kill(interrupt) | OnSignal::Any(interrupt) => interrupt.kill(),
         }
     }
 }
@@ -178,7 +188,7 @@ impl<A: Refuse> Table<A> {
             Some(at) => {
                 state.early.remove(at);
                 state.urgent = true;
-                OnSignal::signal(&on_signal);
+                on_signal.iter().for_each(OnSignal::signal);
                 Signal::New(since)
             }
             None => Signal::No,
@@ -208,7 +218,7 @@ impl<A: Refuse> Table<A> {
         match waiters.find(|(_, waiter)| waiter.unique == unique) {
             Some((_, waiter)) => {
                 waiter.signal = Signal::New(Instant::now());
-                OnSignal::signal(&waiter.on_signal);
+                waiter.on_signal.iter().for_each(OnSignal::signal);
                 state.urgent = true;
                 self.wake.notify_one();
             }
@@ -275,7 +285,7 @@ impl<A: Refuse> Table<A> {
             waiter
                 .filter(|waiter| waiter.unique == unique)
                 .and_then(|waiter| {
-                    waiter.on_signal.iter().for_each(|of| (of.call)(true));
+                    waiter.on_signal.iter().for_each(OnSignal::let_go);
                     waiter.reply.take()
                 })
         };

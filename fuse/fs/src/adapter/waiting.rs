@@ -67,12 +67,11 @@ impl Waiting {
         any: bool,
     ) -> (Held, Arc<Interrupt>) {
         let interrupt = Arc::new(Interrupt::default());
-        let fired = interrupt.clone();
-        let held = self.hold_with(request, reply, any, move |killed| match killed {
-            true => fired.kill(),
-            false => fired.fire(),
-        });
-        (held, interrupt)
+        let on_signal = match any {
+            true => OnSignal::Any(interrupt.clone()),
+            false => OnSignal::Kill(interrupt.clone()),
+        };
+        (self.hold_with(request, reply, on_signal), interrupt)
     }
 
     /// As [`Waiting::hold`], for an operation that changes something and runs for `caller`, which leaves if
@@ -83,20 +82,12 @@ impl Waiting {
         reply: Reply,
         caller: abandon::Caller,
     ) -> Held {
-        self.hold_with(request, reply, false, move |_| caller.leave())
+        self.hold_with(request, reply, OnSignal::Leave(caller))
     }
 
-    fn hold_with(
-        &self,
-        request: &Header,
-        reply: Reply,
-        any: bool,
-        call: impl Fn(bool) + Send + Sync + 'static,
-    ) -> Held {
-        let call = Box::new(call);
-        let on_signal = Some(OnSignal { any, call });
+    fn hold_with(&self, request: &Header, reply: Reply, on_signal: OnSignal) -> Held {
         let (pid, unique) = (request.pid(), request.unique);
-        self.0.hold_with(pid, unique, reply, on_signal)
+        self.0.hold_with(pid, unique, reply, Some(on_signal))
     }
 
     /// The caller of the request `unique` got a signal.
