@@ -32,7 +32,7 @@ impl<N: Nfs3> Adapter<N> {
         let (fs, cred) = (self.fs.clone(), self.credentials.user_of(request));
         let reply = self.waiting.hold(request, reply);
         let notifiers = self.notifiers.clone();
-        self.start(async move {
+        self.start(move || async move {
             // What was known before can be told at once then.
             let told = tell_behind(&fs, &notifiers, node).await;
             let known = told.then(|| known(&fs, node, revalidate)).flatten();
@@ -86,7 +86,7 @@ impl<N: Nfs3> Adapter<N> {
         }
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
-        self.start(async move {
+        self.start(move || async move {
             reply_held(reply, fs.access(&cred, node, mask).await, reply_ok);
         });
     }
@@ -95,7 +95,7 @@ impl<N: Nfs3> Adapter<N> {
         let (fs, cred) = (self.fs.clone(), self.credentials.user_of(request));
         let name_max = fs.name_max();
         let reply = self.waiting.hold(request, reply);
-        self.start(async move {
+        self.start(move || async move {
             reply_held(
                 reply,
                 fs.statfs(&cred, node).await,

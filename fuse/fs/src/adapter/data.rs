@@ -141,7 +141,7 @@ impl<N: Nfs3> Adapter<N> {
         let fs = self.fs.clone();
         let data = data.keep(fs.is_short_of_buffers());
         let reply = self.waiting.hold(request, reply);
-        self.start(async move {
+        self.start(move || async move {
             let written = fs.write_mapped(handle, offset, &data).await;
             reply_held(reply, written, Reply::written);
         });
@@ -156,7 +156,7 @@ impl<N: Nfs3> Adapter<N> {
         }
         let (fs, pid) = (self.fs.clone(), request.pid());
         let reply = self.waiting.hold(request, reply);
-        let flush = async move {
+        let flush = move || async move {
             let mut answer = Answer::new(reply, pid);
             let gets = || answer.is_got_by_close();
             let result = fs.flush(handle, owner, locked, gets).await;
@@ -164,7 +164,7 @@ impl<N: Nfs3> Adapter<N> {
             drop(releasing);
         };
         match self.fs.locks().filter(|_| locked) {
-            Some(locks) => locks.spawn(flush),
+            Some(locks) => locks.spawn(flush()),
             None => self.start(flush),
         }
     }
@@ -174,7 +174,7 @@ impl<N: Nfs3> Adapter<N> {
         let releasing = self.fs.closing(handle, flock);
         let locked = !releasing.is_empty();
         let reply = self.waiting.hold(request, reply);
-        let release = async move {
+        let release = move || async move {
             reply_held(
                 reply,
                 fs.release_and_unlock(handle, releasing).await,
@@ -182,7 +182,7 @@ impl<N: Nfs3> Adapter<N> {
             );
         };
         match self.fs.locks().filter(|_| locked) {
-            Some(locks) => locks.spawn(release),
+            Some(locks) => locks.spawn(release()),
             None => self.start(release),
         }
     }
@@ -190,7 +190,7 @@ impl<N: Nfs3> Adapter<N> {
     pub(super) fn fsync(&self, request: &Header, handle: u64, reply: Reply) {
         let (fs, pid) = (self.fs.clone(), request.pid());
         let reply = self.waiting.hold(request, reply);
-        self.start(async move {
+        self.start(move || async move {
             let mut answer = Answer::new(reply, pid);
             let result = fs.fsync(handle, || answer.is_got()).await;
             answer.give(result, reply_ok);

@@ -73,7 +73,9 @@ impl<N: Nfs3> Adapter<N> {
         }
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
-        self.start(async move { reply_held(reply, fs.readdir(handle, offset).await, tell) });
+        self.start(move || async move {
+            reply_held(reply, fs.readdir(handle, offset).await, tell);
+        });
     }
 
     pub(super) fn readdirplus(
@@ -93,7 +95,7 @@ impl<N: Nfs3> Adapter<N> {
         }
         let fs = self.fs.clone();
         let reply = self.waiting.hold(request, reply);
-        self.start(async move {
+        self.start(move || async move {
             let result = fs.readdir(handle, offset).await;
             reply_held(reply, result, |reply, listing| {
                 reply_plus(&fs, reply, size, &listing)

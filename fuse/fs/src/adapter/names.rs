@@ -63,7 +63,7 @@ impl<N: Nfs3> Adapter<N> {
         };
         let reply = self.waiting.hold(request, reply);
         let (mount, notifiers) = (self.mount.clone(), self.notifiers.clone());
-        self.start(async move {
+        self.start(move || async move {
             let mut found = fs.lookup(&cred, parent, &name).await;
             if without_groups && !fs.lookup_holds_without_groups(parent, &found) {
                 // The caller still waits, so its groups are those of the request.
@@ -90,7 +90,7 @@ impl<N: Nfs3> Adapter<N> {
     pub(super) fn readlink(&self, request: &Header, node: u64, reply: Reply) {
         let (fs, cred) = (self.fs.clone(), self.cred(request, node));
         let reply = self.waiting.hold(request, reply);
-        self.start(async move {
+        self.start(move || async move {
             let result = fs.readlink(&cred, node).await;
             reply_held(reply, result, |reply, path| reply.data(&path));
         });

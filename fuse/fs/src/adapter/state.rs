@@ -57,9 +57,13 @@ impl<N: Nfs3> Adapter<N> {
     /// Runs an operation: it starts now, and after a call it goes on with the thread that receives
     /// the reply.
     #[inline]
-    pub(super) fn start(&self, operation: impl Future<Output = ()> + Send + 'static) {
-        // Boxed where it is created: the future has kilobytes, which each move would copy.
-        exec::spawn_boxed(Box::pin(operation));
+    pub(super) fn start<F>(&self, operation: impl FnOnce() -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        // Created where it stays: the future has kilobytes, which each move would copy.
+        let future = Box::write(Box::new_uninit(), operation());
+        exec::spawn_boxed(Box::into_pin(future));
     }
 
     /// As [`Adapter::start`], for an operation that changes something. It is passed its reply, and
@@ -76,7 +80,7 @@ impl<N: Nfs3> Adapter<N> {
         let caller = self.fs.caller(request.original(), request.resent());
         let leaving = caller.clone();
         let reply = self.waiting.hold_for_change(request, reply, leaving);
-        self.start(caller.run(Box::pin(operation(reply))));
+        self.start(move || caller.run(operation(reply)));
     }
 }
 

@@ -33,7 +33,7 @@ impl<N: Nfs3> Adapter<N> {
         }
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, node), name.to_owned());
         let reply = self.waiting.hold(request, reply);
-        self.start(async move {
+        self.start(move || async move {
             reply_held(reply, fs.getxattr(&cred, node, name.as_bytes()).await, tell);
         });
     }
@@ -41,7 +41,7 @@ impl<N: Nfs3> Adapter<N> {
     pub(super) fn listxattr(&self, request: &Header, node: u64, size: u32, reply: Reply) {
         let (fs, cred) = (self.fs.clone(), self.cred(request, node));
         let reply = self.waiting.hold(request, reply);
-        self.start(async move {
+        self.start(move || async move {
             let names = fs.listxattr(&cred, node).await;
             reply_held(reply, names, |reply, names| {
                 reply_bytes(reply, &names, size)
