@@ -456,9 +456,7 @@ impl Nfs3 for Nfs3Client {
             |status, retransmitted| {
                 let before = status == Status::NoEnt
                     && retransmitted
-                    && self
-                        .renamed_before(cred, (from_dir, from), (to_dir, to))
-                        .await;
+                    && Box::pin(self.renamed_before(cred, (from_dir, from), (to_dir, to))).await;
                 before.then(|| Ok(RenameWcc::default()))
             }
         )
@@ -484,7 +482,7 @@ impl Nfs3 for Nfs3Client {
             |status, retransmitted| {
                 let before = status == Status::Exist
                     && retransmitted
-                    && self.linked_before(cred, file, dir, name).await;
+                    && Box::pin(self.linked_before(cred, file, dir, name)).await;
                 before.then(|| Ok(LinkWcc::default()))
             }
         )

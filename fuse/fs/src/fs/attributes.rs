@@ -90,7 +90,7 @@ impl<N: Nfs3> Files<N> {
     ) -> FsResult<(Attributes, Duration)> {
         let inode = self.inode(nodeid)?;
         if !revalidate && inode.is_dirty() {
-            self.write_back(&inode, false).await;
+            Box::pin(self.write_back(&inode, false)).await;
             let state = inode.state.lock();
             if let Some(attributes) = state.fresh(self.now()) {
                 let attributes = *attributes;
@@ -217,7 +217,7 @@ impl<N: Nfs3> Files<N> {
         }
         if self.may_be_cached(inode) {
             // Own changes were under way, or replies overtook each other.
-            self.write_back(inode, false).await;
+            Box::pin(self.write_back(inode, false)).await;
             self.fetch(cred, inode).await?;
             if !verified() {
                 inode.state.lock().renew_epoch();

@@ -39,11 +39,15 @@ impl<N: Nfs3> Fs<N> {
         self.know_fsid(cred).await?;
         let stamp = Stamp::now();
         let epoch = dir.state.lock().epoch;
-        let found = self.nfs.lookup(cred, &dir.handle, name).await;
-        *overtaken = dir.state.lock().epoch != epoch;
-        let found = match found {
-            Ok(found) => found,
+        let is_overtaken = || dir.state.lock().epoch != epoch;
+        // The result is not kept in the future beside what is taken from it.
+        let found = match self.nfs.lookup(cred, &dir.handle, name).await {
+            Ok(found) => {
+                *overtaken = is_overtaken();
+                found
+            }
             Err(error) => {
+                *overtaken = is_overtaken();
                 if let NfsError::Status(Status::NoEnt) = error {
                     self.searched(cred, dir, stamp, None);
                     self.remember_name(dir, stamp, epoch, name, Child::Absent);

@@ -208,10 +208,9 @@ impl<N: Nfs3> Objects<N> {
             None => self.any_open_file(inode)?,
         };
         let last = size - 1;
-        let read = self
-            .read_direct(&file, last, 1, Short::Allowed)
-            .await
-            .ok()?;
+        // Boxed, because it is rare, and its state is large.
+        let read = Box::pin(self.read_direct(&file, last, 1, Short::Allowed));
+        let read = read.await.ok()?;
         let byte = *read.iter().flat_map(|seg| seg.as_ref()).next()?;
         Some((last, byte))
     }

@@ -65,7 +65,7 @@ impl<N: Nfs3> Fs<N> {
                     })
                 };
                 if inode.data().is_some_and(overtaken) {
-                    self.write_back(inode, true).await;
+                    Box::pin(self.write_back(inode, true)).await;
                 }
             }
         }
@@ -88,7 +88,7 @@ impl<N: Nfs3> Fs<N> {
                 size: Some(0),
                 ..SetAttributes::default()
             };
-            self.set(cred, inode, &new, false).await?;
+            Box::pin(self.set(cred, inode, &new, false)).await?;
         }
         Ok(())
     }
@@ -137,9 +137,11 @@ impl<N: Nfs3> Fs<N> {
         };
         let inode = file.inode.clone();
         if wrote {
-            self.write_back(&inode, true).await;
+            Box::pin(self.write_back(&inode, true)).await;
         }
-        self.release_locks(&inode, locked).await;
+        if !locked.is_empty() {
+            Box::pin(self.release_locks(&inode, locked)).await;
+        }
         drop(file);
         // RMDIR waits from now on until the hidden name is removed, or somebody else has the file open.
         let removal = inode.hidden_in().map(|dir_node| self.removal(dir_node));
@@ -147,7 +149,7 @@ impl<N: Nfs3> Fs<N> {
         if inode.opens.fetch_sub(1, Ordering::Relaxed) == 1 {
             inode.errors_were_told();
             if let Some(silly) = inode.take_hidden(false) {
-                self.remove_hidden(&inode, silly).await;
+                Box::pin(self.remove_hidden(&inode, silly)).await;
             }
         }
         drop(removal);

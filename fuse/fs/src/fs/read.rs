@@ -105,11 +105,13 @@ impl<N: Nfs3> Objects<N> {
         let file = self.file(handle)?;
         self.check_locks(&file, handle)?;
         let inode = &file.inode;
+        // Boxed, because its state is large, and most reads are cached.
+        let direct = |short| Box::pin(self.read_direct(&file, offset, len, short));
         if OpenFile::is_direct(flags) {
-            return self.read_direct(&file, offset, len, Short::Allowed).await;
+            return direct(Short::Allowed).await;
         }
         if u64::from(self.limits().rtmax) < PAGE {
-            return self.read_direct(&file, offset, len, Short::OnlyAtEnd).await;
+            return direct(Short::OnlyAtEnd).await;
         }
         self.shared.stats.read_misses.add(1);
         let size = self.attributes_or_fetch(&file.cred, inode).await?.size;
@@ -145,7 +147,7 @@ impl<N: Nfs3> Objects<N> {
                 }
             }
         }
-        self.read_direct(&file, offset, len, Short::OnlyAtEnd).await
+        direct(Short::OnlyAtEnd).await
     }
 }
 
