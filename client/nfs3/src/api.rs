@@ -18,6 +18,7 @@ use nfsrdma_xdr::nfs3::{
 };
 use nfsrdma_xdr::posix_acl::PosixAcl;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use std::future::Future;
 use std::time::Instant;
 use thiserror::Error;
@@ -150,12 +151,15 @@ pub struct SetLists {
     pub default: bool,
 }
 
+/// A name in a listing. Most need no allocation.
+pub type EntryName = SmallVec<[u8; 32]>;
+
 /// One directory entry, owned.
 #[derive(Debug, Clone)]
 pub struct DirEntry {
     pub fileid: u64,
     /// As the server sent it: it may be no component (`Name::is_component`). May be `.` or `..`.
-    pub name: Box<[u8]>,
+    pub name: EntryName,
     /// The position after this entry.
     pub cookie: u64,
     /// Only from READDIRPLUS.

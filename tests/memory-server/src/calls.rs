@@ -89,7 +89,7 @@ fn page(
         let told = plus && !bare;
         DirEntry {
             fileid: attributes.fileid,
-            name,
+            name: (*name).into(),
             cookie: match (repeat, changed) {
                 (Some(repeat), _) => cookie % repeat,
                 (None, Some((of, to))) if of == cookie => to,

@@ -3,7 +3,7 @@
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Stamp};
 use crate::sync::Mutex;
-use nfsrdma_nfs3::{Cred, NfsError};
+use nfsrdma_nfs3::{Cred, EntryName, NfsError};
 use nfsrdma_record::{Open, Record};
 use nfsrdma_xdr::nfs3::{FileType, Verifier};
 use std::sync::Arc;
@@ -101,7 +101,7 @@ pub(super) struct Part {
 /// One entry. It has no inode if it is `.` or `..`, or if it could not be looked up.
 #[derive(Debug)]
 pub struct Listed {
-    pub name: Box<[u8]>,
+    pub name: EntryName,
     pub fileid: u64,
     /// `None` if the type is not known.
     pub kind: Option<FileType>,
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn the_end_is_the_end_though_its_cookie_was_there_before() {
         let entries = [7, 8, 7].map(|cookie| Listed {
-            name: Box::new(*b"n"),
+            name: EntryName::from_slice(b"n"),
             fileid: cookie,
             kind: None,
             cookie,
