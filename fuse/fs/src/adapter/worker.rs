@@ -254,7 +254,7 @@ impl<N: Nfs3> Worker<N> {
             wait_for_events(&self.epoll, events, left)?;
             now = Instant::now();
         }
-        for event in events.drain(..) {
+        for event in &*events {
             let (data, flags) = (event.data, event.flags);
             match data.u64() {
                 DEVICE => found.request = true,
@@ -271,7 +271,7 @@ impl<N: Nfs3> Worker<N> {
                 }
             }
         }
-        if events.is_empty() && until.is_some_and(|at| at <= now) {
+        if until.is_some_and(|at| at <= now) {
             // Time has come for one of them.
             found.connections = u64::MAX;
         }

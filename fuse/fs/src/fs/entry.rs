@@ -45,11 +45,12 @@ impl<N: Nfs3> Fs<N> {
     }
 }
 
+/// Checks a name of the kernel. Names that are sent are checked byte by byte by `nfsrdma_nfs3`.
 pub(super) fn check_name(name: &[u8]) -> FsResult<()> {
     if name.len() > NAME_MAX {
         return Err(FsError::NameTooLong);
     }
-    if name.is_empty() || name.iter().any(|&b| b == b'/' || b == 0) {
+    if name.is_empty() {
         return Err(FsError::Invalid);
     }
     Ok(())

@@ -31,15 +31,19 @@ use std::sync::Arc;
 impl<N: Nfs3> Fs<N> {
     /// Whether the server lets everybody search `dir` whom the kernel lets search it.
     pub(super) fn kernel_may_keep_names(&self, dir: &Inode) -> bool {
-        let known = dir.state.lock().attributes().copied();
-        let Some(dir) = known else { return false };
-        let root_may = || self.root_squash.lock().may_search(&dir) == Some(true);
+        let state = dir.state.lock();
+        let Some(known) = state.attributes() else {
+            return false;
+        };
         match self.config.permissions {
-            Permissions::Server => false,
-            _ if everybody_may_search(&dir) => true,
-            Permissions::Kernel | Permissions::ServerForOne(0) => root_may(),
-            Permissions::ServerForOne(uid) => dir.uid == uid && dir.mode & 0o100 != 0,
+            Permissions::Server => return false,
+            _ if everybody_may_search(known) => return true,
+            Permissions::Kernel | Permissions::ServerForOne(0) => {}
+            Permissions::ServerForOne(uid) => return known.uid == uid && known.mode & 0o100 != 0,
         }
+        let known = *known;
+        drop(state);
+        self.root_squash.lock().may_search(&known) == Some(true)
     }
 
     /// Whether it is known that the caller may search `dir`.
