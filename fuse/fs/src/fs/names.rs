@@ -91,8 +91,8 @@ pub(super) struct Names {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Key {
     hash: u64,
-    /// The directory's node, and the name. Most names are no longer than what fits beside the node.
-    bytes: SmallVec<[u8; 40]>,
+    /// The directory's node, and the name. Most names are no longer than the 24 bytes that fit beside the node.
+    bytes: SmallVec<[u8; 32]>,
 }
 
 impl Key {
