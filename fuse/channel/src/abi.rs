@@ -19,6 +19,11 @@ macro_rules! opcodes {
                 }
             }
 
+            /// Whether the kernel waits for a reply.
+            pub fn has_reply(opcode: u32) -> bool {
+                !matches!(opcode, FORGET | BATCH_FORGET | INTERRUPT)
+            }
+
             /// All operation codes.
             pub const ALL: &[u32] = &[$($number),*];
         }

@@ -2,25 +2,34 @@
 
 use super::abi::OUT_HEADER;
 use super::clone;
+use super::journal::Journal;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
 
 /// What one reader reads from. Each has its own queue of requests that wait for their replies,
 /// so a reply must go to the device its request was read from.
 #[derive(Debug)]
-pub struct Device(OwnedFd);
+pub struct Device {
+    fd: OwnedFd,
+    /// Where the requests are that were read from it.
+    journal: OnceLock<Arc<Journal>>,
+}
 
 impl From<OwnedFd> for Device {
     fn from(fd: OwnedFd) -> Self {
-        Device(fd)
+        Device {
+            fd,
+            journal: OnceLock::new(),
+        }
     }
 }
 
 impl AsFd for Device {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.fd.as_fd()
     }
 }
 
@@ -51,24 +60,48 @@ const MAX_SLICES: usize = 1024;
 impl Device {
     /// Another device of the same mount.
     pub fn try_clone(&self) -> io::Result<Device> {
-        clone::clone(self.as_fd()).map(Device)
+        clone::clone(self.as_fd()).map(Device::from)
     }
 
     /// From now on [`Device::receive`] does not wait.
     pub fn set_nonblocking(&self) -> io::Result<()> {
-        let flags = rustix::fs::fcntl_getfl(&self.0)?;
-        Ok(rustix::fs::fcntl_setfl(&self.0, flags | OFlags::NONBLOCK)?)
+        let flags = rustix::fs::fcntl_getfl(&self.fd)?;
+        Ok(rustix::fs::fcntl_setfl(&self.fd, flags | OFlags::NONBLOCK)?)
     }
 
     /// Takes a request, waiting for it unless the device is non-blocking.
     pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Received<&'a [u8]>> {
-        let received = receive(|| rustix::io::read(&self.0, &mut *buffer))?;
+        let received = receive(|| rustix::io::read(&self.fd, &mut *buffer))?;
         Ok(received.map(|len| &buffer[..len]))
     }
 
     /// The same into several buffers, which are filled one after the other.
     pub fn receive_parts(&self, parts: &mut [IoSliceMut<'_>]) -> io::Result<Received<usize>> {
-        receive(|| rustix::io::readv(&self.0, parts))
+        receive(|| rustix::io::readv(&self.fd, parts))
+    }
+
+    /// Requests are read from it into this journal.
+    pub(crate) fn set_journal(&self, journal: &Arc<Journal>) {
+        // All devices of a mount have the same one.
+        let _ = self.journal.set(journal.clone());
+    }
+
+    /// The journal that requests are read into, if there is one.
+    pub(crate) fn journal(&self) -> Option<&Arc<Journal>> {
+        self.journal.get()
+    }
+
+    /// Whether a request was read from this device and is not answered. If its caller has got a signal,
+    /// INTERRUPT comes again.
+    ///
+    /// This is the answer to the INTERRUPT of the request, which has its number with the lowest bit set: to send that
+    /// again later. The kernel finds the request first (ENOENT), and then whether it had sent one (EINVAL).
+    pub(crate) fn awaits(&self, unique: u64) -> bool {
+        let again = -Errno::AGAIN.raw_os_error();
+        matches!(
+            self.send(unique | 1, again, &[]),
+            Ok(()) | Err(Errno::INVAL)
+        )
     }
 
     /// Writes a message: a header with `code`, which is an error or a notification, and
@@ -78,17 +111,17 @@ impl Device {
         let header = header(unique, code, len);
         // The usual replies need no allocation.
         let written = match body {
-            [] => rustix::io::write(&self.0, &header),
-            [one] => rustix::io::writev(&self.0, &[IoSlice::new(&header), IoSlice::new(one)]),
+            [] => rustix::io::write(&self.fd, &header),
+            [one] => rustix::io::writev(&self.fd, &[IoSlice::new(&header), IoSlice::new(one)]),
             several if several.len() < MAX_SLICES => {
                 let mut all = Vec::with_capacity(several.len() + 1);
                 all.push(IoSlice::new(&header));
                 all.extend(several.iter().map(|slice| IoSlice::new(slice)));
-                rustix::io::writev(&self.0, &all)
+                rustix::io::writev(&self.fd, &all)
             }
             many => {
                 let all = many.concat();
-                rustix::io::writev(&self.0, &[IoSlice::new(&header), IoSlice::new(&all)])
+                rustix::io::writev(&self.fd, &[IoSlice::new(&header), IoSlice::new(&all)])
             }
         }?;
         // The kernel takes a message whole or not at all.

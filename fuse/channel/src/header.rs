@@ -7,13 +7,15 @@ use super::fields::{Fields, Malformed};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     pub opcode: u32,
-    /// The number of the request, which the reply has as well, and INTERRUPT. If the request was resent,
+    /// The number of the request, which the reply has as well, and INTERRUPT. If the kernel has resent the request,
     /// this differs from [`Header::original`].
     pub unique: u64,
     pub nodeid: u64,
     uid: u32,
     gid: u32,
     pid: u32,
+    /// A process that has ended had read it, as the journal has it.
+    pub(crate) replayed: bool,
 }
 
 impl Header {
@@ -36,7 +38,7 @@ impl Header {
     /// Whether a process that has ended had read this request, and may have executed it
     /// ([`Channel::resume`](super::Channel::resume)).
     pub fn resent(&self) -> bool {
-        self.unique & UNIQUE_RESEND != 0
+        self.unique & UNIQUE_RESEND != 0 || self.replayed
     }
 
     /// The number that the request had when it was read first.
@@ -67,6 +69,7 @@ impl Header {
             uid: fields.u32()?,
             gid: fields.u32()?,
             pid: fields.u32()?,
+            replayed: false,
         };
         // The extensions, in units of eight bytes, follow the arguments of the operation.
         let extensions = usize::from(fields.u16()?) * 8;

@@ -6,7 +6,7 @@ use crate::mount::Users;
 use crate::operation::Operation;
 use crate::reply::Reply;
 use crate::request::Request;
-use crate::serve::{Handler, ReadResult, Reader};
+use crate::serve::{Buffer, Handler, ReadResult, Reader};
 use proptest::prelude::*;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -88,7 +88,7 @@ const SHORT: usize = 64 << 10;
 fn read(messages: &[Vec<u8>], handler: &Recorder) -> Vec<Got> {
     let (ours, theirs) = UnixDatagram::pair().unwrap();
     let device = Arc::new(Device::from(OwnedFd::from(ours)));
-    let mut reader = Reader::new(device, vec![0; (1 << 20) + 4096], Users::All);
+    let mut reader = Reader::new(device, Buffer::Own(vec![0; (1 << 20) + 4096]), Users::All);
     let mut landing = Landing {
         least: SHORT,
         ..Landing::default()

@@ -28,6 +28,7 @@ mod device;
 mod directory;
 mod fields;
 mod header;
+mod journal;
 mod landing;
 mod mount;
 mod notify;

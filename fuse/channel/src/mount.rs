@@ -8,6 +8,7 @@
 
 use super::abi::init;
 use super::device::Device;
+use super::journal::{Journal, Slot};
 use super::notify::Notifier;
 use super::waiting_notifier::WaitingNotifier;
 use fuser::{Config, Filesystem, InitFlags, KernelConfig, MountOption, SessionACL};
@@ -58,6 +59,8 @@ pub struct Wanted {
     pub max_write: u32,
     /// The most background requests that may be under way.
     pub max_background: u16,
+    /// Flags for which the kernel is taken not to offer them, as older ones do not.
+    pub masked: u64,
 }
 
 /// What INIT agreed on.
@@ -86,7 +89,7 @@ impl Features {
     }
 
     /// Whether the kernel can give requests again that were read and not answered (Linux 6.9), so that
-    /// [`Channel::resume`] is possible. It only offers this flag, too.
+    /// [`Channel::resume`] needs no journal of them. It only offers this flag, too.
     pub fn resends(&self) -> bool {
         self.offered & init::HAS_RESEND != 0
     }
@@ -119,7 +122,8 @@ struct Init {
 
 impl Filesystem for Init {
     fn init(&mut self, _: &fuser::Request, config: &mut KernelConfig) -> io::Result<()> {
-        let offered = config.capabilities();
+        let masked = InitFlags::from_bits_retain(self.wanted.masked);
+        let offered = config.capabilities() & !masked;
         let flags = InitFlags::from_bits_retain(self.wanted.flags);
         let enabled = flags & offered;
         // An older kernel may refuse some of these, and works without them.
@@ -168,6 +172,10 @@ pub struct Channel {
     device: Arc<Device>,
     /// Devices for readers that another process has made ([`Channel::resume`]).
     pub(crate) clones: Vec<Arc<Device>>,
+    /// What requests are read into, if they are kept.
+    pub(crate) journal: Option<Arc<Journal>>,
+    /// Requests that a process has read that has ended, in the journal, with the device of each.
+    pub(crate) unanswered: Vec<(Arc<Device>, Slot)>,
     pub(crate) users: Users,
 }
 
@@ -229,6 +237,8 @@ impl Channel {
             features,
             device,
             clones: Vec::new(),
+            journal: None,
+            unanswered: Vec::new(),
             users,
         }
     }

@@ -23,15 +23,28 @@ pub struct Reply {
     device: Option<Arc<Device>>,
     unique: u64,
     opcode: u32,
+    /// Where the request is in the device's journal, which keeps it until it is answered; 0 if it is not.
+    slot: u32,
 }
 
 impl Reply {
     /// The reply to the request with this header, which was read from `device`.
     pub fn new(device: &Arc<Device>, header: &Header) -> Self {
+        Self::to_slot(device, header, 0)
+    }
+
+    /// As [`Reply::new`], to a request in this slot of the device's journal.
+    pub(crate) fn to_slot(device: &Arc<Device>, header: &Header, slot: u32) -> Self {
+        if slot != 0
+            && let Some(journal) = device.journal()
+        {
+            journal.share(slot);
+        }
         Reply {
             device: Some(device.clone()),
             unique: header.unique,
             opcode: header.opcode,
+            slot,
         }
     }
 
@@ -44,9 +57,22 @@ impl Reply {
         let Some(device) = self.device.take() else {
             return;
         };
-        let Err(error) = device.send(self.unique, code, body) else {
-            return;
-        };
+        if let Err(error) = device.send(self.unique, code, body) {
+            self.refused(&device, error);
+        }
+        self.answered(&device);
+    }
+
+    /// The request need not be kept any more.
+    fn answered(&self, device: &Device) {
+        if self.slot != 0
+            && let Some(journal) = device.journal()
+        {
+            journal.release(self.slot);
+        }
+    }
+
+    fn refused(&self, device: &Device, error: Errno) {
         match error {
             // The kernel has ended the request: its caller was killed before the request was read,
             // or the mount is gone.
@@ -158,6 +184,7 @@ impl Drop for Reply {
                 "a request ends without a reply"
             );
             let _ = device.send(self.unique, -EIO, &[]);
+            self.answered(&device);
         }
     }
 }

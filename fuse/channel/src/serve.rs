@@ -11,17 +11,19 @@ use super::abi::{MIN_READ_BUFFER, opcode};
 use super::clone;
 use super::device::{Device, Received};
 use super::header::Header;
+use super::journal::Slot;
 use super::landing::Landing;
-use super::mount::{Channel, Users};
+use super::mount::{Channel, Features, Users};
 use super::operation::{Operation, WriteIn};
 use super::reply::Reply;
 use super::request::{self, Request, WRITE_HEAD};
 use rustix::io::Errno;
 use std::io;
-use std::ops::DerefMut;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::thread::{Builder, JoinHandle};
+use std::thread::{Builder, JoinHandle, sleep};
+use std::time::Duration;
 
 /// What answers requests. All calls come from the threads that read them.
 pub trait Handler: Send + Sync + 'static {
@@ -64,6 +66,12 @@ const LEAST: usize = 128 << 10;
 /// Smallest page of memory.
 const PAGE: usize = 4096;
 
+/// The length of the longest request.
+pub(crate) fn longest_request(features: &Features) -> usize {
+    let size = (features.max_write as usize).max(LEAST) + ROOM;
+    size.max(MIN_READ_BUFFER)
+}
+
 /// What [`Reader::read`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadResult {
@@ -79,11 +87,50 @@ pub enum ReadResult {
 #[derive(Debug)]
 pub struct Reader {
     device: Arc<Device>,
-    buffer: Vec<u8>,
+    buffer: Buffer,
     users: Users,
     owner: u32,
     /// Another process goes on with the mount if this one is killed.
     has_successor: bool,
+    /// What [`Reader::again`] hands over.
+    unanswered: Vec<(Arc<Device>, Slot)>,
+}
+
+/// The memory that requests are read into.
+#[derive(Debug)]
+pub(crate) enum Buffer {
+    Own(Vec<u8>),
+    Kept(Slot),
+}
+
+impl Buffer {
+    /// Where requests are kept: the slot's number, or 0.
+    fn slot(&self) -> u32 {
+        match self {
+            Buffer::Own(_) => 0,
+            Buffer::Kept(slot) => slot.number(),
+        }
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Buffer::Own(own) => own,
+            Buffer::Kept(slot) => slot,
+        }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match self {
+            Buffer::Own(own) => own,
+            Buffer::Kept(slot) => slot,
+        }
+    }
 }
 
 impl AsFd for Reader {
@@ -94,13 +141,14 @@ impl AsFd for Reader {
 }
 
 impl Reader {
-    pub(crate) fn new(device: Arc<Device>, buffer: Vec<u8>, users: Users) -> Self {
+    pub(crate) fn new(device: Arc<Device>, buffer: Buffer, users: Users) -> Self {
         Reader {
             device,
             buffer,
             users,
             owner: rustix::process::geteuid().as_raw(),
             has_successor: false,
+            unanswered: Vec::new(),
         }
     }
 
@@ -108,8 +156,28 @@ impl Reader {
     /// whose pages are there. When a process is killed the kernel finds no more pages for it: a request that it was
     /// about to copy there would end with EIO, and no other process would get it.
     pub fn expect_successor(&mut self) {
-        touch(&mut self.buffer);
+        // Slots of a journal keep the pages of their earlier requests.
+        if let Buffer::Own(buffer) = &mut self.buffer {
+            touch(buffer);
+        }
         self.has_successor = true;
+    }
+
+    /// Hands over the requests that a process that has ended has left in the journal, if this reader is to. To be called
+    /// once, before [`Reader::read`].
+    pub fn again<H: Handler>(&mut self, handler: &H) -> io::Result<()> {
+        for (device, slot) in std::mem::take(&mut self.unanswered) {
+            let length = slot.first_chunk().copied().map_or(0, u32::from_ne_bytes);
+            let bytes = slot.get(..length as usize).unwrap_or(&slot);
+            let from = Source {
+                device: &device,
+                slot: slot.number(),
+                replayed: true,
+            };
+            let may_use = |header: &Header| may_use(self.users, self.owner, header);
+            handle(from, bytes, handler, may_use, |_, _| {})?;
+        }
+        Ok(())
     }
 
     /// Reads one request and hands it over. `landing` is to be the same each time.
@@ -124,7 +192,15 @@ impl Reader {
             users,
             owner,
             has_successor,
+            ..
         } = self;
+        if let Buffer::Kept(slot) = buffer
+            && !slot.prepare()
+        {
+            // A journal that is full, which cannot happen in practice: the others wait in the kernel.
+            sleep(Duration::from_millis(1));
+            return Ok(ReadResult::Empty);
+        }
         let memory = |len| {
             let mut memory = handler.buffer(len)?;
             if *has_successor {
@@ -132,7 +208,13 @@ impl Reader {
             }
             Some(memory)
         };
-        let (received, in_parts) = match landing.parts(buffer, memory) {
+        let slot = buffer.slot();
+        // What is kept is kept whole.
+        let parts = match slot {
+            0 => landing.parts(buffer, memory),
+            _ => None,
+        };
+        let (received, in_parts) = match parts {
             Some(mut parts) => (device.receive_parts(&mut parts)?, true),
             None => (device.receive(buffer)?.map(<[u8]>::len), false),
         };
@@ -159,7 +241,12 @@ impl Reader {
             landing.join(buffer, len);
         }
         let bytes = &buffer[..len];
-        handle(device, bytes, handler, may_use, |to, len| {
+        let from = Source {
+            device,
+            slot,
+            replayed: false,
+        };
+        handle(from, bytes, handler, may_use, |to, len| {
             landing.expect(to, len);
         })
     }
@@ -183,7 +270,10 @@ impl Channel {
                 None => self.one_more_device(number, keep)?,
             };
             device.set_nonblocking()?;
-            parts.push((self.reader(device), body));
+            parts.push((self.reader(device)?, body));
+        }
+        if let Some((first, _)) = parts.first_mut() {
+            first.unanswered = std::mem::take(&mut self.unanswered);
         }
         let mut serving = Serving {
             channel: self,
@@ -209,9 +299,15 @@ impl Channel {
         }
     }
 
-    fn reader(&self, device: Arc<Device>) -> Reader {
-        let size = (self.features().max_write as usize).max(LEAST) + ROOM;
-        Reader::new(device, vec![0; size.max(MIN_READ_BUFFER)], self.users)
+    fn reader(&self, device: Arc<Device>) -> io::Result<Reader> {
+        let buffer = match &self.journal {
+            None => Buffer::Own(vec![0; longest_request(self.features())]),
+            Some(journal) => {
+                device.set_journal(journal);
+                Buffer::Kept(Slot::new(journal).ok_or(Errno::NOSPC)?)
+            }
+        };
+        Ok(Reader::new(device, buffer, self.users))
     }
 }
 
@@ -274,29 +370,42 @@ fn trace(header: &Header) {
     );
 }
 
+/// Where a message of the kernel is from.
+#[derive(Clone, Copy)]
+struct Source<'a> {
+    device: &'a Arc<Device>,
+    /// Its place in the journal, or 0.
+    slot: u32,
+    replayed: bool,
+}
+
+impl Source<'_> {
+    fn reply(&self, header: &Header) -> Reply {
+        Reply::to_slot(self.device, header, self.slot)
+    }
+}
+
 /// Hands one message of the kernel over. `on_write` hears of a WRITE, and of the length of its data.
 fn handle(
-    device: &Arc<Device>,
+    from: Source<'_>,
     bytes: &[u8],
     handler: &impl Handler,
     may_use: impl Fn(&Header) -> bool,
     mut on_write: impl FnMut(&WriteIn, usize),
 ) -> io::Result<ReadResult> {
-    let request = match Request::parse(bytes) {
+    let mut request = match Request::parse(bytes) {
         Ok(request) => request,
         Err(error) => {
             let (header, _) = Header::parse(bytes).map_err(io::Error::other)?;
             let operation = opcode::name(header.opcode);
             tracing::error!(operation, %error, "a request of the kernel");
-            if !matches!(
-                header.opcode,
-                opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT
-            ) {
-                Reply::new(device, &header).error(Errno::IO.raw_os_error());
+            if opcode::has_reply(header.opcode) {
+                from.reply(&header).error(Errno::IO.raw_os_error());
             }
             return Ok(ReadResult::Handled);
         }
     };
+    request.header.replayed = from.replayed;
     let header = &request.header;
     trace(header);
     if let Operation::Write { to, data } = &request.operation {
@@ -309,13 +418,13 @@ fn handle(
         }
         Operation::Interrupt { unique } => handler.interrupt(unique),
         Operation::Destroy => {
-            Reply::new(device, header).ok();
+            from.reply(header).ok();
             return Ok(ReadResult::Ended);
         }
         _ if !may_use(header) => {
-            Reply::new(device, header).error(Errno::ACCESS.raw_os_error());
+            from.reply(header).error(Errno::ACCESS.raw_os_error());
         }
-        _ => handler.handle(&request, Reply::new(device, header)),
+        _ => handler.handle(&request, from.reply(header)),
     }
     Ok(ReadResult::Handled)
 }

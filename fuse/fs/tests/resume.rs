@@ -91,7 +91,7 @@ impl Left {
             records,
         );
         let devices = std::mem::take(&mut self.devices);
-        let channel = adapter::resume(devices, self.features, &options).unwrap();
+        let channel = adapter::resume(devices, self.features, &options, None).unwrap();
         let mut kept = Vec::new();
         let mut keep = |name: &str, _: std::os::fd::BorrowedFd<'_>| {
             kept.push(name.to_owned());

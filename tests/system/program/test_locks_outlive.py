@@ -32,8 +32,6 @@ def two_mounts(*words, options="", outlives="restart=files"):
                 own = own.removeprefix("lock,")
             words = ("--log", server.base / "log") if more else ()
             result = server.mount(",".join(filter(None, (own, more))), *words, at=point)
-            if "Linux 6.9" in result.stderr:
-                pytest.skip("needs Linux 6.9")
             expect(result, 0)
             points.append(point)
         (server.export / "f").write_bytes(b"x" * 100)

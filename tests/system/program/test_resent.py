@@ -8,18 +8,16 @@ import sys
 
 import pytest
 
-from program.outlives_support import document, settled
+from program.outlives_support import document, kernel, on_kernels, settled
 from program.support import *  # noqa: F403
 
 
 @contextlib.contextmanager
-def crashing(restart="files"):
+def crashing(restart="files", masked=False):
     """A server, and a function by which a program makes a change. The process that serves the mount dies when the
     server has carried out a call of `procedure` and not answered it."""
     with scripted() as (server, command):
-        result = server.mount(f"restart={restart},nolock", "--log", server.base / "log")
-        if "Linux 6.9" in result.stderr:
-            pytest.skip("needs Linux 6.9")
+        result = server.mount(f"restart={restart},nolock", "--log", server.base / "log", env=kernel(masked))
         expect(result, 0)
 
         def change(procedure, program):
@@ -41,8 +39,9 @@ def crashing(restart="files"):
         server.ended()
 
 
-def test_names_that_were_changed():
-    with crashing() as (server, change):
+@on_kernels
+def test_names_that_were_changed(masked):
+    with crashing(masked=masked) as (server, change):
         at = server.export
         change("MKDIR", "os.mkdir('mnt/d')")
         assert (at / "d").is_dir()
@@ -58,8 +57,9 @@ def test_names_that_were_changed():
         assert (server.mnt / "h").read_bytes() == b"1"
 
 
-def test_attributes_that_were_set():
-    with crashing() as (server, change):
+@on_kernels
+def test_attributes_that_were_set(masked):
+    with crashing(masked=masked) as (server, change):
         file = server.export / "f"
         file.write_bytes(b"text")
         change("SETATTR", "os.chmod('mnt/f', 0o604)")
@@ -71,9 +71,10 @@ def test_attributes_that_were_set():
         assert file.read_bytes() == b""
 
 
-def test_files_that_were_created():
+@on_kernels
+def test_files_that_were_created(masked):
     """The server recognises the verifier before the attributes are set, and the client its mark after that."""
-    with crashing() as (server, change):
+    with crashing(masked=masked) as (server, change):
         for number, procedure in enumerate(("CREATE", "SETATTR")):
             opened = f"os.open('mnt/{number}', os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o640)"
             change(procedure, f"file = {opened}\nassert os.write(file, b'text') == 4\nos.close(file)")
@@ -83,16 +84,18 @@ def test_files_that_were_created():
         change("CREATE", "os.close(os.open('mnt/plain', os.O_CREAT | os.O_WRONLY, 0o400))")
 
 
-def test_an_append_is_there_once():
-    with crashing() as (server, change):
+@on_kernels
+def test_an_append_is_there_once(masked):
+    with crashing(masked=masked) as (server, change):
         (server.export / "f").write_bytes(b"one\n")
         opened = "os.open('mnt/f', os.O_WRONLY | os.O_APPEND | os.O_DIRECT)"
         change("WRITE", f"file = {opened}\nassert os.write(file, b'two\\n') == 4\nos.close(file)")
         assert (server.export / "f").read_bytes() == b"one\ntwo\n"
 
 
-def test_files_that_are_open_keep_their_data():
-    with crashing() as (server, change):
+@on_kernels
+def test_files_that_are_open_keep_their_data(masked):
+    with crashing(masked=masked) as (server, change):
         for name in ("f", "g", "h"):
             (server.export / name).write_bytes(name.encode())
         with contextlib.ExitStack() as files:
@@ -105,8 +108,9 @@ def test_files_that_are_open_keep_their_data():
         until(lambda: os.listdir(server.export) == ["g"], "the removal of the hidden names")
 
 
-def test_data_are_there_once():
-    with crashing("data") as (server, change):
+@on_kernels
+def test_data_are_there_once(masked):
+    with crashing("data", masked) as (server, change):
         at = server.export
         (at / "f").write_bytes(b"one\n")
         for flag in ("O_SYNC", "O_DIRECT"):

@@ -47,7 +47,7 @@ impl Orders {
         }
     }
 
-    fn text(&self, devices: &[RawFd], features: Features) -> String {
+    fn text(&self, devices: &[RawFd], requests: Option<RawFd>, features: Features) -> String {
         let features = <[u64; 4]>::from(features);
         let list = |numbers: Vec<u64>| {
             let words: Vec<_> = numbers.iter().map(u64::to_string).collect();
@@ -55,6 +55,7 @@ impl Orders {
         };
         [
             list(devices.iter().map(|&fd| fd as u64).collect()),
+            list(requests.iter().map(|&fd| fd as u64).collect()),
             list(features.to_vec()),
             list(self.deaf.iter().map(|&code| code.into()).collect()),
             list(vec![self.reads_nothing.into(), self.notifies.into()]),
@@ -62,12 +63,12 @@ impl Orders {
         .join(";")
     }
 
-    fn parse(text: &str) -> (Vec<RawFd>, Features, Orders) {
+    fn parse(text: &str) -> (Vec<RawFd>, Option<RawFd>, Features, Orders) {
         let lists = text.split(';').map(|list| {
             let words = list.split(',').filter(|word| !word.is_empty());
             words.map(|word| word.parse::<u64>().unwrap()).collect()
         });
-        let [devices, features, deaf, flags]: [Vec<u64>; 4] =
+        let [devices, requests, features, deaf, flags]: [Vec<u64>; 5] =
             lists.collect::<Vec<_>>().try_into().unwrap();
         let features: [u64; 4] = features.try_into().unwrap();
         let orders = Orders {
@@ -76,7 +77,8 @@ impl Orders {
             notifies: flags[1] != 0,
         };
         let devices = devices.iter().map(|&fd| fd as RawFd).collect();
-        (devices, features.into(), orders)
+        let requests = requests.first().map(|&fd| fd as RawFd);
+        (devices, requests, features.into(), orders)
     }
 }
 
@@ -127,7 +129,8 @@ impl Handler for Small {
     fn handle(&self, request: &Request<'_>, reply: Reply) {
         let header = &request.header;
         let name = opcode::name(header.opcode);
-        tell(&format!("{name} {}", header.unique));
+        let resent = u64::from(header.resent()) << 63;
+        tell(&format!("{name} {}", header.original() | resent));
         if self.orders.deaf.contains(&header.opcode) {
             std::mem::forget(reply);
             if self.orders.notifies {
@@ -144,6 +147,10 @@ impl Handler for Small {
             Operation::Read { offset: 0, .. } => reply.data(&[b'z'; SIZE]),
             Operation::Read { .. } => reply.data(&[]),
             Operation::Mkdir { .. } => reply.entry(&entry(MADE)),
+            Operation::Write { data, .. } => {
+                assert!(data.iter().all(|byte| *byte == b'w'));
+                reply.written(data.len() as u32);
+            }
             Operation::Rmdir { .. }
             | Operation::Flush { .. }
             | Operation::Release { .. }
@@ -167,6 +174,7 @@ impl Handler for Small {
 
 fn serve(mut reader: Reader, files: &Small) -> io::Result<()> {
     let mut landing = Landing::default();
+    reader.again(files)?;
     loop {
         match reader.read(files, &mut landing)? {
             ReadResult::Handled => {}
@@ -182,13 +190,12 @@ fn serve(mut reader: Reader, files: &Small) -> io::Result<()> {
 #[test]
 fn daemon() {
     let Ok(orders) = env::var(ORDERS) else { return };
-    let (devices, features, orders) = Orders::parse(&orders);
-    let devices = devices.into_iter().map(|raw| {
-        // SAFETY: inherited under these numbers, for this purpose alone.
-        unsafe { OwnedFd::from_raw_fd(raw) }
-    });
-    let devices: Vec<_> = devices.collect();
-    let channel = Channel::resume(devices, Users::All, features).unwrap();
+    let (devices, requests, features, orders) = Orders::parse(&orders);
+    // SAFETY: inherited under these numbers, for this purpose alone.
+    let inherited = |raw| unsafe { OwnedFd::from_raw_fd(raw) };
+    let devices: Vec<_> = devices.into_iter().map(inherited).collect();
+    let requests = requests.map(inherited);
+    let channel = Channel::resume(devices, Users::All, features, requests).unwrap();
     tell("RESUMED 0");
     if orders.reads_nothing {
         loop {
@@ -222,18 +229,21 @@ impl Daemon {
     /// new one by `keep`.
     pub(crate) fn start(
         devices: &[BorrowedFd<'_>],
+        requests: Option<BorrowedFd<'_>>,
         features: Features,
         orders: &Orders,
         mut keep: impl FnMut(OwnedFd),
     ) -> Daemon {
-        let raw: Vec<_> = devices.iter().map(AsRawFd::as_raw_fd).collect();
+        let mut raw: Vec<_> = devices.iter().map(AsRawFd::as_raw_fd).collect();
+        let requests = requests.map(|fd| fd.as_raw_fd());
         let mut command = Command::new(env::current_exe().unwrap());
         command
             .args(["daemon::daemon", "--exact", "--nocapture"])
-            .env(ORDERS, orders.text(&raw, features))
+            .env(ORDERS, orders.text(&raw, requests, features))
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
+        raw.extend(requests);
         let inherit = move || {
             for &fd in &raw {
                 // SAFETY: the caller has borrowed it, and this process is a copy of the caller's.

@@ -5,7 +5,7 @@
 mod daemon;
 
 use daemon::{Daemon, Orders, SIZE};
-use nfsrdma_channel::abi::opcode;
+use nfsrdma_channel::abi::{init, opcode};
 use nfsrdma_channel::{Channel, Features, MountOptions, Users, Wanted};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -22,12 +22,17 @@ const RESENT: u64 = 1 << 63;
 struct Mount {
     dir: PathBuf,
     channel: Channel,
+    /// The journal of requests, where the kernel does not give them again.
+    requests: Option<OwnedFd>,
     held: Vec<OwnedFd>,
 }
 
+/// With the kernel as it is, and as before Linux 6.9.
+const KERNELS: [u64; 2] = [0, init::HAS_RESEND];
+
 impl Mount {
-    /// `None` where that is not possible.
-    fn new(name: &str) -> Option<Mount> {
+    /// With a kernel that lacks the features `masked`. `None` where that is not possible.
+    fn new(name: &str, masked: u64) -> Option<Mount> {
         if !Path::new("/dev/fuse").exists() {
             eprintln!("skipped: there is no /dev/fuse");
             return None;
@@ -43,18 +48,22 @@ impl Mount {
             flags: 0,
             max_write: 1 << 17,
             max_background: 16,
+            masked,
         };
-        let channel = Channel::mount(&dir, &options, Users::Owner, wanted).unwrap();
-        let mount = Mount {
+        let mut channel = Channel::mount(&dir, &options, Users::Owner, wanted).unwrap();
+        let mut requests = None;
+        let keep = |fd: BorrowedFd<'_>| {
+            requests = Some(fd.try_clone_to_owned()?);
+            Ok(())
+        };
+        channel.keep_requests(keep).unwrap();
+        assert_eq!(requests.is_none(), channel.features().resends());
+        Some(Mount {
             dir,
             channel,
+            requests,
             held: Vec::new(),
-        };
-        if !mount.channel.features().resends() {
-            eprintln!("skipped: this kernel has no FUSE_NOTIFY_RESEND");
-            return None;
-        }
-        Some(mount)
+        })
     }
 
     fn device(&self) -> BorrowedFd<'_> {
@@ -68,7 +77,8 @@ impl Mount {
         let devices = [self.device()];
         let kept = self.held.iter().map(OwnedFd::as_fd);
         let devices: Vec<_> = devices.into_iter().chain(kept).collect();
-        let daemon = Daemon::start(&devices, features, orders, |fd| new.push(fd));
+        let requests = self.requests.as_ref().map(AsFd::as_fd);
+        let daemon = Daemon::start(&devices, requests, features, orders, |fd| new.push(fd));
         self.held.extend(new);
         daemon
     }
@@ -137,35 +147,37 @@ impl Drop for Mount {
 
 #[test]
 fn requests_that_were_read_and_not_answered_come_again() {
-    let Some(mut mount) = Mount::new("again") else {
-        return;
-    };
-    let deaf = Orders::deaf(&[opcode::READ, opcode::MKDIR]);
-    let first = mount.serve(&deaf);
-    assert_eq!(mount.held.len(), 2, "a device for each reader");
-    let read = mount.read();
-    let mut numbers = vec![first.wait_for("READ")];
-    // The look-up of `f` would wait for this one.
-    let made = mount.make("d");
-    numbers.push(first.wait_for("MKDIR"));
-    assert!(numbers.iter().all(|number| number & RESENT == 0));
-    first.end();
-    let second = mount.serve(&Orders::default());
-    let again = [(); 2].map(|()| second.wait_for_any(&["READ", "MKDIR"]));
-    for (what, number) in ["READ", "MKDIR"].into_iter().zip(numbers) {
-        assert!(
-            again.contains(&(what.to_owned(), number | RESENT)),
-            "{again:?}"
-        );
+    for masked in KERNELS {
+        let Some(mut mount) = Mount::new("again", masked) else {
+            return;
+        };
+        let deaf = Orders::deaf(&[opcode::READ, opcode::MKDIR]);
+        let first = mount.serve(&deaf);
+        assert_eq!(mount.held.len(), 2, "a device for each reader");
+        let read = mount.read();
+        let mut numbers = vec![first.wait_for("READ")];
+        // The look-up of `f` would wait for this one.
+        let made = mount.make("d");
+        numbers.push(first.wait_for("MKDIR"));
+        assert!(numbers.iter().all(|number| number & RESENT == 0));
+        first.end();
+        let second = mount.serve(&Orders::default());
+        let again = [(); 2].map(|()| second.wait_for_any(&["READ", "MKDIR"]));
+        for (what, number) in ["READ", "MKDIR"].into_iter().zip(numbers) {
+            assert!(
+                again.contains(&(what.to_owned(), number | RESENT)),
+                "{again:?}"
+            );
+        }
+        read.has_data();
+        made.succeeds();
+        second.end();
     }
-    read.has_data();
-    made.succeeds();
-    second.end();
 }
 
 #[test]
 fn a_device_that_nobody_keeps_takes_its_requests_with_it() {
-    let Some(mut mount) = Mount::new("closed") else {
+    let Some(mut mount) = Mount::new("closed", 0) else {
         return;
     };
     let first = mount.serve(&Orders::deaf(&[opcode::MKDIR]));
@@ -184,16 +196,22 @@ fn a_device_that_nobody_keeps_takes_its_requests_with_it() {
 
 #[test]
 fn nothing_is_read_before_the_devices_are_kept() {
-    let Some(mount) = Mount::new("kept") else {
+    let Some(mount) = Mount::new("kept", 0) else {
         return;
     };
     let made = mount.make("d");
     let features = *mount.channel.features();
     let mut kept = 0;
-    let second = Daemon::start(&[mount.device()], features, &Orders::default(), |_| {
-        kept += 1;
-        assert!(mount.has_request());
-    });
+    let second = Daemon::start(
+        &[mount.device()],
+        None,
+        features,
+        &Orders::default(),
+        |_| {
+            kept += 1;
+            assert!(mount.has_request());
+        },
+    );
     assert_eq!(kept, 2);
     made.succeeds();
     assert!(second.told().iter().all(|(_, number)| number & RESENT == 0));
@@ -202,78 +220,94 @@ fn nothing_is_read_before_the_devices_are_kept() {
 
 #[test]
 fn who_ends_before_it_reads_leaves_the_requests_to_the_next() {
-    let Some(mut mount) = Mount::new("unread") else {
-        return;
-    };
-    let first = mount.serve(&Orders::deaf(&[opcode::MKDIR]));
-    let made = mount.make("d");
-    let number = first.wait_for("MKDIR");
-    first.end();
-    let idle = Orders {
-        reads_nothing: true,
-        ..Orders::default()
-    };
-    for _ in 0..3 {
-        mount.serve(&idle).end();
+    for masked in KERNELS {
+        let Some(mut mount) = Mount::new("unread", masked) else {
+            return;
+        };
+        let first = mount.serve(&Orders::deaf(&[opcode::MKDIR]));
+        let made = mount.make("d");
+        let number = first.wait_for("MKDIR");
+        first.end();
+        let idle = Orders {
+            reads_nothing: true,
+            ..Orders::default()
+        };
+        for _ in 0..3 {
+            mount.serve(&idle).end();
+        }
+        // And those who read it again, and end as well.
+        for _ in 0..3 {
+            let next = mount.serve(&Orders::deaf(&[opcode::MKDIR]));
+            assert_eq!(next.wait_for("MKDIR"), number | RESENT);
+            next.end();
+        }
+        let last = mount.serve(&Orders::default());
+        assert_eq!(last.wait_for("MKDIR"), number | RESENT);
+        made.succeeds();
+        last.end();
     }
-    // And those who read it again, and end as well.
-    for _ in 0..3 {
-        let next = mount.serve(&Orders::deaf(&[opcode::MKDIR]));
-        assert_eq!(next.wait_for("MKDIR"), number | RESENT);
-        next.end();
-    }
-    let last = mount.serve(&Orders::default());
-    assert_eq!(last.wait_for("MKDIR"), number | RESENT);
-    made.succeeds();
-    last.end();
 }
 
 #[test]
 fn a_signal_that_was_told_is_told_again_by_the_whole_number() {
-    let Some(mut mount) = Mount::new("signal") else {
-        return;
-    };
-    let first = mount.serve(&Orders::deaf(&[opcode::MKDIR]));
-    let mut caller = mount.make("d").0;
-    let number = first.wait_for("MKDIR");
-    caller.kill().unwrap();
-    assert_eq!(first.wait_for("INTERRUPT"), number);
-    first.end();
-    assert!(caller.try_wait().unwrap().is_none(), "waits for its answer");
-    let second = mount.serve(&Orders::deaf(&[opcode::MKDIR]));
-    assert_eq!(second.wait_for("MKDIR"), number | RESENT);
-    assert_eq!(second.wait_for("INTERRUPT"), number | RESENT);
-    second.end();
-    let third = mount.serve(&Orders::default());
-    caller.wait().unwrap();
-    third.end();
+    for masked in KERNELS {
+        let Some(mut mount) = Mount::new("signal", masked) else {
+            return;
+        };
+        let first = mount.serve(&Orders::deaf(&[opcode::MKDIR]));
+        let mut caller = mount.make("d").0;
+        let number = first.wait_for("MKDIR");
+        caller.kill().unwrap();
+        assert_eq!(first.wait_for("INTERRUPT"), number);
+        first.end();
+        assert!(caller.try_wait().unwrap().is_none(), "waits for its answer");
+        let second = mount.serve(&Orders::deaf(&[opcode::MKDIR]));
+        // By the number that the reply has.
+        let signal = match masked {
+            0 => number | RESENT,
+            _ => number,
+        };
+        let mut told = [(); 2].map(|()| second.wait_for_any(&["MKDIR", "INTERRUPT"]));
+        told.sort();
+        let expected = [("INTERRUPT", signal), ("MKDIR", number | RESENT)];
+        assert_eq!(
+            told,
+            expected.map(|(what, number)| (what.to_owned(), number))
+        );
+        second.end();
+        let third = mount.serve(&Orders::default());
+        caller.wait().unwrap();
+        third.end();
+    }
 }
 
 #[test]
 fn a_thread_that_notifies_outlives_its_process_until_the_next_answers() {
-    let Some(mut mount) = Mount::new("notifies") else {
-        return;
-    };
-    let notifies = Orders {
-        notifies: true,
-        ..Orders::deaf(&[opcode::READ])
-    };
-    let mut first = mount.serve(&notifies);
-    let read = mount.read();
-    let number = first.wait_for("READ");
-    first.wait_for_thread("notify");
-    first.kill();
-    // It cannot end: the page is locked until its READ is answered. The next one is killed in the same way.
-    let mut second = mount.serve(&notifies);
-    assert_eq!(second.wait_for("READ"), number | RESENT);
-    second.wait_for_thread("notify");
-    second.kill();
-    assert!(!first.has_ended() && !second.has_ended());
-    let third = mount.serve(&Orders::default());
-    read.has_data();
-    first.end();
-    second.end();
-    third.end();
+    for masked in KERNELS {
+        let Some(mut mount) = Mount::new("notifies", masked) else {
+            return;
+        };
+        let notifies = Orders {
+            notifies: true,
+            ..Orders::deaf(&[opcode::READ])
+        };
+        let mut first = mount.serve(&notifies);
+        let read = mount.read();
+        let number = first.wait_for("READ");
+        first.wait_for_thread("notify");
+        first.kill();
+        // It cannot end: the page is locked until its READ is answered. The next one is killed in the same way.
+        let mut second = mount.serve(&notifies);
+        assert_eq!(second.wait_for("READ"), number | RESENT);
+        second.wait_for_thread("notify");
+        second.kill();
+        assert!(!first.has_ended() && !second.has_ended());
+        let third = mount.serve(&Orders::default());
+        read.has_data();
+        first.end();
+        second.end();
+        third.end();
+    }
 }
 
 #[test]
@@ -283,7 +317,7 @@ fn who_takes_over_what_was_unmounted_meanwhile_finds_its_end() {
         ("lazy", UnmountFlags::DETACH),
         ("force", UnmountFlags::FORCE),
     ] {
-        let Some(mut mount) = Mount::new(name) else {
+        let Some(mut mount) = Mount::new(name, 0) else {
             return;
         };
         let first = mount.serve(&Orders::deaf(&[opcode::MKDIR]));
@@ -316,6 +350,31 @@ fn who_takes_over_what_was_unmounted_meanwhile_finds_its_end() {
 }
 
 #[test]
+fn data_that_were_read_and_not_answered_come_again() {
+    for masked in KERNELS {
+        let Some(mut mount) = Mount::new("data", masked) else {
+            return;
+        };
+        let first = mount.serve(&Orders::deaf(&[opcode::WRITE]));
+        let path = mount.dir.join("f");
+        let of = format!("of={}", path.display());
+        let mut writer = Command::new("sh");
+        let script = "head -c 200000 /dev/zero | tr '\\0' w | dd bs=100000 iflag=fullblock conv=notrunc \"$0\"";
+        writer.args(["-c", script, &of]).stderr(Stdio::null());
+        let mut writer = writer.spawn().unwrap();
+        let number = first.wait_for("WRITE");
+        first.end();
+        let second = mount.serve(&Orders::deaf(&[opcode::WRITE]));
+        assert_eq!(second.wait_for("WRITE"), number | RESENT);
+        second.end();
+        let third = mount.serve(&Orders::default());
+        assert_eq!(third.wait_for("WRITE"), number | RESENT);
+        assert!(writer.wait().unwrap().success());
+        third.end();
+    }
+}
+
+#[test]
 fn a_kernel_that_cannot_resend_is_told_apart() {
     let features = Features {
         minor: 31,
@@ -325,8 +384,8 @@ fn a_kernel_that_cannot_resend_is_told_apart() {
     };
     // Not a device at all, but like older kernels it does not take the message.
     let other = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
-    let error = Channel::resume([other], Users::All, features).unwrap_err();
+    let error = Channel::resume([other], Users::All, features, None).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::Unsupported);
-    let error = Channel::resume([], Users::All, features).unwrap_err();
+    let error = Channel::resume([], Users::All, features, None).unwrap_err();
     assert_ne!(error.kind(), io::ErrorKind::Unsupported);
 }

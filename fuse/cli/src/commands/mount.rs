@@ -7,7 +7,7 @@ use crate::failure::{Exit, Failure};
 use crate::holder::Program;
 use crate::holder::client::Held;
 use crate::holder::run::{self as holder, Side};
-use crate::ipc::keeper::{FUSE, Keeper, PLAN, POOL, TABLE};
+use crate::ipc::keeper::{FUSE, Keeper, PLAN, POOL, REQUESTS, TABLE};
 use crate::mount::begun::{self, Begun, Kernel, Prepared};
 use crate::mount::connect::{Plan, connect};
 use crate::mount::daemon::{self, Forked, Reporter};
@@ -297,7 +297,7 @@ fn greet(plan: &Plan, begun: &Begun, device: OwnedFd) -> io::Result<Kernel> {
     let keeper = &begun.keeper;
     keeper.keep(FUSE, device.as_fd())?;
     let copy = Arc::new(device.try_clone()?);
-    let channel = adapter::adopt(&begun.fs, device, &begun.fuse(plan))?;
+    let mut channel = adapter::adopt(&begun.fs, device, &begun.fuse(plan))?;
     let id = OwnMount::on(&plan.point.path).id();
     let own = mounts::all()
         .ok()
@@ -312,12 +312,7 @@ fn greet(plan: &Plan, begun: &Begun, device: OwnedFd) -> io::Result<Kernel> {
         restarts: 0,
     };
     if let Some(table) = begun.table.fd() {
-        if !channel.features().resends() {
-            return Err(io::Error::new(
-                io::ErrorKind::Unsupported,
-                "restart= needs Linux 6.9: leave it out",
-            ));
-        }
+        channel.keep_requests(|fd| keeper.keep(REQUESTS, fd))?;
         begun.table.set_features((*channel.features()).into());
         keeper.keep(TABLE, table)?;
         if let Some(pool) = begun.pool.fd() {

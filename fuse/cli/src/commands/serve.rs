@@ -5,7 +5,7 @@ use crate::commands::mount::status;
 use crate::failure::{Exit, Failure};
 use crate::holder::client::Held;
 use crate::holder::protocol::Why;
-use crate::ipc::keeper::{DEVICES, FUSE, Keeper, PLAN, POOL, TABLE};
+use crate::ipc::keeper::{DEVICES, FUSE, Keeper, PLAN, POOL, REQUESTS, TABLE};
 use crate::ipc::upgrade_request::UNSAFE;
 use crate::mount::begun::{self, Kernel, Prepared};
 use crate::mount::connect::Plan;
@@ -118,8 +118,9 @@ fn resume(
     let served = device.try_clone().and_then(|copy| {
         let mut devices = vec![device];
         devices.extend(begun.keeper.take_all(DEVICES));
+        let requests = begun.keeper.take(REQUESTS);
         let kernel = Kernel {
-            channel: adapter::resume(devices, features, &begun.fuse(plan))?,
+            channel: adapter::resume(devices, features, &begun.fuse(plan), requests)?,
             device: Arc::new(copy),
             mount: record.mount.clone(),
             life,

@@ -16,6 +16,8 @@ pub(crate) const DEVICES: &str = "dev";
 pub(crate) const TABLE: &str = "table";
 pub(crate) const POOL: &str = "pool";
 pub(crate) const PLAN: &str = "plan";
+/// The name of the memory that requests are in, which only some kernels need.
+pub(crate) const REQUESTS: &str = "requests";
 /// The names of the journal of locks, and of what holds blocks of numbers for lock owners, before the first one.
 pub(crate) const JOURNAL: &str = "journal";
 pub(crate) const SVIDS: &str = "svids";

@@ -53,6 +53,7 @@ use nfsrdma_nfs3::Nfs3;
 use parking_lot::Mutex;
 use queued::Queued;
 use state::Adapter;
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -164,8 +165,9 @@ pub fn resume(
     devices: Vec<OwnedFd>,
     features: Features,
     options: &FuseOptions,
+    requests: Option<OwnedFd>,
 ) -> io::Result<Channel> {
-    Channel::resume(devices, users(options), features)
+    Channel::resume(devices, users(options), features, requests)
 }
 
 /// The INIT flags that depend on the file system.
@@ -215,6 +217,15 @@ fn wanted(options: &FuseOptions, more: u64) -> Wanted {
             | if options.flock_locks { init::FLOCK_LOCKS } else { 0 },
         max_write: options.max_write,
         max_background: options.max_background,
+        masked: masked(std::env::var_os("NFSRDMA_MASK").as_deref()),
+    }
+}
+
+/// For tests: what newer kernels have and this one is taken not to have, as an older one.
+fn masked(feature: Option<&OsStr>) -> u64 {
+    match feature.map(OsStr::as_encoded_bytes) {
+        Some(b"resend") => init::HAS_RESEND,
+        _ => 0,
     }
 }
 

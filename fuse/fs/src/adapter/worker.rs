@@ -174,6 +174,7 @@ impl<N: Nfs3> Worker<N> {
             driver.attach(Arc::new(move || event_fd.notify()));
         }
         let mut events = Vec::with_capacity(8);
+        self.read_again(&mut reader)?;
         loop {
             self.listen(&mut reader)?;
             let waited = Instant::now();
@@ -333,6 +334,14 @@ impl<N: Nfs3> Worker<N> {
                 });
             }
         }
+    }
+
+    /// Takes what another process has read and not answered.
+    fn read_again(&self, reader: &mut Reader) -> io::Result<()> {
+        let _taking = self.adapter.queued.taking(self.number);
+        exec::deferring(|| reader.again(&*self.adapter))?;
+        self.adapter.fs.send_deferred();
+        Ok(())
     }
 
     /// Reads requests, and answers those that memory can answer. Whether the mount is gone.

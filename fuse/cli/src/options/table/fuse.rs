@@ -57,7 +57,7 @@ pub(super) static SECTION: Section = Section {
             directories and working directories go on. Data that were written and not yet sent \
             are lost; the next fsync(2) or close(2) of each open file says so once (EIO), and the \
             log does. With `data` they are kept, in memory that both have, and sent. Locks are kept, too. \
-            `nfsrdma upgrade` exchanges the program of such a mount. Needs Linux 6.9",
+            `nfsrdma upgrade` exchanges the program of such a mount",
             ..choice!(
                 restart,
                 "no" => Restart::No,
