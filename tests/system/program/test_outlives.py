@@ -63,6 +63,39 @@ def test_names_are_found_again_for_which_there_was_no_memory():
         assert (server.export / found[-1]).read_bytes() == b"more"
 
 
+def test_many_names_are_known_to_the_next_program_until_the_kernel_forgets_them():
+    """1 MiB of the memory that outlives the program has room for 10,922 objects."""
+    number = 22000
+
+    def table(pid):
+        descriptors = Path(f"/proc/{pid}/fd").iterdir()
+        memory, = [path for path in descriptors if "nfsrdma-table" in os.readlink(path)]
+        return memory.stat().st_blocks * 512 >> 20
+
+    def names():
+        with os.scandir(server.mnt / "d") as entries:
+            return {entry.name: entry.stat().st_ino for entry in entries}
+
+    with kept("actimeo=1") as server:
+        (server.export / "d").mkdir()
+        for name in range(number):
+            (server.export / "d" / str(name)).touch()
+        before = names()
+        assert len(before) == number
+        kill(server)
+        said = document(server)
+        assert said["cache"]["inodes"] > number and table(said["pid"]) > 3
+        assert names() == before
+        # The kernel forgets what is in a directory that has gone.
+        (server.export / "d").rename(server.base / "d")
+        until(lambda: not os.path.exists(server.mnt / "d"), "the end of the directory")
+        until(lambda: document(server)["cache"]["inodes"] < 10, "the end of the inodes")
+        # Names that lead nowhere keep them for some seconds. What stays is for open files, the root, and new names.
+        until(lambda: table(said["pid"]) <= 3, "the end of the records")
+        kill(server)
+        assert os.listdir(server.mnt) == []
+
+
 @on_kernels
 def test_a_large_file_is_read_without_an_error(masked):
     data = random.Random(1).randbytes(64 << 20)
