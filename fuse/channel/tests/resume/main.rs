@@ -202,9 +202,10 @@ fn nothing_is_read_before_the_devices_are_kept() {
     let made = mount.make("d");
     let features = *mount.channel.features();
     let mut kept = 0;
+    let requests = mount.requests.as_ref().map(AsFd::as_fd);
     let second = Daemon::start(
         &[mount.device()],
-        None,
+        requests,
         features,
         &Orders::default(),
         |_| {
@@ -263,9 +264,9 @@ fn a_signal_that_was_told_is_told_again_by_the_whole_number() {
         assert!(caller.try_wait().unwrap().is_none(), "waits for its answer");
         let second = mount.serve(&Orders::deaf(&[opcode::MKDIR]));
         // By the number that the reply has.
-        let signal = match masked {
-            0 => number | RESENT,
-            _ => number,
+        let signal = match mount.requests {
+            None => number | RESENT,
+            Some(_) => number,
         };
         let mut told = [(); 2].map(|()| second.wait_for_any(&["MKDIR", "INTERRUPT"]));
         told.sort();
