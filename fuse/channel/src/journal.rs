@@ -98,9 +98,8 @@ impl Journal {
         Ok(Arc::new(journal))
     }
 
-    /// That of a process that has ended, and the requests in it, which may be answered, in the order in which the
-    /// kernel made them. Each has a slot, which is used until it is given back ([`Journal::release`]).
-    pub(crate) fn open(fd: OwnedFd) -> io::Result<(Arc<Self>, Vec<Found>)> {
+    /// That of another process, which may still use it.
+    pub(crate) fn checked(fd: OwnedFd) -> io::Result<Self> {
         let other = || io::Error::other("the saved requests of the mount are of another version");
         let length = fstat(&fd)?.st_size as usize;
         let size = length / (MOST + 1);
@@ -109,12 +108,19 @@ impl Journal {
         }
         let journal = Self::mapped(fd, size)?;
         let head = journal.head();
-        let last = head.last.load(Ordering::Relaxed);
-        if head.magic.load(Ordering::Relaxed) != MAGIC || last as usize > MOST {
+        let last = head.last.load(Ordering::Relaxed) as usize;
+        if head.magic.load(Ordering::Relaxed) != MAGIC || last > MOST {
             return Err(other());
         }
+        Ok(journal)
+    }
+
+    /// That of a process that has ended, and the requests in it, which may be answered, in the order in which the
+    /// kernel made them. Each has a slot, which is used until it is given back ([`Journal::release`]).
+    pub(crate) fn open(fd: OwnedFd) -> io::Result<(Arc<Self>, Vec<Found>)> {
+        let journal = Self::checked(fd)?;
         let mut found = Vec::new();
-        for number in 1..=last {
+        for number in 1..=journal.head().last.load(Ordering::Relaxed) {
             journal.users[number as usize].store(1, Ordering::Relaxed);
             match journal.request(number) {
                 Some(unique) => found.push((unique, number)),

@@ -56,6 +56,12 @@ impl Channel {
         Ok(channel)
     }
 
+    /// Whether this program can go on with what [`Channel::keep_requests`] of another process gave to be kept, which
+    /// may still use it.
+    pub fn check_requests(requests: &OwnedFd) -> io::Result<()> {
+        Journal::checked(requests.try_clone()?).map(drop)
+    }
+
     /// Where the kernel does not give unanswered requests again, has them kept from now on, and gives the memory that
     /// they are in to `keep`. To be called before any is read.
     pub fn keep_requests(

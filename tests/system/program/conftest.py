@@ -33,3 +33,10 @@ def users():
     """Three users other than root, who share no group."""
     root()
     return A, B, C
+
+
+@pytest.fixture(params=["resends", "older kernel"])
+def kernels(request, monkeypatch):
+    """The kernel as it is, and taken for one before Linux 6.9, which does not give unanswered requests again."""
+    if request.param == "older kernel":
+        monkeypatch.setenv("NFSRDMA_MASK", "resend")

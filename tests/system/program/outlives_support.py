@@ -13,20 +13,15 @@ from program.support import *  # noqa: F403
 
 KILLS = 3
 
-# Whether the kernel is taken for one before 6.9, which does not give unanswered requests again.
-on_kernels = pytest.mark.parametrize("masked", [False, True], ids=["resends", "older kernel"])
-
-
-def kernel(masked):
-    return {**os.environ, "NFSRDMA_MASK": "resend"} if masked else None
+# With the kernel as it is, and with it taken for an older one.
+on_kernels = pytest.mark.usefixtures("kernels")
 
 
 @contextlib.contextmanager
-def kept(more="", restart="files", masked=False):
+def kept(more="", restart="files"):
     """A server with a mount that outlives its program."""
     with Server("--no-root-squash") as server:
-        options = f"restart={restart},nolock{',' if more else ''}{more}"
-        result = server.mount(options, "--log", server.base / "log", env=kernel(masked))
+        result = server.mount(f"restart={restart},nolock{',' if more else ''}{more}", "--log", server.base / "log")
         expect(result, 0, f"{server.spec} mounted on {server.mnt}: ")
         yield server
 

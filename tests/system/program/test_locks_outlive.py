@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from program.lock_support import *  # noqa: F403
-from program.outlives_support import document_of
+from program.outlives_support import document_of, on_kernels
 from program.outlives_support import kill_at as kill
 from program.support import *  # noqa: F403
 
@@ -121,6 +121,7 @@ def test_flock_is_held_until_the_last_descriptor_is_closed():
 
 
 @pytest.mark.parametrize("style", ["never", "callback", "takes"])
+@on_kernels
 def test_a_program_that_waits_gets_the_lock_once_and_later(style):
     with two_mounts("--lock-callback", style) as (server, a, b), Process() as one, Process() as rival:
         opened(one, a, "f")
@@ -140,6 +141,7 @@ def test_a_program_that_waits_gets_the_lock_once_and_later(style):
         assert rival.set("f", WRITE, 0, 10) == 0, "it was granted once"
 
 
+@on_kernels
 def test_a_waiter_that_is_interrupted_after_the_restart_leaves_nothing():
     with two_mounts() as (server, a, b), Process() as one, Process() as rival:
         waits_for(one, a, rival, b)
@@ -153,6 +155,7 @@ def test_a_waiter_that_is_interrupted_after_the_restart_leaves_nothing():
         until(lambda: counters(a)["lock_waiters"] == 0, "no waiter")
 
 
+@on_kernels
 def test_a_waiter_that_is_killed_while_nobody_serves_the_mount_leaves_nothing():
     with two_mounts() as (server, a, b), Process() as one, Process() as rival:
         waits_for(one, a, rival, b)

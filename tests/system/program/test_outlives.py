@@ -97,9 +97,9 @@ def test_many_names_are_known_to_the_next_program_until_the_kernel_forgets_them(
 
 
 @on_kernels
-def test_a_large_file_is_read_without_an_error(masked):
+def test_a_large_file_is_read_without_an_error():
     data = random.Random(1).randbytes(64 << 20)
-    with kept("cache=32M", masked=masked) as server:
+    with kept("cache=32M") as server:
         (server.export / "f").write_bytes(data)
         wanted = hashlib.sha256(data).digest()
 
@@ -116,8 +116,8 @@ def test_a_large_file_is_read_without_an_error(masked):
 
 
 @on_kernels
-def test_names_are_found_without_an_error(masked):
-    with kept("actimeo=0", masked=masked) as server:
+def test_names_are_found_without_an_error():
+    with kept("actimeo=0") as server:
         for top in range(10):
             for file in range(20):
                 path = server.export / f"d{top}" / f"f{file}"
@@ -134,8 +134,8 @@ def test_names_are_found_without_an_error(masked):
 
 
 @on_kernels
-def test_names_are_made_and_removed_without_an_error(masked):
-    with kept(masked=masked) as server:
+def test_names_are_made_and_removed_without_an_error():
+    with kept() as server:
         top = server.mnt
 
         def change(going_on):
@@ -173,8 +173,8 @@ def test_an_archive_is_unpacked_without_an_error():
 
 
 @on_kernels
-def test_what_is_open_stays_open(masked):
-    with kept(masked=masked) as server:
+def test_what_is_open_stays_open():
+    with kept() as server:
         (server.export / "d").mkdir()
         for number in range(300):
             (server.export / "d" / f"n{number}").touch()
@@ -211,8 +211,8 @@ def test_an_unlinked_file_is_readable_and_goes_at_the_last_close():
 
 
 @on_kernels
-def test_data_that_only_the_dead_program_had_are_told_of_once(masked):
-    with kept("dirty=32M", masked=masked) as server:
+def test_data_that_only_the_dead_program_had_are_told_of_once():
+    with kept("dirty=32M") as server:
         (server.export / "f").touch()
         serving = document(server)["pid"]
         file = os.open(server.mnt / "f", os.O_WRONLY)

@@ -12,16 +12,16 @@ from program.outlives_support import document, goals, kept, killed_under, on_ker
 from program.support import *  # noqa: F403
 
 
-def keeping(more="", masked=False):
-    return kept(more, restart="data", masked=masked)
+def keeping(more=""):
+    return kept(more, restart="data")
 
 
 @pytest.mark.parametrize("kills", [1, 2])
 @on_kernels
-def test_data_that_the_server_has_not_got_are_there(kills, masked):
+def test_data_that_the_server_has_not_got_are_there(kills):
     """The server is silent meanwhile, so that nothing can have been sent."""
     data = random.Random(1).randbytes((3 << 20) + 77)
-    with keeping(masked=masked) as server:
+    with keeping() as server:
         file = os.open(server.mnt / "f", os.O_CREAT | os.O_RDWR)
         os.fsync(file)
         holder, daemon = serving(server.mnt)
@@ -44,8 +44,8 @@ def test_data_that_the_server_has_not_got_are_there(kills, masked):
 
 
 @on_kernels
-def test_each_append_is_there_once(masked):
-    with keeping(masked=masked) as server:
+def test_each_append_is_there_once():
+    with keeping() as server:
         lines = []
 
         def append(going_on):
@@ -60,9 +60,9 @@ def test_each_append_is_there_once(masked):
 
 
 @on_kernels
-def test_a_file_that_is_written_truncated_and_read_is_as_programs_left_it(masked):
+def test_a_file_that_is_written_truncated_and_read_is_as_programs_left_it():
     rng, most = random.Random(2), 600_000
-    with keeping("cache=32M", masked=masked) as server:
+    with keeping("cache=32M") as server:
         wanted = bytearray()
         path = server.mnt / "f"
 

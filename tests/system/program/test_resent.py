@@ -6,18 +6,16 @@ import stat
 import subprocess
 import sys
 
-import pytest
-
-from program.outlives_support import document, kernel, on_kernels, settled
+from program.outlives_support import document, on_kernels, settled
 from program.support import *  # noqa: F403
 
 
 @contextlib.contextmanager
-def crashing(restart="files", masked=False):
+def crashing(restart="files"):
     """A server, and a function by which a program makes a change. The process that serves the mount dies when the
     server has carried out a call of `procedure` and not answered it."""
     with scripted() as (server, command):
-        result = server.mount(f"restart={restart},nolock", "--log", server.base / "log", env=kernel(masked))
+        result = server.mount(f"restart={restart},nolock", "--log", server.base / "log")
         expect(result, 0)
 
         def change(procedure, program):
@@ -40,8 +38,8 @@ def crashing(restart="files", masked=False):
 
 
 @on_kernels
-def test_names_that_were_changed(masked):
-    with crashing(masked=masked) as (server, change):
+def test_names_that_were_changed():
+    with crashing() as (server, change):
         at = server.export
         change("MKDIR", "os.mkdir('mnt/d')")
         assert (at / "d").is_dir()
@@ -58,8 +56,8 @@ def test_names_that_were_changed(masked):
 
 
 @on_kernels
-def test_attributes_that_were_set(masked):
-    with crashing(masked=masked) as (server, change):
+def test_attributes_that_were_set():
+    with crashing() as (server, change):
         file = server.export / "f"
         file.write_bytes(b"text")
         change("SETATTR", "os.chmod('mnt/f', 0o604)")
@@ -72,9 +70,9 @@ def test_attributes_that_were_set(masked):
 
 
 @on_kernels
-def test_files_that_were_created(masked):
+def test_files_that_were_created():
     """The server recognises the verifier before the attributes are set, and the client its mark after that."""
-    with crashing(masked=masked) as (server, change):
+    with crashing() as (server, change):
         for number, procedure in enumerate(("CREATE", "SETATTR")):
             opened = f"os.open('mnt/{number}', os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o640)"
             change(procedure, f"file = {opened}\nassert os.write(file, b'text') == 4\nos.close(file)")
@@ -85,8 +83,8 @@ def test_files_that_were_created(masked):
 
 
 @on_kernels
-def test_an_append_is_there_once(masked):
-    with crashing(masked=masked) as (server, change):
+def test_an_append_is_there_once():
+    with crashing() as (server, change):
         (server.export / "f").write_bytes(b"one\n")
         opened = "os.open('mnt/f', os.O_WRONLY | os.O_APPEND | os.O_DIRECT)"
         change("WRITE", f"file = {opened}\nassert os.write(file, b'two\\n') == 4\nos.close(file)")
@@ -94,8 +92,8 @@ def test_an_append_is_there_once(masked):
 
 
 @on_kernels
-def test_files_that_are_open_keep_their_data(masked):
-    with crashing(masked=masked) as (server, change):
+def test_files_that_are_open_keep_their_data():
+    with crashing() as (server, change):
         for name in ("f", "g", "h"):
             (server.export / name).write_bytes(name.encode())
         with contextlib.ExitStack() as files:
@@ -109,8 +107,8 @@ def test_files_that_are_open_keep_their_data(masked):
 
 
 @on_kernels
-def test_data_are_there_once(masked):
-    with crashing("data", masked) as (server, change):
+def test_data_are_there_once():
+    with crashing("data") as (server, change):
         at = server.export
         (at / "f").write_bytes(b"one\n")
         for flag in ("O_SYNC", "O_DIRECT"):

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from program import test_locks_outlive as locks
-from program.outlives_support import document, ends, packed, working
+from program.outlives_support import document, ends, on_kernels, packed, working
 from program.support import *  # noqa: F403
 
 FEWER = 5
@@ -110,6 +110,7 @@ def test_what_is_open_stays_open():
         until(lambda: sorted(os.listdir(server.export)) == ["d", "f"], "the removal of the file")
 
 
+@on_kernels
 def test_programs_do_not_see_it():
     """A copy, an archive and a search go on over several upgrades."""
     data = random.Random(1).randbytes(32 << 20)
@@ -236,6 +237,7 @@ def test_the_old_program_is_killed_meanwhile():
         upgraded(server)
 
 
+@on_kernels
 def test_a_silent_server_does_not_hold_it_up():
     with kept() as server:
         (server.export / "f").write_bytes(b"f")

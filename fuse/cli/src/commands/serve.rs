@@ -15,7 +15,7 @@ use crate::mount::record::{Record, now_ns};
 use crate::mount::service::{Service, Signals};
 use crate::mount::{provider, settings};
 use crate::stats::Life;
-use nfsrdma_fs::adapter::{self, Features};
+use nfsrdma_fs::adapter::{self, Channel, Features};
 use nfsrdma_fs::fs::pool_of;
 use nfsrdma_nfs3::mount;
 use nfsrdma_record::{Refused, Table};
@@ -79,6 +79,9 @@ fn resume(
     drop(inside);
     let target = settings::target(&plan.spec);
     let provider = provider::choose(&plan.options, &target.host)?.provider;
+    let requests = keeper.take(REQUESTS);
+    let known = requests.as_ref().map_or(Ok(()), Channel::check_requests);
+    known.map_err(|why| Failure::new(Exit::Internal, why.to_string()))?;
     let table = table(keeper.needed(TABLE)?, keeper.held().filter(|_| beside))?;
     let pool = keeper.take(POOL).map(|pool| pool_of(pool, &table));
     let pool = pool.transpose();
@@ -118,7 +121,6 @@ fn resume(
     let served = device.try_clone().and_then(|copy| {
         let mut devices = vec![device];
         devices.extend(begun.keeper.take_all(DEVICES));
-        let requests = begun.keeper.take(REQUESTS);
         let kernel = Kernel {
             channel: adapter::resume(devices, features, &begun.fuse(plan), requests)?,
             device: Arc::new(copy),
