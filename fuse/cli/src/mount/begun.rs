@@ -180,6 +180,11 @@ impl Begun {
         if let Some(locks) = self.locks.locks {
             fs.set_locks(locks);
         }
+        let inside = runtime.enter();
+        // Before any request for a lock is answered.
+        fs.restore();
+        fs.go_on_with_locks();
+        drop(inside);
         let device = kernel.mount.device.as_deref();
         raise_read_ahead(device, &fs, plan.options.fs.readahead_bytes as u64);
         let session = adapter::serve(
@@ -221,7 +226,6 @@ impl Begun {
         if let Some(held) = keeper.held() {
             held.serving()?;
         }
-        fs.go_on_with_locks();
         Ok(Service {
             mounted: self.mounted,
             fs,
