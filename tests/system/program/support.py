@@ -332,3 +332,23 @@ def rest_of(control):
     except ConnectionResetError:
         pass  # The process had not read everything.
     return said
+
+
+@contextlib.contextmanager
+def limited_threads(pid, most=1):
+    """This process and its children can have `most` threads and processes, as in a container with a limit (pids.max), or
+    those that they have."""
+    folder = next(filter(Path.is_dir, map(Path, ("/sys/fs/cgroup/pids", "/sys/fs/cgroup")))) / f"nfsrdma-{pid}"
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made: {error}")
+    try:
+        if not (folder / "pids.max").exists():
+            pytest.skip("no control group with pids.max can be made")
+        (folder / "cgroup.procs").write_text(f"{pid}\n")
+        (folder / "pids.max").write_text(f"{most}\n")
+        yield
+    finally:
+        until(lambda: not (folder / "cgroup.procs").read_text(), "the end of the serving process")
+        folder.rmdir()

@@ -318,25 +318,6 @@ def test_what_is_given_up_by_signals_is_told_to_umount_that_waits():
         server.ended()
 
 
-@contextlib.contextmanager
-def limited_threads(pid):
-    """No more threads and processes can be made by this process, as in a container with a limit (pids.max)."""
-    folder = next(filter(Path.is_dir, map(Path, ("/sys/fs/cgroup/pids", "/sys/fs/cgroup")))) / f"nfsrdma-{pid}"
-    try:
-        folder.mkdir()
-    except OSError as error:
-        pytest.skip(f"no control group can be made: {error}")
-    try:
-        if not (folder / "pids.max").exists():
-            pytest.skip("no control group with pids.max can be made")
-        (folder / "cgroup.procs").write_text(f"{pid}\n")
-        (folder / "pids.max").write_text("1\n")
-        yield
-    finally:
-        until(lambda: not (folder / "cgroup.procs").read_text(), "the end of the serving process")
-        folder.rmdir()
-
-
 def test_sigterm_unmounts_where_no_thread_can_be_made():
     root()
     with Server() as server:

@@ -223,6 +223,19 @@ def test_a_program_that_dies_when_it_is_to_go_on_leaves_the_old_one():
         assert os.listdir(server.mnt) == []
 
 
+def test_a_program_that_cannot_have_its_threads_leaves_the_old_one():
+    root()
+    with kept() as server:
+        before = document(server)["pid"]
+        holder, = set(servers_of(server.mnt)) - {before}
+        # Those of its runtime, and no more.
+        with limited_threads(holder, 7):
+            expect(nfsrdma("upgrade", server.mnt), 32, f"{server.mnt} is not upgraded: cannot start the mount's threads")
+            assert document(server)["pid"] == before
+            expect(nfsrdma("umount", server.mnt), 0)
+            server.ended()
+
+
 def test_the_old_program_is_killed_meanwhile():
     with kept() as server:
         before = document(server)["pid"]

@@ -82,6 +82,10 @@ fn resume(
     let requests = keeper.take(REQUESTS);
     let known = requests.as_ref().map_or(Ok(()), Channel::check_requests);
     known.map_err(|why| Failure::new(Exit::Internal, why.to_string()))?;
+    if beside {
+        // Later it would be a crash.
+        begun::try_threads(&plan.options).map_err(Failure::no_threads)?;
+    }
     let table = table(keeper.needed(TABLE)?, keeper.held().filter(|_| beside))?;
     let pool = keeper.take(POOL).map(|pool| pool_of(pool, &table));
     let pool = pool.transpose();

@@ -19,9 +19,11 @@ use nfsrdma_nfs3::Nfs3Client;
 use nfsrdma_nfs3::mount::Mounted;
 use nfsrdma_rdma::Pool;
 use nfsrdma_record::Table;
+use parking_lot::Mutex;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use tracing::{debug, warn};
@@ -54,6 +56,22 @@ pub(crate) fn prepare() -> Result<Runtime, Failure> {
         .enable_all()
         .build()
         .map_err(Failure::no_threads)
+}
+
+/// Threads of a mount besides its workers and those of its connections, and some in reserve.
+const OTHER_THREADS: usize = 8;
+
+/// Fails if the threads of a mount cannot be started. What can be started beside the process that serves can be started
+/// after it, too.
+pub(crate) fn try_threads(options: &Options) -> io::Result<()> {
+    let hold = Mutex::new(());
+    thread::scope(|scope| {
+        let _all = hold.lock();
+        for _ in 0..options.workers() + options.connections() as usize + OTHER_THREADS {
+            thread::Builder::new().spawn_scoped(scope, || drop(hold.lock()))?;
+        }
+        Ok(())
+    })
 }
 
 fn new_pool(options: &Options, bytes: usize) -> Result<Pool, Failure> {
