@@ -21,6 +21,7 @@ mod dispatch;
 pub mod heap;
 mod invalidate;
 mod locking;
+mod mount_table;
 mod names;
 #[allow(
     unreachable_pub,
