@@ -1,11 +1,17 @@
 """`nfsrdma upgrade`: the program of a mount is exchanged, and programs that use the mount do not see it."""
 
+import contextlib
+import ctypes
 import hashlib
 import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
+import tempfile
+import time
+from pathlib import Path
 
 import pytest
 
@@ -326,6 +332,38 @@ def test_all_are_upgraded_also_after_a_failure():
         assert re.search(r"not upgraded: 1 of \d+; see above$", result.stderr.rstrip())
         after = [document(server)["pid"] for server in (bad, good)]
         assert before[0] == after[0] and before[1] != after[1]
+
+
+@contextlib.contextmanager
+def silent_mount(uid):
+    """A mount of another user, whose program takes requests and answers none."""
+    with tempfile.TemporaryDirectory(prefix=f"nfsrdma-{uid}-", dir="/tmp") as folder, open("/dev/fuse", "r+b", 0) as fuse:
+        point = Path(folder) / "mnt"
+        point.mkdir()
+        options = f"fd={fuse.fileno()},rootmode=40000,user_id={uid},group_id={uid}"
+        libc = ctypes.CDLL(None, use_errno=True)
+        assert libc.mount(b"silent", bytes(point), b"fuse.nfsrdma", 0, options.encode()) == 0, os.strerror(ctypes.get_errno())
+        try:
+            device, = [line.split()[2] for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(point) in line]
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(f"{folder}/{device}.control")
+                listener.listen()
+                os.chown(folder, uid, uid)
+                yield point
+        finally:
+            assert libc.umount2(bytes(point), 2) == 0
+
+
+def test_programs_of_others_that_do_not_answer_are_waited_for_once():
+    root()
+    with kept() as server, silent_mount(61001) as one, silent_mount(61002) as two:
+        before, began = document(server)["pid"], time.monotonic()
+        result = nfsrdma("upgrade", "--all")
+        assert time.monotonic() - began < 55, "30 s for both"
+        assert result.returncode == 32
+        for point in (one, two):
+            assert f"cannot ask the process that serves {point}" in result.stderr
+        assert document(server)["pid"] != before
 
 
 def test_metrics_are_served_on():

@@ -8,15 +8,18 @@ use crate::ipc::upgrade_request::{Answer, UPGRADE};
 use crate::mounts::{self, Mount};
 use crate::output;
 use crate::stats::mount_list::{document, no_table};
+use rustix::process::geteuid;
 use std::collections::HashSet;
-use std::io::{BufRead, BufReader, Read};
+use std::panic::resume_unwind;
 use std::path::Path;
+use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
 /// How long an upgrade may take: longer than the process that serves tries.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Most bytes of an answer.
-const ANSWER_MAX: u64 = 4096;
+/// How long other users' mounts may take, all together: a package's upgrade waits for it, and their programs may never
+/// answer.
+const LIMIT_OF_OTHERS: Duration = Duration::from_secs(30);
 
 /// What became of one mount.
 enum Outcome {
@@ -30,32 +33,47 @@ pub(crate) fn run(args: &UpgradeArgs) -> Result<(), Failure> {
     let Some(dir) = &args.dir else {
         return all();
     };
-    match upgrade(dir, &client::mount(dir)?) {
+    match upgrade(dir, &client::mount(dir)?, LIMIT) {
         Outcome::Upgraded => Ok(()),
         Outcome::Impossible(failure) | Outcome::Failed(failure) => Err(failure),
     }
 }
 
-/// Upgrades one mount after the other, also after a failure.
+/// Upgrades one mount after the other, also after a failure, and then those of other users side by side.
 fn all() -> Result<(), Failure> {
     let mut mounts = mounts::ours().map_err(no_table)?;
-    let (mut seen, mut failed) = (HashSet::new(), 0);
-    // Those of users come last: a package's upgrade may not have the time for a program of theirs that does not answer.
-    mounts.sort_by_key(|mount| mount.owner.is_some_and(|owner| owner != 0));
-    for mount in &mounts {
-        // It may be mounted at several places.
-        if !seen.insert(&mount.device) {
-            continue;
+    let mut seen = HashSet::new();
+    // It may be mounted at several places.
+    mounts.retain(|mount| seen.insert(mount.device.clone()));
+    let uid = geteuid().as_raw();
+    let is_other = |mount: &Mount| mount.owner.is_some_and(|owner| owner != uid);
+    let (others, own): (Vec<_>, Vec<_>) = mounts.into_iter().partition(is_other);
+    let mut failed = 0;
+    let mut note = |outcome: Outcome| match outcome {
+        Outcome::Upgraded => {}
+        Outcome::Impossible(failure) => output::message(failure),
+        Outcome::Failed(failure) => {
+            failed += 1;
+            output::message(failure);
         }
-        match upgrade(&mount.dir, mount) {
-            Outcome::Upgraded => {}
-            Outcome::Impossible(failure) => output::message(failure),
-            Outcome::Failed(failure) => {
-                failed += 1;
-                output::message(failure);
-            }
-        }
+    };
+    for mount in &own {
+        note(upgrade(&mount.dir, mount, LIMIT));
     }
+    thread::scope(|scope| {
+        let mut asked = Vec::new();
+        for mount in &others {
+            let ask = move || upgrade(&mount.dir, mount, LIMIT_OF_OTHERS);
+            asked.push(thread::Builder::new().spawn_scoped(scope, ask));
+        }
+        for asked in asked {
+            note(match asked.map(ScopedJoinHandle::join) {
+                Ok(Ok(outcome)) => outcome,
+                Ok(Err(panic)) => resume_unwind(panic),
+                Err(error) => Outcome::Failed(Failure::no_threads(error)),
+            });
+        }
+    });
     match failed {
         0 => Ok(()),
         _ => Err(Failure::failed(format!(
@@ -65,22 +83,20 @@ fn all() -> Result<(), Failure> {
     }
 }
 
-fn upgrade(dir: &Path, mount: &Mount) -> Outcome {
+fn upgrade(dir: &Path, mount: &Mount, limit: Duration) -> Outcome {
     let shown = dir.display();
-    let stream = match control::begin_to_ask(&mount.device, mount.owner, UPGRADE) {
-        Ok(stream) => stream,
-        Err(error) => return Outcome::Impossible(client::failure(dir, error)),
+    let line = match control::ask_within(&mount.device, mount.owner, UPGRADE, limit) {
+        Ok(line) => line,
+        Err(error) => {
+            let outcome = match error {
+                AskError::Unreachable(_) => Outcome::Impossible,
+                AskError::Broken(_) => Outcome::Failed,
+            };
+            return outcome(client::failure(dir, error));
+        }
     };
-    let broken = |error| Outcome::Failed(client::failure(dir, AskError::Broken(error)));
-    if let Err(error) = stream.set_read_timeout(Some(LIMIT)) {
-        return broken(error);
-    }
-    let mut line = String::new();
-    if let Err(error) = BufReader::new(stream.take(ANSWER_MAX)).read_line(&mut line) {
-        return broken(error);
-    }
     let failed = |why: &str| format!("{shown} is not upgraded: {why}");
-    match serde_json::from_str(&line) {
+    match serde_json::from_slice(&line) {
         Ok(Answer { upgraded: true, .. }) => {
             // If nobody reads it, it is done all the same.
             let _ = output::result(&format!("{shown}: served by {} now\n", serving(mount)));
