@@ -35,7 +35,9 @@ pub(crate) struct Head {
     pub(crate) made: [AtomicU32; KINDS],
     /// The file system of the export's root; u64::MAX while it is not known.
     pub(crate) fsid: AtomicU64,
-    spare: [u8; 4096 - 112],
+    /// How many processes have taken it over from one that was alive.
+    pub(crate) upgrades: AtomicU32,
+    spare: [u8; 4096 - 116],
     /// The kind of records in each chunk, plus one; 0 after the last chunk.
     pub(crate) chunks: [AtomicU8; CHUNKS],
 }

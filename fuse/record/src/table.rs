@@ -227,6 +227,16 @@ impl Table {
         self.generation
     }
 
+    /// This process has taken the table over from one that was alive.
+    pub fn note_upgrade(&self) {
+        self.shared.head().upgrades.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many of the processes have taken it over from one that was alive.
+    pub fn upgrades(&self) -> u32 {
+        self.shared.head().upgrades.load(Ordering::Relaxed)
+    }
+
     /// Random bytes, made with the table.
     pub fn key(&self) -> [u8; 16] {
         self.shared.head().key

@@ -68,7 +68,7 @@ def upgraded(server):
     upgrade(server)
     after = document(server)
     assert after["pid"] != before["pid"]
-    assert after["restarts"] == before["restarts"] + 1
+    assert (after["restarts"], after["upgrades"]) == (before["restarts"] + 1, before["upgrades"] + 1)
 
 
 def test_another_program_goes_on_with_the_mount():

@@ -310,6 +310,7 @@ fn greet(plan: &Plan, begun: &Begun, device: OwnedFd) -> io::Result<Kernel> {
         mounted_ns: now_ns(),
         started_ns: now_ns(),
         restarts: 0,
+        upgrades: 0,
     };
     if let Some(table) = begun.table.fd() {
         channel.keep_requests(|fd| keeper.keep(REQUESTS, fd))?;

@@ -108,6 +108,7 @@ fn resume(
         mounted_ns: record.mounted_ns,
         started_ns: now_ns(),
         restarts: table.generation() - 1,
+        upgrades: table.upgrades(),
     };
     let features = Features::from(table.features());
     let inside = runtime.enter();
@@ -166,5 +167,6 @@ fn table(memory: OwnedFd, beside: Option<&Held>) -> Result<Table, Failure> {
     }
     held.take_over().map_err(Failure::no_threads)?;
     table.begin();
+    table.note_upgrade();
     Ok(table)
 }

@@ -26,10 +26,12 @@ pub struct Document {
     pub process: Process,
     /// The time since the mount, in nanoseconds.
     pub age_ns: u64,
-    /// How often another process went on with the mount (`restart=`), after a crash or by an upgrade, and the time
-    /// since the last time. The counters are those of the program that serves now.
+    /// How often another process went on with the mount (`restart=`), after a crash or by an upgrade; how often that
+    /// was an upgrade; and the time since the last time. The counters are those of the program that serves now.
     #[serde(default)]
     pub restarts: u32,
+    #[serde(default)]
+    pub upgrades: u32,
     #[serde(default)]
     pub restarted_ns: u64,
     /// The process is gone that would start the program again.

@@ -37,8 +37,9 @@ pub(super) struct Life {
     /// By the clock of [`now_ns`].
     pub(super) mounted_ns: u64,
     pub(super) started_ns: u64,
-    /// How many processes served it before this one.
+    /// How many processes served it before this one, and how many of its successors came by an upgrade.
     pub(super) restarts: u32,
+    pub(super) upgrades: u32,
 }
 
 /// The source of the statistics, in the serving process.
@@ -69,6 +70,7 @@ impl Source {
             source: String::from_utf8_lossy(source).into_owned(),
             directory: dir.to_string_lossy().into_owned(),
             restarts: life.restarts,
+            upgrades: life.upgrades,
             transport: mounted.client.provider().to_owned(),
             server: ServerLimits {
                 wtmult: mounted.fsinfo.wtmult,

@@ -159,6 +159,12 @@ fn mount(document: &Document, to: &mut Families) {
         &[mount],
         document.restarts.into(),
     );
+    to.counter(
+        "upgrades_total",
+        "How many of the restarts were upgrades.",
+        &[mount],
+        document.upgrades.into(),
+    );
     to.gauge(
         "unprotected",
         "Whether the process is gone that would start the program again.",
