@@ -304,6 +304,19 @@ fn memory_that_a_device_holds_stays() {
     assert_eq!(resident(&pool), MAX_BLOCK);
 }
 
+/// Whether this process has each page of `bytes` in its page table.
+#[cfg(not(miri))]
+fn is_mapped(bytes: &[u8]) -> bool {
+    use std::os::unix::fs::FileExt;
+    let pagemap = std::fs::File::open("/proc/self/pagemap").unwrap();
+    let first = bytes.as_ptr() as usize / MIN_BLOCK;
+    (first..first + bytes.len().div_ceil(MIN_BLOCK)).all(|page| {
+        let mut entry = [0; 8];
+        pagemap.read_exact_at(&mut entry, 8 * page as u64).unwrap();
+        u64::from_ne_bytes(entry) >> 63 == 1
+    })
+}
+
 /// Another process goes on with the memory, and has the blocks that it wants as they were.
 #[test]
 #[cfg(not(miri))]
@@ -320,10 +333,11 @@ fn a_pool_in_a_memfd_is_as_it_was_left_where_it_is_wanted() {
     let wanted = [&bufs[0], &part, &bufs[3]].map(Buf::place);
     let next = Pool::of_memfd(kept(), wanted).unwrap();
     let claimed = wanted.map(|place| next.claimed(place).unwrap());
+    assert!(next.claimed(bufs[2].place()).is_none(), "nobody wanted it");
+    assert!(claimed.iter().all(|buf| is_mapped(buf)));
     for (buf, claimed) in [&bufs[0], &part, &bufs[3]].iter().zip(&claimed) {
         assert_eq!((claimed.place(), &claimed[..]), (buf.place(), &buf[..]));
     }
-    assert!(next.claimed(bufs[2].place()).is_none(), "nobody wanted it");
     let used = MIN_BLOCK + 4 * MIN_BLOCK + MAX_BLOCK;
     assert_eq!(next.free_bytes(), next.capacity() - used);
     assert!(bufs[2].iter().chain(&bufs[5][..]).all(|&byte| byte == 0));
