@@ -60,7 +60,7 @@ def kill_at(point):
     before = settled_at(point)
     os.kill(before["pid"], signal.SIGKILL)
     until(lambda: document_of(point)["restarts"] == before["restarts"] + 1, "a successor")
-    assert document_of(point).get("upgrades") == before.get("upgrades")
+    assert document_of(point)["upgrades"] == before["upgrades"]
 
 
 @contextlib.contextmanager

@@ -337,8 +337,17 @@ def rest_of(control):
 @contextlib.contextmanager
 def limited_threads(pid, most=1):
     """This process and its children can have `most` threads and processes, as in a container with a limit (pids.max), or
-    those that they have."""
+    those that they have: until they have ended, or the function is called that is given."""
     folder = next(filter(Path.is_dir, map(Path, ("/sys/fs/cgroup/pids", "/sys/fs/cgroup")))) / f"nfsrdma-{pid}"
+    members = folder / "cgroup.procs"
+
+    def release():
+        (folder / "pids.max").write_text("max\n")
+        while inside := members.read_text().split():
+            for member in inside:
+                with contextlib.suppress(OSError):
+                    (folder.parent / "cgroup.procs").write_text(member)
+
     try:
         folder.mkdir()
     except OSError as error:
@@ -346,9 +355,9 @@ def limited_threads(pid, most=1):
     try:
         if not (folder / "pids.max").exists():
             pytest.skip("no control group with pids.max can be made")
-        (folder / "cgroup.procs").write_text(f"{pid}\n")
+        members.write_text(f"{pid}\n")
         (folder / "pids.max").write_text(f"{most}\n")
-        yield
+        yield release
     finally:
-        until(lambda: not (folder / "cgroup.procs").read_text(), "the end of the serving process")
+        until(lambda: not members.read_text(), "the end of the serving process")
         folder.rmdir()

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import signal
 import subprocess
 from pathlib import Path
@@ -123,6 +124,16 @@ def own_memory(pid):
     cache."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("RssAnon:")[2].split()[0])
+
+
+def test_a_holder_whose_limit_was_lowered_starts_a_successor(server):
+    mount_logged(server)
+    holder, _ = serving(server.mnt)
+    most = resource.prlimit(holder, resource.RLIMIT_NOFILE)[1]
+    resource.prlimit(holder, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{holder}/fd")), most))
+    killed(server)
+    assert os.listdir(server.mnt) == []
+    expect(nfsrdma("umount", server.mnt), 0)
 
 
 def test_a_holder_needs_little_memory(server):

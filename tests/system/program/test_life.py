@@ -64,6 +64,9 @@ def test_few_descriptors(server):
     expect(run("prlimit", "--nofile=8:8", BIN / "nfsrdma", "mount", server.spec, server.mnt, "-o", server.options()),
            2, "only 8 are allowed here: raise the limit with 'ulimit -n 256'")  # fmt: skip
     assert not mounted(server.mnt)
+    options = server.options("restart=files,nolock")
+    expect(run("prlimit", "--nofile=8:40", BIN / "nfsrdma", "mount", server.spec, server.mnt, "-o", options),
+           2, "a mount needs 64 descriptors, and only 40 are allowed here")  # fmt: skip
     expect(run("prlimit", "--nofile=8:4096", BIN / "nfsrdma", "mount", server.spec, server.mnt, "-o", server.options()),
            0, "mounted on")  # fmt: skip
     expect(nfsrdma("umount", server.mnt), 0)

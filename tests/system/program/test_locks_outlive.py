@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -238,8 +237,9 @@ def test_locks_of_this_machine_are_kept_by_the_kernel(kinds):
 
 
 def test_a_program_that_cannot_go_on_leaves_everything_to_the_next_one():
-    """It may have few descriptors: fewer each time, until it has read what it goes on with, and fails then."""
-    for most in range(26, 18, -1):
+    """It may have few threads: fewer each time, until it has read what it goes on with, and fails then."""
+    root()
+    for most in range(16, 5, -1):
         with two_mounts(outlives="restart=files,nconnect=1") as (server, a, b), Process() as one, Process() as rival:
             opened(one, a, "f")
             opened(rival, b, "f")
@@ -247,14 +247,13 @@ def test_a_program_that_cannot_go_on_leaves_everything_to_the_next_one():
             serving = pid_of(a)
             (holder,) = set(servers_of(a)) - {serving}
             log = server.base / "log"
-            before = resource.prlimit(holder, resource.RLIMIT_NOFILE)
-            resource.prlimit(holder, resource.RLIMIT_NOFILE, (most, before[1]))
-            os.kill(serving, signal.SIGKILL)
-            until(lambda: "goes on" in log.read_text() or log.read_text().count("starting another") > 1, "an outcome")
-            resource.prlimit(holder, resource.RLIMIT_NOFILE, before)
+            with limited_threads(holder, most) as release:
+                os.kill(serving, signal.SIGKILL)
+                until(lambda: "goes on" in log.read_text() or log.read_text().count("starting another") > 1, "an outcome")
+                release()
             failed = "cannot serve the mount" in log.read_text()
             if "goes on" in log.read_text() and not failed:
-                # It has too few to work with: the next one has enough.
+                # It may have too few to work with: the next one has enough.
                 (serving,) = set(servers_of(a)) - {holder}
                 os.kill(serving, signal.SIGKILL)
             until(lambda: "goes on" in log.read_text().rpartition("starting another")[2], "a successor")

@@ -73,7 +73,7 @@ fn mount(
         ));
     }
     let point = mount_point::check(&args.dir, &spec.source())?;
-    daemon::allow_descriptors()?;
+    daemon::allow_descriptors(options.restart != Restart::No)?;
     if let Some(log) = &args.log {
         point.has_outside(log)?;
     }

@@ -1,6 +1,7 @@
 //! The program of a mount, as the holder starts it anew.
 
 use crate::holder::protocol::{Request, Why, pair, send};
+use crate::mount::daemon::raise_descriptors;
 use nix::fcntl::AtFlags;
 use nix::sys::signal::SigSet;
 use nix::unistd::{ForkResult, Pid, execveat, fork};
@@ -94,6 +95,8 @@ impl Program {
     }
 
     fn start_as(&self, how: Start) -> io::Result<(Pid, OwnedFd)> {
+        // It may have been lowered since the mount, for this process and its children.
+        raise_descriptors();
         let (ours, theirs) = pair()?;
         // SAFETY: this process has one thread (the caller's promise), so the child may do whatever
         // the parent may.

@@ -105,30 +105,42 @@ pub(crate) fn leave_terminal() -> io::Result<()> {
 
 /// The descriptors that a mount with many connections and clients of its sockets may need.
 const DESCRIPTORS: u64 = 256;
-/// The descriptors without which not even a mount of one connection works.
+/// The descriptors without which not even a mount of one connection works; and those that may be kept for the successors
+/// of its process, with some more.
 const FEWEST_DESCRIPTORS: u64 = 32;
+const FEWEST_KEPT: u64 = 64;
 
-/// Raises the limit on descriptors if it is too low for a mount.
-pub(crate) fn allow_descriptors() -> Result<(), Failure> {
+/// Raises the limit on descriptors, as far as it may be, if it is too low for a mount. Returns what it is.
+pub(crate) fn raise_descriptors() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let (now, most) = (
         limit.current.unwrap_or(u64::MAX),
         limit.maximum.unwrap_or(u64::MAX),
     );
     if now >= DESCRIPTORS {
-        return Ok(());
+        return now;
     }
     let wanted = Rlimit {
         current: Some(DESCRIPTORS.min(most)),
         ..limit
     };
     let _ = setrlimit(Resource::Nofile, wanted);
-    let allowed = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    match allowed < FEWEST_DESCRIPTORS {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// The same for a mount that is made now, which fails if the limit is too low. `kept`: it is to outlive its process.
+pub(crate) fn allow_descriptors(kept: bool) -> Result<(), Failure> {
+    let fewest = if kept {
+        FEWEST_KEPT
+    } else {
+        FEWEST_DESCRIPTORS
+    };
+    let allowed = raise_descriptors();
+    match allowed < fewest {
         true => Err(Failure::new(
             Exit::System,
             format!(
-                "a mount needs {FEWEST_DESCRIPTORS} descriptors, and only {allowed} are allowed here: raise the limit with \
+                "a mount needs {fewest} descriptors, and only {allowed} are allowed here: raise the limit with \
                  'ulimit -n {DESCRIPTORS}', or LimitNOFILE= of the unit"
             ),
         )),
