@@ -35,6 +35,12 @@ pub enum NfsError {
     /// The server does not accept the caller's credential (RFC 5531 section 8.2, auth_stat).
     #[error("server refused the caller: {0}")]
     Denied(String),
+    /// The caller cannot prove who it is: it has no ticket, or none that the server accepts.
+    #[error("{0}")]
+    NoCredential(String),
+    /// The caller's ticket has expired.
+    #[error("{0}")]
+    Expired(String),
     /// The server did not run the procedure: RPC refused it (program, version, procedure,
     /// arguments), or the answer was an RDMA_ERROR (RFC 8166 section 4.5). The reason as text.
     #[error("server refused the call: {0}")]

@@ -3,6 +3,7 @@
 use crate::api::NfsError;
 use nfsrdma_rpcrdma::Error;
 use nfsrdma_rpcrdma::error::ProtocolError;
+use nfsrdma_rpcrdma::security::NoContext;
 
 impl From<Error> for NfsError {
     fn from(error: Error) -> Self {
@@ -20,6 +21,8 @@ impl From<Error> for NfsError {
             }
             Error::PeerMisbehaved(why) => NfsError::misbehaved(why.to_string()),
             Error::Local(why) => NfsError::Local(why.to_string()),
+            Error::NoContext(NoContext::Expired(why)) => NfsError::Expired(why),
+            Error::NoContext(why) => NfsError::NoCredential(why.to_string()),
             Error::Cancelled => NfsError::Interrupted,
         }
     }

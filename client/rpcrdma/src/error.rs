@@ -2,6 +2,7 @@
 //! called program returns is not an error here: it is part of the results.
 
 use crate::protocol::{Discard, Failure, PlanError};
+use crate::security::{Broken, NoContext};
 use nfsrdma_xdr::codec::DecodeError;
 use nfsrdma_xdr::rpc::AuthStat;
 use thiserror::Error;
@@ -28,6 +29,9 @@ pub enum Error {
     /// A failure of this machine, such as a lack of memory.
     #[error("{0}")]
     Local(#[source] LocalError),
+    /// There is no security context for the caller (RFC 2203 section 5.2).
+    #[error(transparent)]
+    NoContext(#[from] NoContext),
     /// The caller gave up, or the transport was shut down.
     #[error("interrupted")]
     Cancelled,
@@ -94,6 +98,8 @@ pub enum LocalError {
     Provider(#[from] nfsrdma_rdma::Error),
     #[error(transparent)]
     Plan(#[from] PlanError),
+    #[error(transparent)]
+    Security(#[from] Broken),
     #[error("the XID is in use")]
     XidInUse,
     #[error("the device kept a call's memory after its connection had ended")]

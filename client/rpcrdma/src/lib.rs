@@ -4,7 +4,7 @@
 //!
 //! From the top: `transport` makes calls over connections, replaces connections that have ended,
 //! and retransmits calls on the new ones. [`rpc`] gives calls their XIDs and credentials and
-//! decides when they are retried. [`protocol`] is the state machine of one connection, without any
+//! decides when they are retried. [`security`] proves under RPCSEC_GSS who calls and who answers. [`protocol`] is the state machine of one connection, without any
 //! I/O. [`exec`] runs the callers' futures, [`abandon`] marks operations whose caller no longer
 //! waits, [`tap`] reports calls and messages to listeners, [`throttle`] keeps the log short, [`words`] are for
 //! its sentences, and [`stats`] holds the counters.
@@ -15,12 +15,16 @@ pub mod exec;
 pub mod options;
 pub mod protocol;
 pub mod rpc;
+pub mod security;
 pub mod stats;
 mod sync;
 pub mod tap;
 pub mod throttle;
 pub mod transport;
 pub mod words;
+
+#[cfg(test)]
+extern crate self as nfsrdma_rpcrdma;
 
 pub use error::{Error, Result};
 pub use options::{Program, Recovery, TransportOptions, WriteChunk};

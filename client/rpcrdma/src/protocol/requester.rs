@@ -107,6 +107,13 @@ pub enum Discard {
     UnknownXid,
     #[error(transparent)]
     Chunks(Violation),
+    /// RPCSEC_GSS: the verifier is not the MIC of the call's sequence number (RFC 2203 section
+    /// 5.3.3.2).
+    #[error("its verifier is not the server's")]
+    Verifier,
+    /// RPCSEC_GSS: the results are not what the server has protected (RFC 2203 section 5.3.3.2).
+    #[error("its results are not as the server made them")]
+    Results,
 }
 
 /// What a received message means.

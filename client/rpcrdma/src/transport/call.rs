@@ -9,6 +9,7 @@
 
 use super::memory::ReplyBytes;
 use super::record::Record;
+use super::secured::Secured;
 use super::suspect::Suspicion;
 use crate::error::{Error, ProtocolError, Result};
 use crate::protocol::{self, Discard, Shape};
@@ -18,7 +19,7 @@ use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut, Exposure};
 use nfsrdma_xdr::codec::{Decode, Decoder, Encoder};
 use nfsrdma_xdr::procedure::Procedure;
-use nfsrdma_xdr::rpc;
+use nfsrdma_xdr::rpc::{self, AuthStat};
 use nfsrdma_xdr::rpcrdma::{ChunkLists, MIN_HEADER_LEN, VERSION};
 use std::future::Future;
 use std::pin::Pin;
@@ -80,6 +81,15 @@ impl Reply {
     /// The RPC message, without the data that are `placed`.
     pub fn message(&self) -> &[u8] {
         self.bytes.as_slice()
+    }
+
+    /// Why the server refused to authenticate the caller, if it did.
+    pub fn refusal(&self) -> Option<AuthStat> {
+        let header = rpc::Reply::from_xdr(self.message()).ok()?;
+        match header.body {
+            rpc::ReplyBody::Denied(rpc::Denial::AuthError(status)) => Some(status),
+            _ => None,
+        }
     }
 
     /// The first word of the results, which is the status in many programs. `None` if the server
@@ -167,8 +177,11 @@ pub(super) struct Call {
     pub(super) message: Buf,
     /// The bytes of `message`, while there is no registered memory for them.
     pub(super) unregistered: Option<Box<[u8]>>,
+    /// Its properties without security.
     pub(super) shape: Shape,
     pub(super) payload: Payload,
+    /// If it is made under RPCSEC_GSS. Then `message` is made for each transmission.
+    pub(super) secured: Option<Box<Secured>>,
     pub(super) slot: Arc<Slot>,
     pub(super) retry: Retry,
     pub(super) started: Instant,
@@ -226,6 +239,23 @@ impl Call {
     /// The same in registered memory.
     pub(super) fn registered_head(&self) -> Buf {
         self.message.slice(MIN_HEADER_LEN..)
+    }
+
+    /// The properties of the call as it is sent.
+    pub(super) fn wire(&self) -> &Shape {
+        match &self.secured {
+            None => &self.shape,
+            Some(secured) => secured.shape(),
+        }
+    }
+
+    /// The pieces that follow the head in the message.
+    pub(super) fn argument(&self) -> &[Buf] {
+        match (&self.secured, &self.payload) {
+            (Some(secured), _) if secured.protects_body() => secured.tail(),
+            (_, Payload::Source(bufs)) => bufs,
+            (_, Payload::None | Payload::Sink(_)) => &[],
+        }
     }
 
     /// Payload bytes, sent or received.

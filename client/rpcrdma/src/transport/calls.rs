@@ -1,6 +1,7 @@
 //! Calls that have ended, kept with their slots so that the next calls need no allocation.
 
 use super::call::{Call, CallFuture, Payload, Registrations, Slot};
+use super::secured::Secured;
 use super::suspect::Suspicion;
 use crate::protocol::Shape;
 use crate::rpc::{Retry, RetryPolicy};
@@ -20,6 +21,7 @@ pub(super) struct New {
     pub(super) message: Buf,
     pub(super) unregistered: Option<Box<[u8]>>,
     pub(super) payload: Payload,
+    pub(super) secured: Option<Box<Secured>>,
     pub(super) started: Instant,
     pub(super) sequence: u64,
 }
@@ -64,6 +66,7 @@ impl Calls {
         call.unregistered = new.unregistered;
         call.shape = new.shape;
         call.payload = new.payload;
+        call.secured = new.secured;
         call.retry = Retry::new(&self.policy, new.started);
         call.started = new.started;
         call.sent = None;
@@ -88,6 +91,7 @@ impl Calls {
             unregistered: new.unregistered,
             shape: new.shape,
             payload: new.payload,
+            secured: new.secured,
             slot: Slot::new(),
             retry: Retry::new(&self.policy, new.started),
             started: new.started,
@@ -110,6 +114,7 @@ impl Calls {
     pub(super) fn end(&self, mut call: Box<Call>) {
         call.payload = Payload::None;
         call.unregistered = None;
+        call.secured = None;
         call.header = None;
         call.record = None;
         call.registrations = Registrations::default();

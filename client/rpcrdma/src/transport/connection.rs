@@ -99,7 +99,11 @@ impl Link {
             let mut state = self.state.lock();
             match state.shutdown {
                 true => return false,
-                false => std::mem::take(&mut state.waiting),
+                false => {
+                    let mut calls = std::mem::take(&mut state.held);
+                    calls.append(&mut state.waiting);
+                    calls
+                }
             }
         };
         exec::batch(|| {

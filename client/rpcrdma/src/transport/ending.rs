@@ -116,8 +116,8 @@ impl Link {
         session: &Session,
         local: &mut Local,
         mut call: Box<Call>,
-        outcome: Outcome,
-        reply_chunk: Option<BufMut>,
+        mut outcome: Outcome,
+        mut reply_chunk: Option<BufMut>,
     ) {
         if call.record.is_some() {
             let (answered, written, reply) = match &outcome {
@@ -134,21 +134,22 @@ impl Link {
         if let Some(header) = call.header.take() {
             self.shared.marshaller.headers.give_shared(header);
         }
+        if call.secured.is_some()
+            && let Some(why) = self.unsealed(&mut call, &mut outcome, &mut reply_chunk)
+        {
+            return self.unbelieved(call, why);
+        }
         let (bytes, placed) = match outcome {
             Outcome::Reply { bytes, placed } => (bytes, placed),
             Outcome::InReplyChunk { len, placed } => match reply_chunk {
                 Some(buf) if is_reply(&buf[..len.min(buf.len())], call.xid) => {
-                    (ReplyBytes::Chunk { buf, len }, placed)
+                    let (start, end) = (0, len.min(buf.len()));
+                    (ReplyBytes::Chunk { buf, start, end }, placed)
                 }
                 Some(_) => {
-                    // Discarded like a bad header (RFC 8166 section 4.5); the call waits.
                     count(&self.counters.discards);
                     count(&self.counters.violations);
-                    if let Some(error) = self.discarded(&mut call, Discard::NotAReply) {
-                        return self.complete(call, Err(error));
-                    }
-                    call.record = None;
-                    return self.state.lock().unanswered.push(call);
+                    return self.unbelieved(call, Discard::NotAReply);
                 }
                 None => {
                     // The reply is lost, but not the call.
@@ -176,6 +177,15 @@ impl Link {
             retransmitted: call.transmissions > 1,
         };
         self.complete(call, Ok(reply));
+    }
+
+    /// A reply is discarded like one with a bad header (RFC 8166 section 4.5); its call waits.
+    fn unbelieved(&self, mut call: Box<Call>, why: Discard) {
+        if let Some(error) = self.discarded(&mut call, why) {
+            return self.complete(call, Err(error));
+        }
+        call.record = None;
+        self.state.lock().unanswered.push(call);
     }
 
     /// Completes a call: counts it and wakes its caller.

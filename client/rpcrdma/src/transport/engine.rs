@@ -2,8 +2,8 @@
 //! calls. It survives its connections, as Linux's `rpc_xprt` does.
 //!
 //! [`Engine::call`] assigns the XID, encodes the call, picks the slot that sends it, and returns a
-//! future, without waiting for the server. The call is encoded once: each retransmission has the
-//! same bytes and the same XID, so that the server's duplicate request cache recognises it. If none
+//! future, without waiting for the server. The call is encoded once (but for those under RPCSEC_GSS,
+//! [`super::secured`]): each retransmission has the same bytes and the same XID, so that the server's duplicate request cache recognises it. If none
 //! of the registered buffers kept for this is free, the bytes stay in ordinary memory until the
 //! call is sent. An event loop that polls a connection prefers that one for its calls, so that the
 //! thread that sends a call also receives its reply ([`super::event_loop`]).
@@ -13,21 +13,25 @@ use super::calls::{Calls, New};
 use super::counters::Procedures;
 use super::event_loop::Driver;
 use super::link::Link;
-use super::marshal::{Marshaller, encoded, registered_if_kept};
-use super::memory::Blocks;
+use super::marshal::{Marshaller, encoded};
+use super::memory::{Blocks, registered_if_kept};
 use super::polling::home;
+use super::secured::Secured;
 use super::session::{ConnectError, Established};
 use super::shared::{Logs, Shared};
 use super::timer::{Sleep, Timer};
 use crate::options::{Program, TransportOptions};
 use crate::protocol::{Shape, Thresholds};
 use crate::rpc::{RetryPolicy, Xids};
+use crate::security::Context;
 use crate::stats::{Stats, Waits};
 use crate::sync::thread;
 use crate::tap::{Tap, caller};
 use nfsrdma_rdma::{Capabilities, Pool, Provider};
 use nfsrdma_xdr::codec::Encoder;
+use nfsrdma_xdr::rpc::{Auth, CallTemplate};
 use nfsrdma_xdr::rpcrdma::MIN_HEADER_LEN;
+use nfsrdma_xdr::rpcsec_gss::Procedure as SecuredProcedure;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -230,12 +234,7 @@ impl Engine {
             Payload::Source(_) => request.payload.len(),
             Payload::None | Payload::Sink(_) => 0,
         };
-        self.shared
-            .procedures
-            .get(request.procedure)
-            .bytes_sent
-            .fetch_add((len + argument) as u64, Relaxed);
-        let (call, waiter) = self.shared.calls.begin(New {
+        self.begin_call(New {
             xid,
             pid: caller::current(),
             procedure: request.procedure,
@@ -249,9 +248,89 @@ impl Engine {
             message,
             unregistered,
             payload: request.payload,
+            secured: None,
             started,
             sequence: self.sequence.fetch_add(1, Relaxed),
+        })
+    }
+
+    /// Like [`Engine::call`], under RPCSEC_GSS with `context`. `encode` writes the message under
+    /// AUTH_NONE.
+    pub fn call_secured(
+        &self,
+        request: Request,
+        context: &Arc<Context>,
+        encode: impl FnOnce(u32, &mut Encoder),
+    ) -> CallFuture {
+        self.secured(request, context, SecuredProcedure::Data, encode)
+    }
+
+    /// Tells the server to forget `context` (RFC 2203 section 5.4).
+    pub fn destroy(&self, context: &Arc<Context>) -> CallFuture {
+        let Program {
+            number, version, ..
+        } = self.shared.program;
+        let template = CallTemplate::new(number, version, Auth::None);
+        let request = Request {
+            procedure: 0,
+            max_results: 0,
+            max_ddp_result: 0,
+            payload: Payload::None,
+        };
+        self.secured(request, context, SecuredProcedure::Destroy, |xid, to| {
+            template.encode(xid, 0, to);
+        })
+    }
+
+    fn secured(
+        &self,
+        request: Request,
+        context: &Arc<Context>,
+        procedure: SecuredProcedure,
+        encode: impl FnOnce(u32, &mut Encoder),
+    ) -> CallFuture {
+        let started = Instant::now();
+        let xid = self.shared.xids.take();
+        let argument = match &request.payload {
+            Payload::Source(_) => request.payload.len(),
+            Payload::None | Payload::Sink(_) => 0,
+        };
+        let mut shape = Shape {
+            head: 0,
+            argument,
+            reducible: argument > 0,
+            max_results: request.max_results,
+            max_ddp_result: request.max_ddp_result,
+        };
+        let encode = |to: &mut Encoder| encode(xid, to);
+        let secured = encoded(encode, |bytes| {
+            shape.head = bytes.len();
+            Secured::new(context.clone(), procedure, bytes, &shape)
         });
+        self.begin_call(New {
+            xid,
+            pid: caller::current(),
+            procedure: request.procedure,
+            shape,
+            message: self.shared.marshaller.no_bytes(),
+            unregistered: None,
+            payload: request.payload,
+            secured: Some(secured),
+            started,
+            sequence: self.sequence.fetch_add(1, Relaxed),
+        })
+    }
+
+    /// Sends or queues a new call.
+    #[inline]
+    fn begin_call(&self, new: New) -> CallFuture {
+        let started = new.started;
+        self.shared
+            .procedures
+            .get(new.procedure)
+            .bytes_sent
+            .fetch_add((new.shape.head + new.shape.argument) as u64, Relaxed);
+        let (call, waiter) = self.shared.calls.begin(new);
         self.pick(call.shape.argument + call.shape.max_ddp_result)
             .submit(call, started);
         waiter
@@ -370,6 +449,11 @@ impl Engine {
         let now = Instant::now();
         let each = self.links.iter().map(|link| link.waits(now));
         each.fold(Waits::default(), Waits::and)
+    }
+
+    /// The server's address.
+    pub fn peer(&self) -> SocketAddr {
+        self.shared.peer
     }
 
     /// The server's name in the log.

@@ -66,6 +66,8 @@ pub(super) struct State {
     pub(super) waiting: VecDeque<Box<Call>>,
     /// Suspected calls, to be sent alone ([`super::suspect`]).
     pub(super) suspects: VecDeque<Box<Call>>,
+    /// Calls that wait for a sequence number ([`super::held`]).
+    pub(super) held: VecDeque<Box<Call>>,
     /// The trial of a suspected call that is under way.
     pub(super) trial: Option<Trial>,
     /// Calls whose Reply chunk turned out, after its invalidation, not to hold their reply. They
@@ -116,6 +118,7 @@ impl Link {
                 machine: Requester::new(shared.credits),
                 waiting: VecDeque::new(),
                 suspects: VecDeque::new(),
+                held: VecDeque::new(),
                 trial: None,
                 unanswered: Vec::new(),
                 no_memory: None,
@@ -210,6 +213,12 @@ impl Link {
 
     /// Marshals and posts a call that has a reservation, on any thread.
     fn launch(&self, session: &Session, mut call: Box<Call>, credits: u32, now: Instant) {
+        if call.secured.is_some() {
+            match self.number(session, call) {
+                Some(numbered) => call = numbered,
+                None => return,
+            }
+        }
         call.transmissions += 1;
         call.sent = Some(now);
         call.retry.sent(&self.shared.policy, now);
@@ -331,10 +340,11 @@ impl Link {
                     continue;
                 }
             }
-            if state.waiting.is_empty() || !state.machine.reserve() {
+            if (state.waiting.is_empty() && state.held.is_empty()) || !state.machine.reserve() {
                 return;
             }
-            let Some(call) = state.next_waiting() else {
+            let next = state.next_held(session).or_else(|| state.next_waiting());
+            let Some(call) = next else {
                 state.machine.cancel();
                 return;
             };
@@ -371,7 +381,7 @@ impl Link {
         stats.connected = state.session.is_some();
         stats.credits = state.machine.granted();
         stats.in_flight = u64::from(state.machine.used());
-        stats.waiting = (state.waiting.len() + state.suspects.len()) as u64;
+        stats.waiting = (state.waiting.len() + state.suspects.len() + state.held.len()) as u64;
         let session = state.session.clone();
         drop(state);
         stats.credits_wanted = self.shared.credits;
@@ -390,7 +400,8 @@ impl Link {
         let mut state = self.state.lock();
         let state = &mut *state;
         let sent = state.machine.calls().map(|call| &*call);
-        let others = [&state.waiting, &state.suspects].into_iter().flatten();
+        let others = [&state.waiting, &state.suspects, &state.held];
+        let others = others.into_iter().flatten();
         let all = sent.chain(others).chain(&state.unanswered);
         let waited = all.filter(|call| !call.slot.is_abandoned());
         Waits::of(waited.map(|call| now.saturating_duration_since(call.started)))
@@ -441,7 +452,10 @@ impl Link {
 impl State {
     /// Whether there is no call for [`State::admission`] to decide about.
     fn has_nothing_to_send(&self) -> bool {
-        self.waiting.is_empty() && self.suspects.is_empty() && self.trial.is_none()
+        self.waiting.is_empty()
+            && self.suspects.is_empty()
+            && self.held.is_empty()
+            && self.trial.is_none()
     }
 
     /// What may be sent now. While memory is short, no suspected call is sent alone. After a call
@@ -470,6 +484,7 @@ impl State {
     pub(super) fn take_unsent(&mut self) -> VecDeque<Box<Call>> {
         let mut calls = std::mem::take(&mut self.waiting);
         calls.extend(std::mem::take(&mut self.suspects));
+        calls.extend(std::mem::take(&mut self.held));
         calls
     }
 }

@@ -11,17 +11,17 @@
 //! A call that cannot be marshalled, because memory is short or the connection has ended, is
 //! returned with the registrations made so far; they must be invalidated before it is sent again.
 
-use super::call::{Call, Payload};
+use super::call::{Call, Payload, plain_header};
 use super::counters::{LinkCounters, count};
-use super::memory::Blocks;
+use super::memory::{Blocks, registered};
+use super::secured::NotSealed;
 use crate::error::LocalError;
 use crate::options::WriteChunk;
 use crate::protocol::{CallForm, Plan, PlanError, Segments, Thresholds, plan};
 use crate::sync::thread_cell;
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{
-    Buf, BufMut, Capabilities, Error, Exposure, Memory, Pool, QueuePair, RemoteSegment, WorkId,
-    WorkRequest,
+    Buf, Capabilities, Error, Exposure, Memory, Pool, QueuePair, RemoteSegment, WorkId, WorkRequest,
 };
 use nfsrdma_xdr::codec::{Encode, Encoder, padding};
 use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, Header, ReadSegment, Segment, WriteChunk as Chunk};
@@ -110,33 +110,6 @@ pub(super) fn encoded<T>(encode: impl FnOnce(&mut Encoder), with: impl FnOnce(&[
     })
 }
 
-/// Copies bytes into a registered buffer; `None` if the pool is empty.
-pub(super) fn registered(blocks: &Blocks, pool: &Pool, bytes: &[u8]) -> Option<Buf> {
-    registered_if_kept(blocks, bytes).or_else(|| {
-        // At least the size of the others, so that it can be kept for reuse.
-        let buf = pool.alloc(bytes.len().max(blocks.size()))?;
-        Some(filled_with(buf, bytes))
-    })
-}
-
-/// Copies bytes into a registered buffer that `blocks` has kept for reuse, if one is free. Calls
-/// that may have to wait for a credit must not allocate from the pool: their number is not bounded,
-/// and the page cache uses the same pool.
-pub(super) fn registered_if_kept(blocks: &Blocks, bytes: &[u8]) -> Option<Buf> {
-    let buf = blocks.take_kept()?;
-    if buf.capacity() < bytes.len() {
-        blocks.give(buf);
-        return None;
-    }
-    Some(filled_with(buf, bytes))
-}
-
-fn filled_with(mut buf: BufMut, bytes: &[u8]) -> Buf {
-    buf.resize(bytes.len());
-    buf.copy_from_slice(bytes);
-    buf.freeze()
-}
-
 fn segment(remote: &RemoteSegment) -> Segment {
     Segment {
         handle: remote.handle.0,
@@ -199,6 +172,28 @@ impl Marshaller {
             call.message = message;
             call.unregistered = None;
         }
+        if let Some(secured) = &mut call.secured {
+            let data: &[Buf] = match &call.payload {
+                Payload::Source(bufs) => bufs,
+                Payload::None | Payload::Sink(_) => &[],
+            };
+            let mut to = Encoder::with_capacity(self.heads.size());
+            plain_header(call.xid, credits, &mut to);
+            let sealed = secured.seal(data, &mut to, &self.headers, &self.pool);
+            let message = match sealed {
+                Ok(()) => registered(&self.heads, &self.pool, to.as_slice()),
+                Err(NotSealed::NoMemory) => None,
+                Err(NotSealed::Broken(broken)) => {
+                    let why = NotSent::Error(broken.into());
+                    return Err(MarshalError { call, why });
+                }
+            };
+            let Some(message) = message else {
+                let why = Self::no_buffers();
+                return Err(MarshalError { call, why });
+            };
+            call.message = message;
+        }
         match self.expose(&mut call, queue_pair, thresholds, counters) {
             Ok((plan, argument)) => match self.marshal(&mut call, &plan, argument, credits) {
                 Some(send) => Ok(Prepared { call, send }),
@@ -222,6 +217,7 @@ impl Marshaller {
         arguments: usize,
         sinks: usize,
     ) -> Result<(Plan, bool, bool), NotSent> {
+        let shape = call.wire();
         let mut bounce_source = arguments + 2 > capabilities.max_segments;
         let mut bounce_sink = sinks > capabilities.max_segments;
         loop {
@@ -231,11 +227,11 @@ impl Marshaller {
             };
             let arguments = if bounce_source { 1 } else { arguments };
             let segments = Segments {
-                message: of(1 + arguments + usize::from(padding(call.shape.argument) > 0)),
+                message: of(1 + arguments + usize::from(padding(shape.argument) > 0)),
                 argument: of(arguments),
                 result: if bounce_sink { 1 } else { of(sinks) },
             };
-            match plan(&call.shape, &segments, thresholds, self.style) {
+            match plan(shape, &segments, thresholds, self.style) {
                 Ok(plan) => return Ok((plan, bounce_source, bounce_sink)),
                 // The header does not fit: use one buffer instead of many.
                 Err(PlanError::TooManySegments) if !(bounce_source && bounce_sink) => {
@@ -256,10 +252,7 @@ impl Marshaller {
         counters: &LinkCounters,
     ) -> Result<(Plan, Segs<Buf>), NotSent> {
         let capabilities = queue_pair.capabilities();
-        let mut argument: Segs<Buf> = match &call.payload {
-            Payload::Source(bufs) => filled(bufs).collect(),
-            Payload::None | Payload::Sink(_) => Segs::new(),
-        };
+        let mut argument: Segs<Buf> = filled(call.argument()).collect();
         let sinks = match &call.payload {
             Payload::Sink(bufs) => bufs.len(),
             Payload::None | Payload::Source(_) => 0,
@@ -290,7 +283,7 @@ impl Marshaller {
                 //= RFC 8166, Section 3.5.3
                 //# As these chunks contain a Payload stream, such chunks MUST include appropriate
                 //# XDR roundup padding to maintain proper XDR alignment of their contents.
-                let pad = padding(call.shape.argument);
+                let pad = padding(call.wire().argument);
                 let mut all: Segs<Buf> = Segs::from_iter([call.registered_head()]);
                 all.extend(argument.iter().cloned());
                 all.extend((pad > 0).then(|| self.zeros.slice(..pad)));
@@ -367,7 +360,7 @@ impl Marshaller {
             let position = match plan.call {
                 // "the XDR stream offset of that data item" (section 4.3.1.1): the argument
                 // directly follows the call.
-                CallForm::Reduced => call.shape.head,
+                CallForm::Reduced => call.wire().head,
                 CallForm::Inline | CallForm::PositionZero => 0,
             };
             //= RFC 8166, Section 3.4.4.4
@@ -402,7 +395,7 @@ impl Marshaller {
             data.push(call.registered_head());
         }
         if plan.call == CallForm::Inline && !argument.is_empty() {
-            let pad = padding(call.shape.argument);
+            let pad = padding(call.wire().argument);
             data.extend(argument);
             data.extend((pad > 0).then(|| self.zeros.slice(..pad)));
         }

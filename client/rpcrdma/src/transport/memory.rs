@@ -2,6 +2,7 @@
 
 use crate::sync::Mutex;
 use nfsrdma_rdma::{Buf, BufMut, Pool};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Buffers of one size. Taking a kept one costs a short lock and no allocation.
@@ -59,6 +60,33 @@ impl Blocks {
     }
 }
 
+/// Copies bytes into a registered buffer; `None` if the pool is empty.
+pub(super) fn registered(blocks: &Blocks, pool: &Pool, bytes: &[u8]) -> Option<Buf> {
+    registered_if_kept(blocks, bytes).or_else(|| {
+        // At least the size of the others, so that it can be kept for reuse.
+        let buf = pool.alloc(bytes.len().max(blocks.size()))?;
+        Some(filled_with(buf, bytes))
+    })
+}
+
+/// Copies bytes into a registered buffer that `blocks` has kept for reuse, if one is free. Calls
+/// that may have to wait for a credit must not allocate from the pool: their number is not bounded,
+/// and the page cache uses the same pool.
+pub(super) fn registered_if_kept(blocks: &Blocks, bytes: &[u8]) -> Option<Buf> {
+    let buf = blocks.take_kept()?;
+    if buf.capacity() < bytes.len() {
+        blocks.give(buf);
+        return None;
+    }
+    Some(filled_with(buf, bytes))
+}
+
+fn filled_with(mut buf: BufMut, bytes: &[u8]) -> Buf {
+    buf.resize(bytes.len());
+    buf.copy_from_slice(bytes);
+    buf.freeze()
+}
+
 /// The bytes of a reply, in the memory where they arrived.
 #[derive(Debug)]
 pub(super) enum ReplyBytes {
@@ -70,7 +98,11 @@ pub(super) enum ReplyBytes {
         home: Arc<Blocks>,
     },
     /// A Reply chunk.
-    Chunk { buf: BufMut, len: usize },
+    Chunk {
+        buf: BufMut,
+        start: usize,
+        end: usize,
+    },
     /// A copy, made when there was no buffer to replace the Receive.
     Copy { bytes: Box<[u8]>, start: usize },
 }
@@ -81,8 +113,31 @@ impl ReplyBytes {
             ReplyBytes::Receive {
                 buf, start, end, ..
             } => buf.as_ref().map_or(&[], |buf| &buf[*start..*end]),
-            ReplyBytes::Chunk { buf, len } => &buf[..*len],
+            ReplyBytes::Chunk { buf, start, end } => &buf[*start..*end],
             ReplyBytes::Copy { bytes, start } => &bytes[*start..],
+        }
+    }
+
+    pub(super) fn as_mut_slice(&mut self) -> &mut [u8] {
+        match self {
+            ReplyBytes::Receive {
+                buf, start, end, ..
+            } => buf.as_mut().map_or(&mut [], |buf| &mut buf[*start..*end]),
+            ReplyBytes::Chunk { buf, start, end } => &mut buf[*start..*end],
+            ReplyBytes::Copy { bytes, start } => &mut bytes[*start..],
+        }
+    }
+
+    /// Leaves only this part of the bytes.
+    pub(super) fn cut(&mut self, part: Range<usize>) {
+        match self {
+            ReplyBytes::Receive { start, end, .. } | ReplyBytes::Chunk { start, end, .. } => {
+                (*start, *end) = (*start + part.start, *start + part.end);
+            }
+            ReplyBytes::Copy { bytes, start } => {
+                *bytes = bytes[*start + part.start..*start + part.end].into();
+                *start = 0;
+            }
         }
     }
 }

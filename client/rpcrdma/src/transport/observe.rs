@@ -161,16 +161,16 @@ impl Link {
             return;
         };
         let call = &*call;
-        let pad = padding(call.shape.argument);
-        let source: Vec<&[u8]> = match (&call.payload, offer.reads.first()) {
-            (_, None) => Vec::new(),
-            (Payload::Source(bufs), Some(first)) if first.position > 0 => slices(bufs).collect(),
+        let pad = padding(call.wire().argument);
+        let argument = call.argument();
+        let source: Vec<&[u8]> = match offer.reads.first() {
+            None => Vec::new(),
+            Some(first) if first.position > 0 => slices(argument).collect(),
             // The Position Zero Read chunk holds the whole call.
-            (Payload::Source(bufs), Some(_)) => std::iter::once(call.head())
-                .chain(slices(bufs))
+            Some(_) => std::iter::once(call.head())
+                .chain(slices(argument))
                 .chain([&[0; 3][..pad]])
                 .collect(),
-            (_, Some(_)) => vec![call.head()],
         };
         let sinks: Vec<&[u8]> = match &call.payload {
             Payload::Sink(bufs) => bufs.iter().map(|buf| &buf[..]).collect(),

@@ -136,6 +136,9 @@ impl Link {
     fn memory_kept(&self, local: &mut Local, ending: Ending) {
         let mut call = ending.call;
         call.record = None;
+        if let Some(secured) = &mut call.secured {
+            secured.over();
+        }
         match ending.outcome {
             Outcome::Fail(error) => self.complete(call, Err(error)),
             _ if call.shape.max_ddp_result > 0 && call.payload.is_empty() => {
@@ -196,7 +199,7 @@ impl Link {
                     call.given_up |= expiry == Expiry::GiveUp;
                 }
             }
-            for queue in [&mut state.waiting, &mut state.suspects] {
+            for queue in [&mut state.waiting, &mut state.suspects, &mut state.held] {
                 for mut call in std::mem::take(queue) {
                     let expiry = check(&mut call.retry);
                     silent |= matches!(expiry, Expiry::NotResponding | Expiry::GiveUp);
@@ -236,7 +239,7 @@ impl Link {
     pub(super) fn wait_for_memory(&self, local: &mut Local, mut call: Box<Call>) {
         call.record = None;
         call.starved = true;
-        if call.unregistered.is_none() {
+        if call.unregistered.is_none() && call.secured.is_none() {
             // The buffer of its head may be all that another call needs.
             call.unregistered = Some(call.message[..].into());
             let message = std::mem::replace(&mut call.message, self.shared.marshaller.no_bytes());

@@ -124,6 +124,7 @@ impl Link {
             message: self.shared.marshaller.no_bytes(),
             unregistered: Some(bytes),
             payload: Payload::None,
+            secured: None,
             started: now,
             sequence: 0,
         });

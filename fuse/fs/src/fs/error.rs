@@ -112,7 +112,8 @@ impl FsError {
 fn errno_of_call(error: &NfsError) -> i32 {
     match error {
         NfsError::Status(status) | NfsError::Unfinished(status) => errno_of_status(*status),
-        NfsError::Denied(_) => libc::EACCES,
+        NfsError::Denied(_) | NfsError::NoCredential(_) => libc::EACCES,
+        NfsError::Expired(_) => libc::EKEYEXPIRED,
         // The program did nothing wrong: client, server or network did.
         NfsError::Refused(_) => libc::EIO,
         NfsError::TimedOut => libc::ETIMEDOUT,

@@ -1,0 +1,154 @@
+//! The contexts of a mount's users.
+//!
+//! A context is made when its user makes a call. Calls that come meanwhile wait for it, and share its
+//! failure: there is one attempt at a time for each user. It is replaced when it is over, and when the
+//! server does not know it any more ([`Contexts::refused`]).
+
+use super::{Context, NoContext, SecurityContext, Service};
+use crate::rpc::Cred;
+use crate::sync::Mutex;
+use rustc_hash::FxHashMap;
+use std::fmt;
+use std::future::Future;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// The future of a new context.
+pub type Establishing<'a> =
+    Pin<Box<dyn Future<Output = Result<Box<dyn SecurityContext>, NoContext>> + Send + 'a>>;
+
+/// Establishes contexts with one server.
+pub trait Establish: Send + Sync {
+    /// Makes a new context for the user of `cred` with the server at this address. The future is
+    /// polled by threads that must not block, outside of any runtime: work that needs one is to be
+    /// spawned there.
+    fn establish<'a>(&'a self, server: IpAddr, cred: &'a Cred) -> Establishing<'a>;
+}
+
+/// How the calls of a mount are secured.
+#[derive(Clone)]
+pub struct Security {
+    pub service: Service,
+    pub establish: Arc<dyn Establish>,
+}
+
+impl fmt::Debug for Security {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Security").field(&self.service).finish()
+    }
+}
+
+impl PartialEq for Security {
+    fn eq(&self, other: &Self) -> bool {
+        self.service == other.service && Arc::ptr_eq(&self.establish, &other.establish)
+    }
+}
+
+impl Eq for Security {}
+
+/// One context for each user.
+pub struct Contexts {
+    security: Security,
+    server: IpAddr,
+    /// By user: the groups are the server's business.
+    of: Mutex<FxHashMap<u32, Arc<Entry>>>,
+}
+
+#[derive(Default)]
+struct Entry {
+    /// Held while a context is made.
+    turn: tokio::sync::Mutex<()>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    made: Option<Arc<Context>>,
+    /// Attempts that have failed, and why the last one has.
+    failures: u64,
+    failure: Option<NoContext>,
+}
+
+impl fmt::Debug for Contexts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let users = self.of.lock().len();
+        f.debug_struct("Contexts").field("users", &users).finish()
+    }
+}
+
+impl Entry {
+    fn usable(&self) -> Option<Arc<Context>> {
+        let made = self.state.lock().made.clone();
+        made.filter(|context| !context.is_over(SystemTime::now()))
+    }
+}
+
+impl Contexts {
+    /// No contexts yet with the server at this address.
+    pub fn new(security: Security, server: IpAddr) -> Self {
+        Contexts {
+            security,
+            server,
+            of: Mutex::default(),
+        }
+    }
+
+    fn entry(&self, cred: &Cred) -> Arc<Entry> {
+        let mut of = self.of.lock();
+        if let Some(entry) = of.get(&cred.uid) {
+            return entry.clone();
+        }
+        // A host with many users need not remember those who have left.
+        of.retain(|_, entry| Arc::strong_count(entry) > 1 || entry.usable().is_some());
+        of.entry(cred.uid).or_default().clone()
+    }
+
+    /// The context of the user of `cred`, which is made if there is none.
+    pub async fn get(&self, cred: &Cred) -> Result<Arc<Context>, NoContext> {
+        let entry = self.entry(cred);
+        if let Some(context) = entry.usable() {
+            return Ok(context);
+        }
+        let before = entry.state.lock().failures;
+        let _turn = entry.turn.lock().await;
+        if let Some(context) = entry.usable() {
+            return Ok(context);
+        }
+        {
+            let state = entry.state.lock();
+            if let Some(failure) = state.failure.clone().filter(|_| state.failures > before) {
+                return Err(failure);
+            }
+        }
+        let made = self.security.establish.establish(self.server, cred).await;
+        let mut state = entry.state.lock();
+        match made {
+            Ok(security) => {
+                let context = Arc::new(Context::new(security));
+                state.made = Some(context.clone());
+                Ok(context)
+            }
+            Err(why) => {
+                state.failures += 1;
+                state.failure = Some(why.clone());
+                Err(why)
+            }
+        }
+    }
+
+    /// The server has refused `context`: the next call of this user gets another one.
+    pub fn refused(&self, cred: &Cred, context: &Arc<Context>) {
+        let entry = self.entry(cred);
+        let made = &mut entry.state.lock().made;
+        made.take_if(|made| Arc::ptr_eq(made, context));
+    }
+
+    /// Takes all contexts that can be used, to be destroyed at the server.
+    pub fn take(&self) -> Vec<Arc<Context>> {
+        let entries = std::mem::take(&mut *self.of.lock());
+        let usable = entries.into_values().filter_map(|entry| entry.usable());
+        usable.collect()
+    }
+}
