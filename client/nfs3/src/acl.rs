@@ -64,7 +64,7 @@ impl Nfs3Client {
             payload: Payload::None,
         };
         let reply = self
-            .submit(request, |xid, to| {
+            .submit(cred, request, |xid, to| {
                 template.encode(xid, P::NUMBER, to);
                 args.encode(to);
             })

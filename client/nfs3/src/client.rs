@@ -10,6 +10,7 @@
 
 use crate::api::{Cred, NfsError, NfsResult};
 use crate::limits::Known;
+use crate::options::ClientOptions;
 use crate::procedures::{ErrorCounters, NFS3};
 use crate::put_off::PutOff;
 use crate::refusals::Refusals;
@@ -18,6 +19,7 @@ use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut, Pool};
 use nfsrdma_rpcrdma::abandon::is_abandoned;
 use nfsrdma_rpcrdma::rpc::Credentials;
+use nfsrdma_rpcrdma::security::Contexts;
 use nfsrdma_rpcrdma::tap::Tap;
 use nfsrdma_rpcrdma::transport::{CallFuture, Engine, Payload, Reply as RpcReply, Request};
 use nfsrdma_rpcrdma::{Error, Recovery, Stats};
@@ -42,6 +44,8 @@ pub struct Nfs3Client {
 struct Inner {
     engine: Arc<Engine>,
     credentials: Credentials,
+    /// The contexts of the users, if calls are made under RPCSEC_GSS.
+    contexts: Option<Contexts>,
     known: Known,
     recovery: Recovery,
     errors: ErrorCounters,
@@ -53,13 +57,16 @@ struct Inner {
 
 impl Nfs3Client {
     /// A client over connections that are up. `machine` is the name in AUTH_SYS credentials.
-    pub(crate) fn new(engine: Arc<Engine>, machine: &[u8], recovery: Recovery) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, machine: &[u8], options: &ClientOptions) -> Self {
+        let security = options.security.clone();
+        let contexts = security.map(|security| Contexts::new(security, engine.peer().ip()));
         Nfs3Client {
             inner: Arc::new(Inner {
                 engine,
-                credentials: Credentials::new(machine, NFS3),
+                credentials: Credentials::new(machine, NFS3, contexts.is_some()),
+                contexts,
                 known: Known::new(),
-                recovery,
+                recovery: options.transport.recovery,
                 errors: ErrorCounters::default(),
                 put_off: PutOff::default(),
                 refusals: Refusals::default(),
@@ -79,6 +86,10 @@ impl Nfs3Client {
 
     pub(crate) fn known(&self) -> &Known {
         &self.inner.known
+    }
+
+    pub(crate) fn contexts(&self) -> Option<&Contexts> {
+        self.inner.contexts.as_ref()
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
@@ -143,7 +154,7 @@ impl Nfs3Client {
             },
             payload,
         };
-        self.submit(request, move |xid, to| {
+        self.submit(cred, request, move |xid, to| {
             template.encode(xid, P::NUMBER, to);
             args.encode(to);
         })
@@ -157,17 +168,24 @@ impl Nfs3Client {
     /// server may have run one transmission and answered the next one with JUKEBOX.
     pub(crate) fn submit<'c>(
         &'c self,
+        cred: &Cred,
         request: Request,
         encode: impl Fn(u32, &mut Encoder) + 'c,
     ) -> impl Future<Output = NfsResult<RpcReply>> + 'c {
         let wanted = Wanted::of(&request);
         // Not inside the future, whose state would be larger.
-        let call = self.start(request, &encode);
+        let begun = self.start(cred, request, &encode);
         async move {
+            let call = match begun {
+                Begun::Call(call) => call,
+                Begun::Secured(secured) => {
+                    return Box::pin(self.submit_secured(wanted, *secured, &encode)).await;
+                }
+            };
             match call.await {
                 // Boxed, because it is rare, and its state is large.
                 Ok(reply) if is_put_off(&reply) => {
-                    Box::pin(self.submit_again(wanted, reply, &encode)).await
+                    Box::pin(self.submit_again(None, wanted, reply, &encode)).await
                 }
                 Ok(reply) => Ok(reply),
                 Err(error) => Err(self.failed(error)),
@@ -175,24 +193,43 @@ impl Nfs3Client {
         }
     }
 
-    fn start(&self, request: Request, encode: &impl Fn(u32, &mut Encoder)) -> CallFuture {
+    async fn submit_secured(
+        &self,
+        wanted: Wanted,
+        (cred, request): (Cred, Request),
+        encode: &impl Fn(u32, &mut Encoder),
+    ) -> NfsResult<RpcReply> {
+        match self.call_secured(&cred, request, encode).await? {
+            reply if is_put_off(&reply) => {
+                self.submit_again(Some(cred), wanted, reply, encode).await
+            }
+            reply => Ok(reply),
+        }
+    }
+
+    fn start(&self, cred: &Cred, request: Request, encode: &impl Fn(u32, &mut Encoder)) -> Begun {
         if self.inner.known.are_old(self.inner.engine.lost()) {
             self.renew_limits_soon();
         }
-        self.inner.engine.call(request, encode)
+        match self.inner.contexts {
+            None => Begun::Call(self.inner.engine.call(request, encode)),
+            Some(_) => Begun::Secured(Box::new((cred.clone(), request))),
+        }
     }
 
-    /// The error of a call. On a `soft` mount a time-out is `GivenUp`.
-    fn failed(&self, error: Error) -> NfsError {
+    /// The error of a call that has no reply. On a `soft` mount a time-out is `GivenUp`.
+    pub(crate) fn failed(&self, error: Error) -> NfsError {
         match error.into() {
             NfsError::TimedOut if self.inner.recovery == Recovery::Soft => NfsError::GivenUp,
             other => other,
         }
     }
 
-    /// Repeats a call that was answered with NFS3ERR_JUKEBOX by `reply`.
+    /// Repeats a call that was answered with NFS3ERR_JUKEBOX by `reply`; under the context of `secured`, if
+    /// calls are made under RPCSEC_GSS.
     async fn submit_again(
         &self,
+        secured: Option<Cred>,
         wanted: Wanted,
         mut reply: RpcReply,
         encode: &impl Fn(u32, &mut Encoder),
@@ -204,13 +241,7 @@ impl Nfs3Client {
         while is_put_off(&reply) {
             // A server may put calls off for hours, as until a file comes from a tape. Callers who do
             // not need that file must not wait as long for memory.
-            let (payload, lengths) = match std::mem::take(&mut reply.payload) {
-                Payload::Sink(sink) => {
-                    let lengths = sink.iter().map(|buf| buf.len()).collect();
-                    (Payload::None, Some(lengths))
-                }
-                kept => (kept, None),
-            };
+            let kept = Kept::without_sinks(std::mem::take(&mut reply.payload));
             drop(reply);
             put_off.again(engine.patience());
             engine.sleep(pause).await;
@@ -224,12 +255,12 @@ impl Nfs3Client {
                 procedure: wanted.procedure,
                 max_results: wanted.max_results,
                 max_ddp_result: wanted.max_ddp_result,
-                payload: match lengths {
-                    Some(lengths) => Payload::Sink(self.buffers(lengths).await?),
-                    None => payload,
-                },
+                payload: self.payload_of(kept).await?,
             };
-            let answer = self.start(request, encode).await;
+            let answer = match &secured {
+                None => self.inner.engine.call(request, encode).await,
+                Some(cred) => Ok(self.call_secured(cred, request, encode).await?),
+            };
             reply = answer.map_err(|error| self.failed(error))?;
             retransmitted |= reply.retransmitted;
             reply.retransmitted = retransmitted;
@@ -260,6 +291,14 @@ impl Nfs3Client {
     /// Counts `status` under `P` and returns it as an error.
     pub(crate) fn refused<P: Procedure, T>(&self, status: Status) -> NfsResult<T> {
         self.refused_at(P::NUMBER as usize, status)
+    }
+
+    /// The payload to make a call again.
+    pub(crate) async fn payload_of(&self, kept: Kept) -> NfsResult<Payload> {
+        Ok(match kept {
+            Kept::Payload(payload) => payload,
+            Kept::Sinks(lengths) => Payload::Sink(self.buffers(lengths).await?),
+        })
     }
 
     /// Copies `bytes` into registered memory.
@@ -300,6 +339,38 @@ impl Nfs3Client {
             }
             engine.sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(1));
+        }
+    }
+}
+
+/// A call that was started.
+enum Begun {
+    Call(CallFuture),
+    /// It needs a context first.
+    Secured(Box<(Cred, Request)>),
+}
+
+/// The payload of a call that may be made again, without the memory for what it asks for.
+pub(crate) enum Kept {
+    Payload(Payload),
+    Sinks(Segs<usize>),
+}
+
+impl Kept {
+    /// What is kept of a payload that nobody needs meanwhile.
+    fn without_sinks(payload: Payload) -> Self {
+        match payload {
+            Payload::Sink(sink) => Kept::Sinks(sink.iter().map(|buf| buf.len()).collect()),
+            kept => Kept::Payload(kept),
+        }
+    }
+
+    /// What is kept of the payload of a call that is made.
+    pub(crate) fn beside(payload: &Payload) -> Self {
+        match payload {
+            Payload::Sink(sink) => Kept::Sinks(sink.iter().map(|buf| buf.len()).collect()),
+            Payload::Source(data) => Kept::Payload(Payload::Source(data.clone())),
+            Payload::None => Kept::Payload(Payload::None),
         }
     }
 }

@@ -4,6 +4,7 @@
 //! [`Transport`]), and [`client`] makes calls ([`Nfs3Client`]). `calls` has a method for each procedure, and `create`
 //! those that create an object. `retransmitted` interprets errors of calls that were sent more than
 //! once, `refusals` logs calls that were not run at all, `limits` holds the sizes that the server accepts, `renewal` asks for them again, and
+//! `secured` makes calls under RPCSEC_GSS, and
 //! [`nlm`] locks files at the server.
 
 mod acl;
@@ -22,6 +23,7 @@ mod put_off;
 mod refusals;
 mod renewal;
 mod retransmitted;
+mod secured;
 pub mod transport;
 
 pub use api::*;

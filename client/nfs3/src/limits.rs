@@ -6,6 +6,7 @@ use crate::options::{ClientOptions, WriteChunk};
 use crate::transport::Limits;
 use nfsrdma_rdma::Buf;
 use nfsrdma_rdma::contract::Segs;
+use nfsrdma_rpcrdma::security::Service;
 use nfsrdma_rpcrdma::throttle::{Throttle, and_more};
 use nfsrdma_xdr::nfs3::{FileHandle, FsinfoOk, IO_MAX};
 use parking_lot::{Mutex, RwLock};
@@ -59,17 +60,27 @@ pub(crate) struct Source {
     pub(crate) cred: Cred,
     pub(crate) rsize: Option<u32>,
     pub(crate) wsize: Option<u32>,
-    pub(crate) write_chunk: WriteChunk,
+    /// Whether calls are never reduced.
+    pub(crate) position_zero: bool,
+    /// Largest READ or WRITE of the transport.
+    pub(crate) most: u32,
 }
 
 impl Source {
     pub(crate) fn new(root: FileHandle, cred: Cred, options: &ClientOptions) -> Self {
+        // Results are a part of the reply then, which is in one buffer of at most IO_MAX.
+        let security = options.security.as_ref();
+        let is_sealed = security.is_some_and(|security| security.service != Service::None);
         Source {
             root,
             cred,
             rsize: options.rsize,
             wsize: options.wsize,
-            write_chunk: options.transport.write_chunk,
+            position_zero: is_sealed || options.transport.write_chunk == WriteChunk::PositionZero,
+            most: match is_sealed {
+                true => IO_MAX as u32 - PAGE,
+                false => IO_MAX as u32,
+            },
         }
     }
 
@@ -78,7 +89,7 @@ impl Source {
     fn limits(&self, fsinfo: &FsinfoOk) -> Limits {
         let size = |option: Option<u32>, preferred: u32, max: u32| {
             let max = if max == 0 { LEAST } else { max };
-            let max = max.clamp(LEAST_LIMIT, IO_MAX as u32);
+            let max = max.clamp(LEAST_LIMIT, self.most);
             // "The preferred size of a READ request" (RFC 1813 section 3.3.19) is the default; one
             // that is too small to be meant is none.
             let default = match preferred {
@@ -92,9 +103,9 @@ impl Source {
             wtmax: size(
                 self.wsize,
                 fsinfo.wtpref,
-                match self.write_chunk {
-                    WriteChunk::PositionZero => position_zero_wtmax(fsinfo.wtmax),
-                    WriteChunk::Reduced => fsinfo.wtmax,
+                match self.position_zero {
+                    true => position_zero_wtmax(fsinfo.wtmax),
+                    false => fsinfo.wtmax,
                 },
             ),
             dtpref: fsinfo.dtpref.clamp(LEAST, DEFAULT_IO),
@@ -214,12 +225,13 @@ mod tests {
 
     #[test]
     fn no_server_makes_millions_of_calls_of_a_request() {
-        let source = |write_chunk| Source {
+        let source = |position_zero| Source {
             root: FileHandle::new(&[1]).unwrap(),
             cred: crate::mount::identity::own_credential(),
             rsize: None,
             wsize: None,
-            write_chunk,
+            position_zero,
+            most: IO_MAX as u32,
         };
         let says = |max: u32, max_file_size| FsinfoOk {
             attributes: None,
@@ -234,7 +246,7 @@ mod tests {
             time_delta: nfsrdma_xdr::nfs3::Time::default(),
             properties: 0,
         };
-        for style in [WriteChunk::PositionZero, WriteChunk::Reduced] {
+        for style in [true, false] {
             for (said, size) in [(0, 4096), (1, 512), (511, 512), (513, 512), (1000, 512)] {
                 let limits = source(style).limits(&says(said, 0));
                 assert_eq!((limits.rtmax, limits.wtmax), (size, size), "{said}");
@@ -251,7 +263,8 @@ mod tests {
             cred: crate::mount::identity::own_credential(),
             rsize: option,
             wsize: option,
-            write_chunk: WriteChunk::Reduced,
+            position_zero: false,
+            most: IO_MAX as u32,
         };
         let says = |max: u32, preferred: u32| FsinfoOk {
             attributes: None,

@@ -4,6 +4,7 @@
 //! a value outside its range in one sentence, before anything is sent.
 
 pub use nfsrdma_rpcrdma::options::{Recovery, TransportOptions, WriteChunk};
+pub use nfsrdma_rpcrdma::security::Security;
 
 /// Port of the NFS/RDMA service (RFC 8267 section 9).
 pub const NFS_RDMA_PORT: u16 = 20049;
@@ -78,6 +79,8 @@ pub struct ClientOptions {
     pub acl: bool,
     /// Machine name in AUTH_SYS credentials; `None` takes the host's.
     pub machine_name: Option<String>,
+    /// How calls of NFS and NFS_ACL are secured; `None` is AUTH_SYS.
+    pub security: Option<Security>,
 }
 
 impl Default for ClientOptions {
@@ -95,6 +98,7 @@ impl Default for ClientOptions {
             resvport: true,
             acl: true,
             machine_name: None,
+            security: None,
         }
     }
 }

@@ -11,4 +11,5 @@ mod memory;
 mod resent;
 mod responder;
 mod retransmitted;
+mod secured;
 mod tap;

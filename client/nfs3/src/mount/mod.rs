@@ -37,7 +37,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time limit of UMNT, whose answer does not matter.
+/// Time limit of UMNT, and of destroying security contexts, whose answer does not matter.
 const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(3);
 /// The longest name of a server that does not say, in bytes.
 const NAME_MAX: u32 = 255;
@@ -136,7 +136,7 @@ impl Mounted {
         self.name_max
     }
 
-    /// Calls UMNT, whose answer does not matter, and ends the connections. Pending calls fail with
+    /// Calls UMNT, whose answer does not matter, destroys the security contexts, and ends the connections. Pending calls fail with
     /// `Interrupted`. Runs in tokio.
     pub async fn unmount(&self) {
         let umnt = self.mountd.umnt(
@@ -145,7 +145,7 @@ impl Mounted {
             &self.export,
             UNMOUNT_TIMEOUT,
         );
-        umnt.await;
+        tokio::join!(umnt, self.client.destroy_contexts(UNMOUNT_TIMEOUT));
         self.client.shutdown();
     }
 }
@@ -392,11 +392,7 @@ async fn mount_at(
     let peer = SocketAddr::new(address, options.port);
     let engine = dial(provider.clone(), peer, &target.host, options, pool.clone()).await?;
     let mut undo = Undo(Some(engine.clone()));
-    let client = Nfs3Client::new(
-        engine.clone(),
-        machine.as_bytes(),
-        options.transport.recovery,
-    );
+    let client = Nfs3Client::new(engine.clone(), machine.as_bytes(), options);
     let root = match root {
         Some(root) => root,
         None => {

@@ -225,11 +225,7 @@ async fn ping_at(
         )
     });
     taken(Step::Connect, link.unwrap_or_default());
-    let client = Nfs3Client::new(
-        engine.clone(),
-        machine.as_bytes(),
-        options.transport.recovery,
-    );
+    let client = Nfs3Client::new(engine.clone(), machine.as_bytes(), options);
     let mut times = Vec::new();
     for _ in 0..CALLS {
         let sent = Instant::now();

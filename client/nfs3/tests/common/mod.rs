@@ -13,6 +13,7 @@
 )]
 
 pub mod data;
+pub mod gss;
 mod peer;
 mod script;
 

@@ -54,22 +54,34 @@ pub struct Credentials {
     machine: Vec<u8>,
     program: Program,
     owner: u64,
+    /// Whether calls are made under RPCSEC_GSS.
+    secured: bool,
 }
 
 impl Credentials {
-    /// `machine` is the machine name in every credential.
-    pub fn new(machine: &[u8], program: Program) -> Self {
+    /// `machine` is the machine name in every credential. With `secured`, headers have AUTH_NONE, which
+    /// [`Engine::call_secured`](crate::transport::Engine::call_secured) replaces.
+    pub fn new(machine: &[u8], program: Program, secured: bool) -> Self {
         static OWNERS: AtomicU64 = AtomicU64::new(0);
         Credentials {
             machine: machine.to_vec(),
             program,
             owner: OWNERS.fetch_add(1, Ordering::Relaxed),
+            secured,
+        }
+    }
+
+    /// The credential in the headers of calls under `cred`.
+    fn auth(&self, cred: &Cred) -> Auth<'_> {
+        match self.secured {
+            false => auth(&self.machine, cred),
+            true => Auth::None,
         }
     }
 
     /// The header for calls of another program under `cred`; it is not cached.
     pub fn template_of(&self, program: u32, version: u32, cred: &Cred) -> CallTemplate {
-        CallTemplate::new(program, version, auth(&self.machine, cred))
+        CallTemplate::new(program, version, self.auth(cred))
     }
 
     /// The header for calls under `cred`, cached by the calling thread.
@@ -84,7 +96,7 @@ impl Credentials {
             let template = Arc::new(CallTemplate::new(
                 self.program.number,
                 self.program.version,
-                auth(&self.machine, cred),
+                self.auth(cred),
             ));
             if cache.len() >= REMEMBERED {
                 cache.pop();
@@ -136,7 +148,7 @@ mod tests {
                 gid: 2,
                 groups,
             });
-            let bytes = header(&Credentials::new(b"host", PROGRAM), &cred);
+            let bytes = header(&Credentials::new(b"host", PROGRAM, false), &cred);
             // XID, CALL, RPC version, program, version, procedure: six words before the credential.
             let words = bytes.chunks(4).skip(6);
             words
@@ -156,8 +168,8 @@ mod tests {
     #[test]
     fn many_users_and_clients_do_not_mix() {
         let (a, b) = (
-            Credentials::new(b"a", PROGRAM),
-            Credentials::new(b"b", PROGRAM),
+            Credentials::new(b"a", PROGRAM, false),
+            Credentials::new(b"b", PROGRAM, false),
         );
         let fresh: Vec<_> = (0..20).map(|uid| header(&a, &cred(uid))).collect();
         for uid in (0..20).rev() {

@@ -1,0 +1,369 @@
+//! Calls under RPCSEC_GSS, with a mechanism that protects from nothing.
+
+use crate::common::data::*;
+use crate::common::gss::Gss;
+use crate::common::*;
+use nfsrdma_nfs3::{
+    ClientOptions, CreateMode, Cred, Credential, Mounted, Nfs3, NfsError, TransportOptions,
+    WriteChunk,
+};
+use nfsrdma_rdma::Pool;
+use nfsrdma_rdma_testing::loopback::Options;
+use nfsrdma_rpcrdma::security::Service;
+use nfsrdma_xdr::nfs3::*;
+use nfsrdma_xdr::rpc::Call;
+use nfsrdma_xdr::rpcrdma::Body;
+use nfsrdma_xdr::rpcsec_gss;
+use nfsrdma_xdr::{codec::Decoder, procedure::Procedure};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
+
+const SERVICES: [Service; 3] = [Service::None, Service::Integrity, Service::Privacy];
+
+struct Setting {
+    server: Server,
+    gss: Arc<Gss>,
+    mounted: Mounted,
+    pool: Pool,
+}
+
+/// A mount whose calls of `P` the server handles as `script` says, by their count.
+async fn scripted<P: Procedure>(
+    gss: Arc<Gss>,
+    transport: TransportOptions,
+    script: impl Fn(usize) -> Act + Send + Sync + 'static,
+) -> Setting {
+    let count = AtomicUsize::new(0);
+    let script = move |seen: &Seen| match (seen.program, seen.procedure) == (P::PROGRAM, P::NUMBER)
+    {
+        true => script(count.fetch_add(1, Ordering::Relaxed)),
+        false => Act::Answer,
+    };
+    let manners = Manners {
+        security: Some(gss.clone()),
+        ..Manners::default()
+    };
+    let server = Server::start(Options::default(), manners, Arc::new(script));
+    server.memory.change_file("", 0, &[], Some(0o777));
+    let options = ClientOptions {
+        security: gss.security(),
+        transport,
+        ..options()
+    };
+    let (mounted, pool) = server.mount(&options).await;
+    Setting {
+        server,
+        gss,
+        mounted,
+        pool,
+    }
+}
+
+async fn plain(service: Service) -> Setting {
+    let gss = Gss::new(service, 128);
+    scripted::<Getattr>(gss, options().transport, |_| Act::Answer).await
+}
+
+impl Setting {
+    /// Checks that the server had no reason to hang up, and that all contexts are gone.
+    async fn leave(self) {
+        assert_eq!(self.gss.violations(), 0);
+        leaves_nothing(self.mounted, self.pool).await;
+        let (made, known, destroyed) = self.gss.counts();
+        assert_eq!(known, 0, "{made} made, {destroyed} destroyed");
+    }
+
+    /// XID and sequence number of each call of `P`.
+    fn numbers<P: Procedure>(&self) -> Vec<(u32, u32)> {
+        let seen = self.server.seen.lock();
+        let calls = seen.iter();
+        let calls = calls.filter(|s| (s.program, s.procedure) == (P::PROGRAM, P::NUMBER));
+        let numbers = calls.map(|seen| {
+            let call = Call::parse(&mut Decoder::new(&seen.message)).unwrap();
+            let credential = rpcsec_gss::Credential::of(&call.credential);
+            (call.xid, credential.unwrap().unwrap().sequence)
+        });
+        numbers.collect()
+    }
+}
+
+fn user(uid: u32) -> Cred {
+    Arc::new(Credential {
+        uid,
+        gid: 100,
+        groups: vec![],
+    })
+}
+
+fn impatient() -> TransportOptions {
+    TransportOptions {
+        timeo: Duration::from_secs(2),
+        ..options().transport
+    }
+}
+
+/// Data of every size come back, and only without integrity and privacy are they in chunks of their own.
+async fn every_size(service: Service, write_chunk: WriteChunk) {
+    let gss = Gss::new(service, 128);
+    let transport = TransportOptions {
+        write_chunk,
+        ..options().transport
+    };
+    let setting = scripted::<Getattr>(gss, transport, |_| Act::Answer).await;
+    let (mounted, pool) = (&setting.mounted, &setting.pool);
+    for (at, len) in [1, 3, 4, 700, 3000, 4096, 5001, 300_000, 1 << 20]
+        .into_iter()
+        .enumerate()
+    {
+        let name = format!("file-{len}");
+        let file = setting.server.plant(name.as_bytes(), b"");
+        let bytes = pattern(len, at);
+        write(mounted, pool, &file, &bytes, 70_000).await;
+        assert_eq!(setting.server.contents(&name), bytes);
+        assert_eq!(read(mounted, pool, &file, len + 7, 70_000).await, bytes);
+    }
+    let link = vec![b'x'; 900];
+    let new = SetAttributes::default();
+    let (who, top) = (&cred(), &mounted.root);
+    mounted
+        .client
+        .symlink(who, top, b"link", &link, &new)
+        .await
+        .unwrap();
+    let found = mounted.client.lookup(who, top, b"link").await.unwrap();
+    let (path, _) = mounted.client.readlink(who, &found.object).await.unwrap();
+    assert_eq!(path, link);
+    for seen in setting.server.calls::<Read>() {
+        let chunks = seen.header.chunks().unwrap();
+        assert!(service == Service::None || chunks.writes.is_empty());
+    }
+    let mut forms = setting.server.calls::<Write>().into_iter();
+    let large = forms.rfind(|seen| seen.message.len() > 1 << 20).unwrap();
+    let whole = write_chunk == WriteChunk::PositionZero || service != Service::None;
+    assert_eq!(matches!(large.header.body, Body::NoMsg(_)), whole);
+    setting.leave().await;
+}
+
+#[tokio::test]
+async fn data_of_every_size() {
+    for service in SERVICES {
+        every_size(service, WriteChunk::PositionZero).await;
+        every_size(service, WriteChunk::Reduced).await;
+    }
+}
+
+/// A directory comes in a Reply chunk.
+#[tokio::test]
+async fn long_results() {
+    for service in SERVICES {
+        let setting = plain(service).await;
+        for number in 0..300 {
+            setting
+                .server
+                .plant(format!("a-name-{number}").as_bytes(), b"");
+        }
+        let (client, top) = (&setting.mounted.client, &setting.mounted.root);
+        let verifier = Verifier::default();
+        let who = cred();
+        let list = client.readdirplus(&who, top, 0, verifier, 30_000, 60_000);
+        let list = list.await.unwrap();
+        assert!(list.entries.len() > 200);
+        let seen = setting.server.calls::<Readdirplus>();
+        assert!(seen[0].header.chunks().unwrap().reply.is_some());
+        setting.leave().await;
+    }
+}
+
+/// Each user has a context, which all calls use; those without a ticket are told so.
+#[tokio::test]
+async fn users_have_their_own_contexts() {
+    let setting = plain(Service::Integrity).await;
+    let (client, top) = (&setting.mounted.client, &setting.mounted.root);
+    for uid in [1001, 1002, 1001, 1002] {
+        let (name, who) = (uid.to_string(), user(uid));
+        let new = SetAttributes::default();
+        let mode = CreateMode::Unchecked;
+        let made = client.create(&who, top, name.as_bytes(), mode, &new);
+        let made = made.await.unwrap();
+        assert_eq!(made.attributes.unwrap().uid, uid);
+    }
+    // One more: that of the user who mounts.
+    assert_eq!(setting.gss.counts().0, 3);
+    let none = client.getattr(&user(5000), top).await;
+    assert!(matches!(none, Err(NfsError::NoCredential(_))), "{none:?}");
+    let old = client.getattr(&user(6000), top).await;
+    assert!(matches!(old, Err(NfsError::Expired(_))), "{old:?}");
+    setting.leave().await;
+}
+
+/// A call keeps its XID when it is sent again, and takes a new number.
+#[tokio::test]
+async fn a_retransmission_has_a_number_of_its_own() {
+    for service in SERVICES {
+        let gss = Gss::new(service, 128);
+        let setting = scripted::<Write>(gss, options().transport, |number| match number {
+            0 | 1 => Act::RunThenHangup,
+            _ => Act::Answer,
+        })
+        .await;
+        let file = setting.server.plant(b"f", b"");
+        let bytes = pattern(20_000, 1);
+        write(&setting.mounted, &setting.pool, &file, &bytes, 7000).await;
+        assert_eq!(setting.server.contents("f"), bytes);
+        let numbers = setting.numbers::<Write>();
+        assert!(numbers.iter().all(|(xid, _)| *xid == numbers[0].0));
+        assert!(numbers[0].1 < numbers[1].1 && numbers[1].1 < numbers[2].1);
+        setting.leave().await;
+    }
+}
+
+/// A reply is not believed if its verifier or its results were changed: the call waits, and is sent again.
+#[tokio::test]
+async fn a_reply_that_was_changed_is_not_believed() {
+    for service in SERVICES {
+        let gss = Gss::new(service, 128);
+        let setting = scripted::<Lookup>(gss, impatient(), move |number| match number {
+            0 => tamper(|_, reply| reply[30] ^= 1),
+            // The results under integrity and privacy.
+            1 if service != Service::None => tamper(|_, reply| reply[80] ^= 1),
+            _ => Act::Answer,
+        })
+        .await;
+        let file = setting.server.plant(b"f", b"");
+        let (client, top) = (&setting.mounted.client, &setting.mounted.root);
+        let found = client.lookup(&cred(), top, b"f").await.unwrap();
+        assert_eq!(found.object, file);
+        let sent = 2 + usize::from(service != Service::None);
+        assert_eq!(setting.numbers::<Lookup>().len(), sent);
+        let discards: u64 = client.stats().connections.iter().map(|c| c.discards).sum();
+        assert_eq!(discards as usize, sent - 1);
+        setting.leave().await;
+    }
+}
+
+/// The server forgot the context: the call is made again under a new one, with its data.
+#[tokio::test]
+async fn a_context_that_the_server_forgot_is_made_anew() {
+    for service in SERVICES {
+        let setting = plain(service).await;
+        let file = setting.server.plant(b"f", b"");
+        let bytes = pattern(50_000, 1);
+        write(&setting.mounted, &setting.pool, &file, &bytes[..9], 9).await;
+        let before = setting.gss.counts().0;
+        setting.gss.flush();
+        write(&setting.mounted, &setting.pool, &file, &bytes, 7000).await;
+        setting.gss.flush();
+        let is = read(&setting.mounted, &setting.pool, &file, 50_000, 7000).await;
+        assert_eq!(is, bytes);
+        assert_eq!(setting.gss.counts().0, before + 2);
+        setting.leave().await;
+    }
+}
+
+/// A server that refuses the second context, too, refuses the user.
+#[tokio::test]
+async fn a_second_refusal_is_final() {
+    let setting = plain(Service::None).await;
+    let (client, top) = (&setting.mounted.client, &setting.mounted.root);
+    client.getattr(&cred(), top).await.unwrap();
+    let before = setting.gss.counts().0;
+    let calls = setting.server.calls::<Getattr>().len();
+    setting.gss.refuse();
+    let denied = client.getattr(&cred(), top).await;
+    assert!(matches!(denied, Err(NfsError::Denied(_))), "{denied:?}");
+    assert_eq!(setting.gss.counts().0, before + 1);
+    assert_eq!(setting.server.calls::<Getattr>().len(), calls + 2);
+    leaves_nothing(setting.mounted, setting.pool).await;
+}
+
+/// A context that has expired is not used any more, even if the server would take it.
+#[tokio::test]
+async fn an_expired_context_is_replaced() {
+    let setting = plain(Service::None).await;
+    let (client, top) = (&setting.mounted.client, &setting.mounted.root);
+    setting
+        .gss
+        .expire_at(SystemTime::now() - Duration::from_secs(1));
+    for made in 2..4 {
+        client.getattr(&user(1001), top).await.unwrap();
+        assert_eq!(setting.gss.counts().0, made);
+    }
+    setting.mounted.unmount().await;
+}
+
+/// Many calls with a narrow window, over several connections that the server ends: no number is behind
+/// the window, and each call has its reply.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_call_leaves_the_window() {
+    let gss = Gss::new(Service::None, 3);
+    let transport = TransportOptions {
+        nconnect: 2,
+        ..options().transport
+    };
+    let setting = scripted::<Lookup>(gss, transport, |number| match number % 40 {
+        39 => Act::Hangup,
+        _ => Act::Answer,
+    })
+    .await;
+    let file = setting.server.plant(b"f", b"");
+    let tasks: Vec<_> = (0..8)
+        .map(|_| {
+            let (client, top) = (setting.mounted.client.clone(), setting.mounted.root);
+            tokio::spawn(async move {
+                for _ in 0..30 {
+                    let found = client.lookup(&cred(), &top, b"f").await.unwrap();
+                    assert_eq!(found.object, file);
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    setting.leave().await;
+}
+
+/// A call without an answer holds back others of its user, and only those.
+#[tokio::test]
+async fn a_call_without_an_answer_holds_back_its_user_only() {
+    let gss = Gss::new(Service::Privacy, 2);
+    let setting = scripted::<Lookup>(gss, impatient(), |number| match number {
+        0 => Act::Silence,
+        _ => Act::Answer,
+    })
+    .await;
+    setting.server.plant(b"f", b"");
+    let (client, top) = (&setting.mounted.client, &setting.mounted.root);
+    let (one, two) = (user(1001), user(1002));
+    let silent = client.lookup(&one, top, b"f");
+    let passes = client.getattr(&one, top);
+    let held = client.getattr(&one, top);
+    let others = async {
+        for _ in 0..9 {
+            client.getattr(&two, top).await.unwrap();
+        }
+        setting.server.calls::<Lookup>().len()
+    };
+    let (silent, passes, held, lookups) = tokio::join!(silent, passes, held, others);
+    assert!(silent.is_ok() && passes.is_ok() && held.is_ok());
+    assert_eq!(lookups, 1, "others did not wait for its time-out");
+    setting.leave().await;
+}
+
+/// A call that is put off is made again under the same context.
+#[tokio::test]
+async fn a_call_that_is_put_off_is_made_again() {
+    for service in SERVICES {
+        let gss = Gss::new(service, 128);
+        let setting = scripted::<Read>(gss, options().transport, |number| match number {
+            0 => Act::JukeBox,
+            _ => Act::Answer,
+        })
+        .await;
+        let file = setting.server.plant(b"f", b"some bytes");
+        let is = read(&setting.mounted, &setting.pool, &file, 10, 10).await;
+        assert_eq!(is, b"some bytes");
+        setting.leave().await;
+    }
+}
