@@ -159,16 +159,30 @@ pub async fn call<P: Procedure, T>(
     with: impl FnOnce(P::Res<'_>) -> T,
 ) -> Result<T, PlainError> {
     let (xid, message) = encode::<P>(credential, args)?;
+    let reply = answer_to(target, xid, &message).await?;
+    decode::<P, T>(&reply, with)
+}
+
+/// Sends a call with this XID, and returns the reply.
+pub(super) async fn answer_to(
+    target: &Target,
+    xid: u32,
+    message: &[u8],
+) -> Result<Vec<u8>, PlainError> {
     let exchange = async {
         match target.protocol {
-            Protocol::Tcp => stream(target, xid, &message).await,
-            Protocol::Udp => datagram(target, xid, &message).await,
+            Protocol::Tcp => stream(target, xid, message).await,
+            Protocol::Udp => datagram(target, xid, message).await,
         }
     };
-    let reply = timeout(target.timeout, exchange)
+    timeout(target.timeout, exchange)
         .await
-        .map_err(|_| PlainError::TimedOut)??;
-    decode::<P, T>(&reply, with)
+        .map_err(|_| PlainError::TimedOut)?
+}
+
+/// An XID for a call of its own.
+pub(super) fn fresh_xid() -> Result<u32, PlainError> {
+    getrandom::u32().map_err(|e| PlainError::Unreachable(e.to_string().into()))
 }
 
 /// Encodes a call with a fresh XID.
@@ -176,7 +190,7 @@ pub(super) fn encode<P: Procedure>(
     credential: Auth<'_>,
     args: &P::Args<'_>,
 ) -> Result<(u32, Vec<u8>), PlainError> {
-    let xid = getrandom::u32().map_err(|e| PlainError::Unreachable(e.to_string().into()))?;
+    let xid = fresh_xid()?;
     let mut to = Encoder::default();
     CallTemplate::new(P::PROGRAM, P::VERSION, credential).encode(xid, P::NUMBER, &mut to);
     args.encode(&mut to);
