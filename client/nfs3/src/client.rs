@@ -19,7 +19,7 @@ use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut, Pool};
 use nfsrdma_rpcrdma::abandon::is_abandoned;
 use nfsrdma_rpcrdma::rpc::Credentials;
-use nfsrdma_rpcrdma::security::Contexts;
+use nfsrdma_rpcrdma::security::{Contexts, Service};
 use nfsrdma_rpcrdma::tap::Tap;
 use nfsrdma_rpcrdma::transport::{CallFuture, Engine, Payload, Reply as RpcReply, Request};
 use nfsrdma_rpcrdma::{Error, Recovery, Stats};
@@ -59,7 +59,12 @@ impl Nfs3Client {
     /// A client over connections that are up. `machine` is the name in AUTH_SYS credentials.
     pub(crate) fn new(engine: Arc<Engine>, machine: &[u8], options: &ClientOptions) -> Self {
         let security = options.security.clone();
-        let contexts = security.map(|security| Contexts::new(security, engine.peer().ip()));
+        let contexts = security.map(|security| {
+            if security.service == Service::Privacy {
+                engine.prepare_for_privacy();
+            }
+            Contexts::new(security, engine.peer().ip())
+        });
         Nfs3Client {
             inner: Arc::new(Inner {
                 engine,

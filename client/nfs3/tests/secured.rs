@@ -367,3 +367,26 @@ async fn a_call_that_is_put_off_is_made_again() {
         setting.leave().await;
     }
 }
+
+/// Dirty data that fill the pool can be written.
+#[tokio::test]
+async fn data_are_written_although_there_is_no_memory() {
+    for service in SERVICES {
+        let setting = plain(service).await;
+        let (client, pool, who) = (&setting.mounted.client, &setting.pool, &cred());
+        let file = setting.server.plant(b"f", b"");
+        let bytes = pattern(1 << 20, 1);
+        let data = source(pool, &bytes, 1 << 16);
+        let sizes = (12..=22).rev().map(|log| 1 << log);
+        let all = sizes.flat_map(|size| std::iter::from_fn(move || pool.alloc(size)));
+        let all: Vec<_> = all.collect();
+        for _ in 0..3 {
+            let write = client.write(who, &file, 0, data.clone(), Stable::FileSync);
+            let done = write.await.unwrap();
+            assert_eq!(done.count, 1 << 20);
+        }
+        drop((all, data));
+        assert_eq!(setting.server.contents("f"), bytes);
+        setting.leave().await;
+    }
+}

@@ -10,7 +10,7 @@ mod context;
 mod contexts;
 #[cfg(test)]
 #[allow(unreachable_pub, reason = "tests of other crates have the file, too")]
-mod fake;
+pub(crate) mod fake;
 mod reply;
 #[cfg(test)]
 mod tests;

@@ -27,6 +27,7 @@ use crate::security::Context;
 use crate::stats::{Stats, Waits};
 use crate::sync::thread;
 use crate::tap::{Tap, caller};
+use nfsrdma_rdma::buf::MAX_BLOCK;
 use nfsrdma_rdma::{Capabilities, Pool, Provider};
 use nfsrdma_xdr::codec::Encoder;
 use nfsrdma_xdr::rpc::{Auth, CallTemplate};
@@ -125,6 +126,7 @@ impl Engine {
         let calls = (options.credits * options.nconnect) as usize;
         let heads = Blocks::new(pool.clone(), SMALL, 2 * calls + 64);
         let headers = Blocks::new(pool.clone(), SMALL, calls + 16);
+        let wrapped = Blocks::new(pool.clone(), MAX_BLOCK, 1);
         // Allocate these now: sending must not depend on what the page cache leaves over.
         for (blocks, number) in [(&heads, calls.min(256) + 8), (&headers, calls.min(256) + 8)] {
             let warm: Vec<_> = (0..number).map_while(|_| blocks.take()).collect();
@@ -151,6 +153,7 @@ impl Engine {
                 pool,
                 heads,
                 headers,
+                wrapped,
                 zeros: zeros.freeze(),
                 style: options.write_chunk,
             },
@@ -263,6 +266,14 @@ impl Engine {
         encode: impl FnOnce(u32, &mut Encoder),
     ) -> CallFuture {
         self.secured(request, context, SecuredProcedure::Data, encode)
+    }
+
+    /// Sets memory aside for the data of calls with privacy.
+    pub fn prepare_for_privacy(&self) {
+        let wrapped = &self.shared.marshaller.wrapped;
+        if let Some(buf) = wrapped.take() {
+            wrapped.give(buf);
+        }
     }
 
     /// Tells the server to forget `context` (RFC 2203 section 5.4).

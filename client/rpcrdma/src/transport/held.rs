@@ -65,9 +65,11 @@ impl Link {
             (Some(head), &marshaller.heads),
             (secured.over(), &marshaller.headers),
         ];
-        for (buf, blocks) in all {
-            if let Some(buf) = buf.filter(|buf| buf.len() <= blocks.size()) {
-                blocks.give_shared(buf);
+        for (buf, short) in all {
+            match buf {
+                Some(buf) if buf.len() <= short.size() => short.give_shared(buf),
+                Some(buf) => marshaller.wrapped.give_shared(buf),
+                None => {}
             }
         }
         if let &mut Outcome::InReplyChunk { len, placed } = outcome

@@ -14,7 +14,7 @@
 use super::call::{Call, Payload, plain_header};
 use super::counters::{LinkCounters, count};
 use super::memory::{Blocks, registered};
-use super::secured::NotSealed;
+use super::secured::{NotSealed, Room};
 use crate::error::LocalError;
 use crate::options::WriteChunk;
 use crate::protocol::{CallForm, Plan, PlanError, Segments, Thresholds, plan};
@@ -37,6 +37,9 @@ pub(super) struct Marshaller {
     pub(super) heads: Arc<Blocks>,
     /// Buffers for transport headers.
     pub(super) headers: Arc<Blocks>,
+    /// One buffer for wrapped data, if calls have privacy. Without it, dirty data that fill the pool
+    /// could never be written.
+    pub(super) wrapped: Arc<Blocks>,
     /// At least three zero bytes, for XDR padding.
     pub(super) zeros: Buf,
     pub(super) style: WriteChunk,
@@ -179,7 +182,12 @@ impl Marshaller {
             };
             let mut to = Encoder::with_capacity(self.heads.size());
             plain_header(call.xid, credits, &mut to);
-            let sealed = secured.seal(data, &mut to, &self.headers, &self.pool);
+            let room = Room {
+                pool: &self.pool,
+                short: &self.headers,
+                long: &self.wrapped,
+            };
+            let sealed = secured.seal(data, &mut to, &room);
             let message = match sealed {
                 Ok(()) => registered(&self.heads, &self.pool, to.as_slice()),
                 Err(NotSealed::NoMemory) => None,

@@ -15,8 +15,7 @@ use nfsrdma_rdma::{Buf, Pool, QueuePair};
 use nfsrdma_xdr::codec::{Encode, Encoder, padding, roundup};
 use nfsrdma_xdr::rpc::CALL_HEAD_LEN;
 use nfsrdma_xdr::rpcsec_gss::{
-    Credential, INTEGRITY_HEAD_LEN, Procedure, integrity_head, integrity_len, privacy_len,
-    verifier, verifier_len,
+    Credential, INTEGRITY_HEAD_LEN, Procedure, integrity_head, verifier,
 };
 use std::sync::Arc;
 
@@ -24,6 +23,15 @@ use std::sync::Arc;
 const NO_AUTH_LEN: usize = 16;
 /// How many sequence numbers of a call are remembered: a reply to an older transmission does not count.
 const NUMBERS: usize = 64;
+
+/// Memory for what is sent.
+pub(super) struct Room<'a> {
+    pub(super) pool: &'a Pool,
+    /// Short buffers, which are used first.
+    pub(super) short: &'a Blocks,
+    /// For a wrapped body when the pool is empty.
+    pub(super) long: &'a Blocks,
+}
 
 /// Why a call cannot be sent.
 #[derive(Debug)]
@@ -51,7 +59,7 @@ pub(super) struct Secured {
     numbers: Vec<u32>,
     /// What follows the head of the message: data and their MIC, or a wrapped body.
     tail: Segs<Buf>,
-    /// The properties of the message as it is sent.
+    /// The properties of the message as it is sent; those of the call itself once it is sealed.
     shape: Shape,
 }
 
@@ -80,7 +88,6 @@ impl Secured {
             tail: Segs::new(),
             shape: *shape,
         };
-        secured.shape.head = secured.head_len(shape.argument);
         if secured.protects_body() {
             let results = shape.max_results + roundup(shape.max_ddp_result);
             let security = secured.context.security();
@@ -117,25 +124,6 @@ impl Secured {
         self.service() != Service::None
     }
 
-    /// Encoded length of the call, with an argument of `argument` bytes unless that is sent as it is.
-    fn head_len(&self, argument: usize) -> usize {
-        let security = self.context.security();
-        let credential = Credential::data(0, self.service(), security.handle());
-        let header =
-            CALL_HEAD_LEN + 8 + credential.encoded_len() + verifier_len(security.mic_len());
-        let arguments = self.plain.len() - CALL_HEAD_LEN.min(self.plain.len());
-        header
-            + match self.service() {
-                Service::None => arguments,
-                Service::Integrity => {
-                    integrity_len(arguments + roundup(argument), security.mic_len())
-                }
-                Service::Privacy => {
-                    privacy_len(arguments + roundup(argument), security.wrap_overhead())
-                }
-            }
-    }
-
     /// Appends the header with its verifier.
     fn encode_header(&self, number: u32, to: &mut Encoder) -> Result<(), Broken> {
         let security = self.context.security();
@@ -151,13 +139,12 @@ impl Secured {
     }
 
     /// Appends the message of a transmission to `to`, except for the tail. `data` are the DDP-eligible
-    /// argument. `blocks` has short buffers, which are used before those of `pool`.
+    /// argument.
     pub(super) fn seal(
         &mut self,
         data: &[Buf],
         to: &mut Encoder,
-        blocks: &Blocks,
-        pool: &Pool,
+        memory: &Room<'_>,
     ) -> Result<(), NotSealed> {
         let number = self.number.unwrap_or_default();
         let start = to.len();
@@ -167,8 +154,8 @@ impl Secured {
                 to.opaque_fixed(&self.plain[CALL_HEAD_LEN..]);
                 Segs::new()
             }
-            Service::Integrity => self.integrity(number, data, to, blocks, pool)?,
-            Service::Privacy => self.privacy(number, data, to, pool)?,
+            Service::Integrity => self.integrity(number, data, to, memory)?,
+            Service::Privacy => self.privacy(number, data, to, memory)?,
         };
         if self.protects_body() {
             self.shape.argument = self.tail.iter().map(|buf| buf.len()).sum();
@@ -183,8 +170,7 @@ impl Secured {
         number: u32,
         data: &[Buf],
         to: &mut Encoder,
-        blocks: &Blocks,
-        pool: &Pool,
+        memory: &Room<'_>,
     ) -> Result<Segs<Buf>, NotSealed> {
         let security = self.context.security();
         let arguments = &self.plain[CALL_HEAD_LEN..];
@@ -204,7 +190,7 @@ impl Secured {
         }
         let mut end = Encoder::new(pad.to_vec());
         end.opaque(&mic);
-        let end = registered(blocks, pool, end.as_slice());
+        let end = registered(memory.short, memory.pool, end.as_slice());
         let mut tail: Segs<Buf> = data.iter().filter(|buf| !buf.is_empty()).cloned().collect();
         tail.push(end.ok_or(NotSealed::NoMemory)?);
         Ok(tail)
@@ -216,7 +202,7 @@ impl Secured {
         number: u32,
         data: &[Buf],
         to: &mut Encoder,
-        pool: &Pool,
+        memory: &Room<'_>,
     ) -> Result<Segs<Buf>, NotSealed> {
         let security = self.context.security();
         let arguments = &self.plain[CALL_HEAD_LEN..];
@@ -238,8 +224,12 @@ impl Secured {
             to.opaque_fixed(&body);
             return Ok(Segs::new());
         }
-        let body = pool.alloc(roundup(wrapped));
-        let mut body = body.ok_or(NotSealed::NoMemory)?;
+        let body = memory.pool.alloc(roundup(wrapped));
+        let mut body = body
+            .or_else(|| memory.long.take_kept())
+            .filter(|body| body.capacity() >= roundup(wrapped))
+            .ok_or(NotSealed::NoMemory)?;
+        body.resize(roundup(wrapped));
         wrap(&mut body)?;
         Ok(Segs::from_iter([body.freeze()]))
     }
@@ -274,5 +264,127 @@ impl Secured {
         let plain = open(security, self.service(), reply, xid, &self.numbers)?;
         bytes.cut(plain);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::security::SecurityContext;
+    use crate::security::fake::Fake;
+    use nfsrdma_xdr::codec::Decoder;
+    use nfsrdma_xdr::rpc::{Auth, Call, CallTemplate};
+    use nfsrdma_xdr::rpcsec_gss::{IntegrityBody, PrivacyBody, mic_of, split};
+
+    /// GETATTR of a file handle of 8 bytes, with `data` behind it.
+    fn secured(service: Service, procedure: Procedure, data: usize) -> (Box<Secured>, Fake) {
+        let mut fake = Fake::new(5, service);
+        fake.handle = vec![0, 0, 0, 9];
+        let server = fake.server();
+        let mut to = Encoder::default();
+        CallTemplate::new(100_003, 3, Auth::None).encode(7, 1, &mut to);
+        to.opaque(b"a handle");
+        let shape = Shape {
+            head: to.len(),
+            argument: data,
+            reducible: data > 0,
+            max_results: 100,
+            max_ddp_result: 50,
+        };
+        let context = Arc::new(Context::new(Box::new(fake)));
+        let secured = Secured::new(context, procedure, to.as_slice(), &shape);
+        (secured, server)
+    }
+
+    fn message(secured: &mut Secured, data: &[Buf], pool: &Pool) -> Vec<u8> {
+        let blocks = Blocks::new(pool.clone(), 4096, 4);
+        let room = Room {
+            pool,
+            short: &blocks,
+            long: &blocks,
+        };
+        let mut to = Encoder::default();
+        secured.seal(data, &mut to, &room).unwrap();
+        let tail = secured.tail().iter().flat_map(|buf| buf.to_vec());
+        to.into_vec().into_iter().chain(tail).collect()
+    }
+
+    /// The sizes are those of Linux's client with aes256-cts-hmac-sha1-96.
+    #[test]
+    fn calls_are_as_long_as_those_of_linux() {
+        let pool = Pool::new(1 << 20).unwrap();
+        for (service, size) in [
+            (Service::None, 104),
+            (Service::Integrity, 144),
+            (Service::Privacy, 172),
+        ] {
+            let (mut secured, server) = secured(service, Procedure::Data, 0);
+            let bytes = message(&mut secured, &[], &pool);
+            assert_eq!((bytes.len(), secured.shape().head), (size, size));
+            let mut from = Decoder::new(&bytes);
+            let call = Call::parse(&mut from).unwrap();
+            assert_eq!((call.xid, call.procedure), (7, 1));
+            let signed = &bytes[..call.signed_len()];
+            assert!(server.verify(signed, mic_of(&call.verifier).unwrap()));
+        }
+    }
+
+    /// What the server opens is the arguments with the data, whose padding is in the message.
+    #[test]
+    fn data_are_a_part_of_a_protected_body() {
+        let pool = Pool::new(1 << 20).unwrap();
+        for len in [1, 4, 4095, 5002] {
+            let pieces = [len / 3, len - len / 3].map(|len| {
+                let mut buf = pool.alloc(len.max(1)).unwrap();
+                buf.resize(len);
+                buf.fill(b'd');
+                buf.freeze()
+            });
+            let mut arguments = [&8u32.to_be_bytes(), &b"a handle"[..]].concat();
+            arguments.resize(12 + len, b'd');
+            arguments.resize(12 + roundup(len), 0);
+            for service in [Service::Integrity, Service::Privacy] {
+                let (mut secured, server) = secured(service, Procedure::Data, len);
+                let bytes = message(&mut secured, &pieces, &pool);
+                let shape = *secured.shape();
+                assert_eq!(bytes.len(), shape.head + shape.argument);
+                assert_eq!(shape.argument % 4, 0);
+                assert!(!shape.reducible && shape.max_ddp_result == 0);
+                let results = results_len(&server, service, 152);
+                assert_eq!(shape.max_results, results);
+                let mut from = Decoder::new(&bytes);
+                Call::parse(&mut from).unwrap();
+                let data = match service {
+                    Service::Privacy => {
+                        let body: PrivacyBody<'_> = decoded(from.rest());
+                        let mut wrapped = body.wrapped.0.to_vec();
+                        let part = server.unwrap(&mut wrapped).unwrap();
+                        wrapped[part].to_vec()
+                    }
+                    _ => {
+                        let body: IntegrityBody<'_> = decoded(from.rest());
+                        assert!(server.verify(body.data.0, body.mic.0));
+                        body.data.0.to_vec()
+                    }
+                };
+                assert_eq!(split(&data).unwrap(), (0, &arguments[..]));
+            }
+        }
+    }
+
+    fn decoded<'a, T: nfsrdma_xdr::codec::Decode<'a>>(bytes: &'a [u8]) -> T {
+        T::from_xdr(bytes).unwrap()
+    }
+
+    #[test]
+    fn the_end_of_a_context_has_no_body() {
+        let pool = Pool::new(1 << 20).unwrap();
+        let (mut secured, _) = secured(Service::Privacy, Procedure::Destroy, 0);
+        let bytes = message(&mut secured, &[], &pool);
+        let mut from = Decoder::new(&bytes);
+        let call = Call::parse(&mut from).unwrap();
+        let credential = Credential::of(&call.credential).unwrap().unwrap();
+        assert_eq!(credential.procedure, Procedure::Destroy);
+        assert_eq!(credential.service, Service::None);
     }
 }
