@@ -324,30 +324,59 @@ async fn no_call_leaves_the_window() {
     setting.leave().await;
 }
 
-/// A call without an answer holds back others of its user, and only those.
+/// A WRITE without an answer holds back others of its user, and only those.
 #[tokio::test]
-async fn a_call_without_an_answer_holds_back_its_user_only() {
+async fn data_without_an_answer_hold_back_their_user_only() {
     let gss = Gss::new(Service::Privacy, 2);
+    let setting = scripted::<Write>(gss, impatient(), |number| match number {
+        0 => Act::Silence,
+        _ => Act::Answer,
+    })
+    .await;
+    let file = setting.server.plant(b"f", b"");
+    let (client, top) = (&setting.mounted.client, &setting.mounted.root);
+    let (one, two) = (user(1001), user(1002));
+    let data = source(&setting.pool, b"data", 4);
+    let silent = client.write(&one, &file, 0, data, Stable::FileSync);
+    let connects = || client.stats().connections[0].connects;
+    let held = async {
+        client.getattr(&one, top).await.unwrap();
+        client.getattr(&one, top).await.unwrap();
+        connects()
+    };
+    let others = async {
+        for _ in 0..9 {
+            client.getattr(&two, top).await.unwrap();
+        }
+        connects()
+    };
+    let (silent, held, others) = tokio::join!(silent, held, others);
+    assert!(silent.is_ok());
+    assert_eq!(held, 2, "there was no number before its time-out");
+    assert_eq!(others, 1, "others did not wait for that");
+    setting.leave().await;
+}
+
+/// A call that takes its time holds back nobody.
+#[tokio::test]
+async fn a_slow_call_holds_back_nobody() {
+    let gss = Gss::new(Service::Integrity, 8);
     let setting = scripted::<Lookup>(gss, impatient(), |number| match number {
         0 => Act::Silence,
         _ => Act::Answer,
     })
     .await;
     setting.server.plant(b"f", b"");
-    let (client, top) = (&setting.mounted.client, &setting.mounted.root);
-    let (one, two) = (user(1001), user(1002));
-    let silent = client.lookup(&one, top, b"f");
-    let passes = client.getattr(&one, top);
-    let held = client.getattr(&one, top);
+    let (client, top, who) = (&setting.mounted.client, &setting.mounted.root, &cred());
     let others = async {
-        for _ in 0..9 {
-            client.getattr(&two, top).await.unwrap();
+        for _ in 0..50 {
+            client.getattr(who, top).await.unwrap();
         }
         setting.server.calls::<Lookup>().len()
     };
-    let (silent, passes, held, lookups) = tokio::join!(silent, passes, held, others);
-    assert!(silent.is_ok() && passes.is_ok() && held.is_ok());
-    assert_eq!(lookups, 1, "others did not wait for its time-out");
+    let (slow, lookups) = tokio::join!(client.lookup(who, top, b"f"), others);
+    assert!(slow.is_ok());
+    assert_eq!(lookups, 1, "the slow call was not yet sent again");
     setting.leave().await;
 }
 

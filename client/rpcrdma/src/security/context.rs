@@ -3,15 +3,21 @@
 //! The server remembers the numbers of a window up to the highest that it has seen, and drops a call
 //! whose number is below the window or was seen already (RFC 2203 section 5.3.3.1). Linux's server also
 //! closes the connection then. So each transmission takes a new number, and none is taken that would put
-//! the oldest one without an answer out of the window: the server may not have looked at that call
-//! yet. Calls that find no number wait, and the connections that have such calls are woken when an
-//! answer moves the window.
+//! the oldest open one out of the window: the server may not have looked at that call yet. Calls that find
+//! no number wait, and the connections that have such calls are woken when an answer moves the window.
+//!
+//! | a number is open until          | if the call has | because                                     |
+//! | ------------------------------- | --------------- | ------------------------------------------- |
+//! | its call is answered            | data            | the server fetches them, and looks then     |
+//! | that, or a number of half a     | none            | the calls of a connection are taken up in   |
+//! | window more is answered on its  |                 | order: it was, is slow, and holds nobody    |
+//! | connection                      |                 | back                                        |
 
 use super::SecurityContext;
 use crate::sync::Mutex;
 use nfsrdma_rdma::QueuePair;
 use nfsrdma_xdr::rpcsec_gss::MAX_SEQUENCE;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -27,8 +33,9 @@ pub struct Context {
 
 struct Numbers {
     next: u32,
-    /// Those in use by calls that have no answer yet.
-    open: BTreeSet<u32>,
+    /// Those that the server may not have seen yet, and the connections on which calls without data
+    /// were posted.
+    open: BTreeMap<u32, Option<usize>>,
     /// Connections on which calls wait for a number.
     blocked: Vec<Arc<dyn QueuePair>>,
 }
@@ -46,7 +53,7 @@ impl Context {
             security,
             numbers: Mutex::new(Numbers {
                 next: 1,
-                open: BTreeSet::new(),
+                open: BTreeMap::new(),
                 blocked: Vec::new(),
             }),
         }
@@ -74,8 +81,16 @@ impl Context {
         }
         let number = numbers.next;
         numbers.next += 1;
-        numbers.open.insert(number);
+        numbers.open.insert(number, None);
         Some(number)
+    }
+
+    /// A call without data and with this number was posted. Those posted on its connection later reach
+    /// the server later.
+    pub(crate) fn posted(&self, number: u32, queue_pair: &Arc<dyn QueuePair>) {
+        if let Some(connection) = self.numbers.lock().open.get_mut(&number) {
+            *connection = Some(address(queue_pair));
+        }
     }
 
     /// Whether [`Context::take`] would find a number.
@@ -88,21 +103,35 @@ impl Context {
     pub(crate) fn give(&self, number: u32) {
         let blocked = {
             let mut numbers = self.numbers.lock();
-            let was_oldest = numbers.open.first() == Some(&number);
-            numbers.open.remove(&number);
-            match was_oldest {
-                true => std::mem::take(&mut numbers.blocked),
-                false => Vec::new(),
+            let before = numbers.oldest();
+            let seen = number.saturating_sub(self.security.window() / 2);
+            let connection = numbers.open.remove(&number).flatten();
+            if connection.is_some() {
+                let open = &mut numbers.open;
+                open.retain(|&other, on| other > seen || *on != connection);
+            }
+            match numbers.oldest() == before {
+                true => Vec::new(),
+                false => std::mem::take(&mut numbers.blocked),
             }
         };
         blocked.iter().for_each(|queue_pair| queue_pair.wake());
     }
 }
 
+/// Tells connections apart, as long as calls are under way on them.
+fn address(queue_pair: &Arc<dyn QueuePair>) -> usize {
+    Arc::as_ptr(queue_pair).addr()
+}
+
 impl Numbers {
+    fn oldest(&self) -> u32 {
+        let oldest = self.open.first_key_value();
+        oldest.map_or(self.next, |(number, _)| *number)
+    }
+
     fn has_room(&mut self, window: u32, queue_pair: &Arc<dyn QueuePair>) -> bool {
-        let oldest = self.open.first().copied().unwrap_or(self.next);
-        if self.next - oldest < window.max(1) && self.next < MAX_SEQUENCE {
+        if self.next - self.oldest() < window.max(1) && self.next < MAX_SEQUENCE {
             return true;
         }
         let mut blocked = self.blocked.iter();

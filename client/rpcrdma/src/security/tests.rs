@@ -168,23 +168,57 @@ fn no_number_leaves_the_window_behind_and_those_who_wait_are_woken() {
     let context = Context::new(Box::new(fake));
     let woken = Arc::new(Woken::default());
     let connection: Arc<dyn QueuePair> = woken.clone();
-    let all: Vec<_> = (0..4).map(|_| context.take(&connection).unwrap()).collect();
+    let take = || context.take(&connection);
+    let all: Vec<_> = (0..4).map(|_| take().unwrap()).collect();
     assert_eq!(all, [1, 2, 3, 4]);
     // 5 would leave 1 out.
-    assert_eq!(context.take(&connection), None);
+    assert_eq!(take(), None);
     assert!(!context.has_room(&connection));
     context.give(3);
     context.give(2);
-    assert_eq!(context.take(&connection), None);
+    assert_eq!(take(), None);
     assert_eq!(woken.0.load(Ordering::Relaxed), 0);
     context.give(1);
     assert_eq!(woken.0.load(Ordering::Relaxed), 1);
-    let more: Vec<_> = std::iter::from_fn(|| context.take(&connection)).collect();
+    let more: Vec<_> = std::iter::from_fn(take).collect();
     assert_eq!(more, [5, 6, 7], "4 is the oldest");
     for number in [4, 5, 6, 7] {
         context.give(number);
     }
-    assert_eq!(context.take(&connection), Some(8));
+    assert_eq!(take(), Some(8));
+}
+
+/// A slow call without data holds nobody back once others, half a window later, are answered.
+#[test]
+fn the_server_has_seen_what_others_have_overtaken() {
+    let mut fake = Fake::new(5, Service::None);
+    fake.window = 8;
+    let context = Context::new(Box::new(fake));
+    let connection: Arc<dyn QueuePair> = Arc::new(Woken::default());
+    let take = |data: bool| {
+        let number = context.take(&connection)?;
+        if !data {
+            context.posted(number, &connection);
+        }
+        Some(number)
+    };
+    assert_eq!((take(false), take(false)), (Some(1), Some(2)));
+    for number in 3..100 {
+        assert_eq!(take(false), Some(number));
+        context.give(number);
+    }
+    assert_eq!(take(true), Some(100));
+    for number in 101..108 {
+        assert_eq!(take(false), Some(number));
+        context.give(number);
+    }
+    assert_eq!(take(false), None, "the data may be under way");
+    // The slow calls are answered at last.
+    context.give(1);
+    context.give(2);
+    assert_eq!(take(false), None);
+    context.give(100);
+    assert_eq!(take(false), Some(108));
 }
 
 #[test]

@@ -244,6 +244,8 @@ impl Link {
         if !wanted.is_nothing() {
             self.observe_transmission(session, &mut prepared, wanted);
         }
+        let secured = prepared.call.secured.as_ref();
+        let numbered = secured.and_then(|secured| secured.to_post());
         // The call must be in the table before its reply can arrive.
         let (in_use, busy) = {
             let mut state = self.state.lock();
@@ -270,7 +272,12 @@ impl Link {
             }
             drop(state);
             queue_pair.wake();
-        } else if defer {
+            return;
+        }
+        if let Some((context, number)) = numbered {
+            context.posted(number, &session.queue_pair);
+        }
+        if defer {
             // Last: a flush before this sends the call, or leaves it to the next flush.
             self.deferred.fetch_add(1, AcqRel);
         }

@@ -57,6 +57,8 @@ pub(super) struct Secured {
     number: Option<u32>,
     /// Those of all transmissions.
     numbers: Vec<u32>,
+    /// Whether there is a DDP-eligible argument.
+    has_data: bool,
     /// What follows the head of the message: data and their MIC, or a wrapped body.
     tail: Segs<Buf>,
     /// The properties of the message as it is sent; those of the call itself once it is sealed.
@@ -85,6 +87,7 @@ impl Secured {
             plain: [head, arguments].concat().into(),
             number: None,
             numbers: Vec::new(),
+            has_data: shape.argument > 0,
             tail: Segs::new(),
             shape: *shape,
         };
@@ -246,6 +249,12 @@ impl Secured {
         }
         self.numbers.push(number);
         true
+    }
+
+    /// The context and the number of a call without data, to be marked as posted.
+    pub(super) fn to_post(&self) -> Option<(Arc<Context>, u32)> {
+        let number = self.number.filter(|_| !self.has_data)?;
+        Some((self.context.clone(), number))
     }
 
     /// The transmission is over: it was answered, or never will be. Returns the last piece of what
