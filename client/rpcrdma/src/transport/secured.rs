@@ -227,12 +227,14 @@ impl Secured {
             to.opaque_fixed(&body);
             return Ok(Segs::new());
         }
-        let body = memory.pool.alloc(roundup(wrapped));
-        let mut body = body
-            .or_else(|| memory.long.take_kept())
-            .filter(|body| body.capacity() >= roundup(wrapped))
-            .ok_or(NotSealed::NoMemory)?;
-        body.resize(roundup(wrapped));
+        let size = roundup(wrapped);
+        let body = match size <= memory.short.size() {
+            true => memory.short.take(),
+            false => memory.pool.alloc(size).or_else(|| memory.long.take_kept()),
+        };
+        let body = body.filter(|body| body.capacity() >= size);
+        let mut body = body.ok_or(NotSealed::NoMemory)?;
+        body.resize(size);
         wrap(&mut body)?;
         Ok(Segs::from_iter([body.freeze()]))
     }
