@@ -4,8 +4,8 @@ use crate::common::data::*;
 use crate::common::gss::Gss;
 use crate::common::*;
 use nfsrdma_nfs3::{
-    ClientOptions, CreateMode, Cred, Credential, Mounted, Nfs3, NfsError, TransportOptions,
-    WriteChunk,
+    ClientOptions, CreateMode, Cred, Credential, Mounted, Nfs3, NfsError, Transport,
+    TransportOptions, WriteChunk,
 };
 use nfsrdma_rdma::Pool;
 use nfsrdma_rdma_testing::loopback::Options;
@@ -150,6 +150,38 @@ async fn data_of_every_size() {
     for service in SERVICES {
         every_size(service, WriteChunk::PositionZero).await;
         every_size(service, WriteChunk::Reduced).await;
+    }
+}
+
+/// The largest results fit into a Reply chunk.
+#[tokio::test]
+async fn the_largest_read_and_write() {
+    for service in SERVICES {
+        let manners = Manners {
+            security: Some(Gss::new(service, 128)),
+            rtmax: IO_MAX as u32,
+            ..Manners::default()
+        };
+        let security = manners.security.as_ref().and_then(|gss| gss.security());
+        let answer = Arc::new(|_: &Seen| Act::Answer);
+        let server = Server::start(Options::default(), manners, answer);
+        let options = ClientOptions {
+            security,
+            rsize: Some(IO_MAX as u32),
+            wsize: Some(IO_MAX as u32),
+            ..options()
+        };
+        let (mounted, pool) = server.mount(&options).await;
+        let limits = mounted.client.limits();
+        assert_eq!(limits.rtmax == IO_MAX as u32, service == Service::None);
+        let (most, longest) = (limits.rtmax as usize, limits.wtmax as usize);
+        let file = server.plant(b"f", b"");
+        let bytes = pattern(longest, 1);
+        write(&mounted, &pool, &file, &bytes, 1 << 16).await;
+        let bytes = pattern(most, 2);
+        let file = server.plant(b"g", &bytes);
+        assert!(read(&mounted, &pool, &file, most, 1 << 16).await == bytes);
+        leaves_nothing(mounted, pool).await;
     }
 }
 

@@ -332,8 +332,8 @@ impl Engine {
         })
     }
 
-    /// Sends or queues a new call.
-    #[inline]
+    /// Sends or queues a new call, which is large.
+    #[inline(always)]
     fn begin_call(&self, new: New) -> CallFuture {
         let started = new.started;
         self.shared
