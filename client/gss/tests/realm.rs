@@ -1,47 +1,12 @@
 //! Contexts between an initiator and an acceptor in a real realm. The library reads its configuration
-//! from the environment of the process: each test starts a realm, and itself again with that.
+//! from the environment of the process, so each test runs again in one that has it.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 use nfsrdma_gss::{Acceptor, Context, Credential, Error, Initiator, Kind, Library, MAX_TOKEN_LEN};
-use nfsrdma_test_support::Realm;
+use nfsrdma_test_support::{Realm, in_realm};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
-
-/// In the environment of a process that takes part in a realm: the realm's directory.
-const PLACE: &str = "NFSRDMA_TEST_REALM";
-
-/// What a test does outside of and inside of the realm.
-fn in_realm(
-    test: &str,
-    prepare: impl FnOnce(&mut Realm) -> Vec<PathBuf>,
-    body: impl FnOnce(&Path),
-) {
-    if let Some(place) = std::env::var_os(PLACE) {
-        return body(Path::new(&place));
-    }
-    let Some(mut realm) = Realm::start().unwrap() else {
-        return;
-    };
-    let mut configurations = prepare(&mut realm);
-    if configurations.is_empty() {
-        configurations.push(realm.config());
-    }
-    for configuration in configurations {
-        let mut again = Command::new(std::env::current_exe().unwrap());
-        realm.environment(&mut again);
-        again
-            .args([test, "--exact", "--nocapture"])
-            .env(PLACE, realm.path())
-            .env("KRB5_CONFIG", configuration);
-        let output = again.output().unwrap();
-        // Of a test that passes, libtest hides this.
-        println!("{}", String::from_utf8_lossy(&output.stdout));
-        println!("{}", String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success());
-    }
-}
 
 fn library() -> Library {
     Library::load().unwrap()

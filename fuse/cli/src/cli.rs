@@ -16,6 +16,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use wrong::number;
 
+/// The word of the command that makes a Kerberos context.
+pub(crate) const GSS_HELPER: &str = "gss-helper";
+
 /// The parsed command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
@@ -39,6 +42,9 @@ pub enum Command {
         held: RawFd,
         beside: bool,
     },
+    /// Make a Kerberos context for the process at standard input. Not in the help: that process runs
+    /// it.
+    GssHelper,
     /// Print the names that `-o` accepts, one on each line, for tests and scripts. Not in the help.
     ListOptions,
 }
@@ -482,6 +488,9 @@ fn parse_as_clap(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
     }
     if matches!(&arguments[..], [_, only] if only == "list-options") {
         return Ok(Command::ListOptions);
+    }
+    if matches!(&arguments[..], [_, only] if only == GSS_HELPER) {
+        return Ok(Command::GssHelper);
     }
     if let [_, serve, how, fd, ..] = &arguments[..]
         && serve == "serve"

@@ -3,7 +3,8 @@
 //! [`cli`] parses the words of the command line. Each command is a function: those that watch
 //! mounts are in [`stats`], [`top`] and [`observe`], the others in [`commands`]. [`mount`] has the
 //! parts of a mount, including the process that serves it; [`ipc`] is how commands talk to that
-//! process; [`mounts`] reads the kernel's table, in which they find the mount. A command fails with
+//! process; [`kerberos`] makes contexts for the users of a mount; [`mounts`] reads the kernel's table, in which they
+//! find the mount. A command fails with
 //! a [`Failure`]: a sentence for people and an exit status for mount(8).
 
 pub mod cli;
@@ -11,6 +12,7 @@ mod commands;
 pub mod failure;
 pub mod holder;
 mod ipc;
+pub mod kerberos;
 mod mount;
 pub mod mounts;
 mod nearest;
@@ -137,6 +139,7 @@ fn run(name: &str, command: &Command) -> Result<(), Failure> {
         Command::Capture(args) => observe::capture::run(args),
         Command::Upgrade(args) => commands::upgrade::run(args),
         Command::Fstab(args) => commands::fstab::run(args),
+        Command::GssHelper => kerberos::helper::run(),
         Command::ListOptions => {
             let lines: String = options::table::names()
                 .map(|(name, kind)| format!("{kind} {name}\n"))

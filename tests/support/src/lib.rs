@@ -6,5 +6,5 @@ mod realm;
 mod responder;
 
 pub use random::Random;
-pub use realm::{REALM, Realm};
+pub use realm::{REALM, Realm, in_realm};
 pub use responder::{Launch, Responder, build_responder};

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,6 +13,8 @@ use tempfile::TempDir;
 pub const REALM: &str = "NFSRDMA.TEST";
 /// Where Debian has the programs of a KDC; not in the PATH of everybody.
 const SBIN: &str = "/usr/sbin";
+/// In the environment of a process that takes part in a realm: the realm's directory.
+const PLACE: &str = "NFSRDMA_TEST_REALM";
 /// How long a KDC may take to start.
 const LIMIT: Duration = Duration::from_secs(60);
 /// The encryption types of every key; the first is that of session keys, as MIT has it without
@@ -44,6 +47,7 @@ impl Realm {
         }
         let base = tempfile::Builder::new()
             .prefix("nfsrdma-realm.")
+            .permissions(fs::Permissions::from_mode(0o755))
             .tempdir()?;
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
             .local_addr()?
@@ -213,6 +217,44 @@ impl Realm {
 impl Drop for Realm {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+/// Runs the body of `test` in a process that takes part in a realm, because the library reads its
+/// environment: this test program again, with this test alone. `prepare` sees the new realm, and
+/// returns the configurations with which to run the body one after the other; none means the realm's
+/// own. The body is given the realm's directory.
+///
+/// # Panics
+/// If the realm does not start, or the test fails in one of these processes.
+pub fn in_realm(
+    test: &str,
+    prepare: impl FnOnce(&mut Realm) -> Vec<PathBuf>,
+    body: impl FnOnce(&Path),
+) {
+    if let Some(place) = std::env::var_os(PLACE) {
+        return body(Path::new(&place));
+    }
+    let Some(mut realm) = Realm::start().expect("a realm starts") else {
+        return;
+    };
+    let mut configurations = prepare(&mut realm);
+    if configurations.is_empty() {
+        configurations.push(realm.config());
+    }
+    for configuration in configurations {
+        let program = std::env::current_exe().expect("this program has a path");
+        let mut again = Command::new(program);
+        realm.environment(&mut again);
+        again
+            .args([test, "--exact", "--nocapture"])
+            .env(PLACE, realm.path())
+            .env("KRB5_CONFIG", configuration);
+        let output = again.output().expect("this program can be started");
+        // Of a test that passes, libtest hides this.
+        println!("{}", String::from_utf8_lossy(&output.stdout));
+        println!("{}", String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "it fails in the realm");
     }
 }
 

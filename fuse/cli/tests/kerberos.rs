@@ -1,0 +1,337 @@
+//! Helpers that make Kerberos contexts: the program itself as a helper, in a real realm, with an
+//! acceptor in this process.
+
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
+use nfsrdma::kerberos::driver::{Helper, Helpers, Progress};
+use nfsrdma::kerberos::protocol::{Refusal, Request};
+use nfsrdma_gss::{Context, Kind, Library};
+use nfsrdma_test_support::{Realm, in_realm};
+use nfsrdma_xdr::codec::Encode;
+use rustix::process::{geteuid, getuid};
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{chown, symlink};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+
+/// How long a helper may take in these tests.
+const LIMIT: Duration = Duration::from_secs(60);
+/// SIGALRM.
+const ALARM: i32 = 14;
+/// The user of the tests that root runs.
+const USER: u32 = 1001;
+
+/// Whose contexts are made: root makes them for another user, who is no root for himself.
+fn user() -> u32 {
+    match getuid().as_raw() {
+        0 => USER,
+        uid => uid,
+    }
+}
+
+/// The helpers of a mount from the server localhost, in this process's realm.
+fn helpers(place: &Path) -> Helpers {
+    let mut helpers = Helpers::new("nfs@localhost");
+    helpers.program = env!("CARGO_BIN_EXE_nfsrdma").into();
+    helpers.keytab = place.join("krb5.keytab").to_str().unwrap().to_owned();
+    helpers.directories = vec![place.join("scanned-%U").to_str().unwrap().to_owned()];
+    helpers.config = std::env::var_os("KRB5_CONFIG").map(PathBuf::from);
+    helpers.limit = LIMIT;
+    helpers
+}
+
+/// Gets a ticket into a file that belongs to `uid`.
+fn ticket(realm: &Realm, principal: &str, life: &str, cache: &Path, uid: u32) {
+    realm.kinit(principal, life, cache).unwrap();
+    if geteuid().is_root() {
+        chown(cache, Some(uid), Some(uid)).unwrap();
+    }
+}
+
+/// The directory that the helpers of `uid` look through, made for that user.
+fn scanned(place: &Path, uid: u32) -> PathBuf {
+    let directory = place.join(format!("scanned-{uid}"));
+    if !directory.exists() {
+        fs::create_dir(&directory).unwrap();
+        if geteuid().is_root() {
+            chown(&directory, Some(uid), Some(uid)).unwrap();
+        }
+    }
+    directory
+}
+
+fn first_token(helper: &mut Helper) -> Result<Vec<u8>, Refusal> {
+    match helper.step(None)? {
+        Progress::Token(token) => Ok(token.0.clone()),
+        Progress::Done(_) => panic!("done without the server"),
+    }
+}
+
+/// The contexts of the helper and of the server, and the principal that the server sees.
+fn establish(helpers: &Helpers, uid: u32) -> Result<(Context, Context, String), Refusal> {
+    let mut helper = helpers.start(uid, uid).unwrap();
+    let token = first_token(&mut helper)?;
+    let mut accepting = Library::load().unwrap().acceptor(None).unwrap().accept();
+    let reply = accepting.step(&token).unwrap();
+    let Progress::Done(context) = helper.step(Some(&reply.token))? else {
+        panic!("more tokens than Kerberos has");
+    };
+    let (server, principal) = accepting.into_context().unwrap();
+    Ok((context, server, principal))
+}
+
+fn refusal(helpers: &Helpers, uid: u32) -> Kind {
+    let refusal = establish(helpers, uid).expect_err("there is no ticket");
+    println!("{refusal}");
+    assert!(!refusal.sentence.contains("alice"), "{refusal}");
+    refusal.kind
+}
+
+#[test]
+fn a_user_gets_a_context() {
+    let prepare = |realm: &mut Realm| {
+        ticket(realm, "alice", "1h", &realm.cache(user()), user());
+        Vec::new()
+    };
+    in_realm("a_user_gets_a_context", prepare, |place| {
+        let (client, server, principal) = establish(&helpers(place), user()).unwrap();
+        assert_eq!(principal, "alice@NFSRDMA.TEST");
+        server.verify_mic(b"m", &client.mic(b"m").unwrap()).unwrap();
+        let wrapped = server.wrap(b"message").unwrap();
+        assert_eq!(&*client.unwrap(&wrapped).unwrap(), b"message");
+        let left = client.expires().duration_since(SystemTime::now()).unwrap();
+        assert!(left > Duration::from_secs(3000), "{left:?}");
+    });
+}
+
+/// The newest cache that is the user's, whoever else has put something there.
+#[test]
+fn caches_are_found_by_their_name() {
+    let prepare = |realm: &mut Realm| {
+        let directory = scanned(realm.path(), user());
+        let at = |name: &str| directory.join(name);
+        ticket(realm, "alice", "1h", &at("krb5cc_old"), user());
+        ticket(realm, "bob", "1h", &at("krb5cc_new"), user());
+        ticket(realm, "alice", "1h", &at("other_name"), user());
+        ticket(
+            realm,
+            "alice",
+            "1h",
+            &realm.path().join("elsewhere"),
+            user(),
+        );
+        symlink(realm.path().join("elsewhere"), at("krb5cc_link")).unwrap();
+        fs::write(at("krb5cc_noise"), b"noise").unwrap();
+        if geteuid().is_root() {
+            chown(at("krb5cc_noise"), Some(user()), Some(user())).unwrap();
+            // Readable for the user, but of somebody else.
+            ticket(realm, "alice", "1h", &at("krb5cc_theirs"), 0);
+            let all = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+            fs::set_permissions(at("krb5cc_theirs"), all).unwrap();
+        }
+        let age = |name: &str, seconds| {
+            let file = fs::File::options().write(true).open(at(name)).unwrap();
+            let then = SystemTime::now() - Duration::from_secs(seconds);
+            file.set_modified(then).unwrap();
+        };
+        age("krb5cc_old", 20);
+        age("krb5cc_new", 10);
+        Vec::new()
+    };
+    in_realm("caches_are_found_by_their_name", prepare, |place| {
+        let (.., principal) = establish(&helpers(place), user()).unwrap();
+        assert_eq!(principal, "bob@NFSRDMA.TEST");
+    });
+}
+
+#[test]
+fn what_is_missing_is_told() {
+    let prepare = |realm: &mut Realm| {
+        let short = scanned(realm.path(), user() + 1).join("krb5cc_short");
+        ticket(realm, "alice", "1s", &short, user());
+        ticket(realm, "alice", "1h", &realm.path().join("good"), user());
+        Vec::new()
+    };
+    in_realm("what_is_missing_is_told", prepare, |place| {
+        let helpers = helpers(place);
+        assert_eq!(refusal(&helpers, user()), Kind::NoCredential);
+
+        let mut of_short = helpers.clone();
+        let short = place.join(format!("scanned-{}", user() + 1));
+        of_short.directories = vec![short.to_str().unwrap().to_owned()];
+        let until = Instant::now() + LIMIT;
+        while establish(&of_short, user()).is_ok() {
+            assert!(Instant::now() < until);
+        }
+        assert_eq!(refusal(&of_short, user()), Kind::Expired);
+
+        // A good ticket, and a server that the realm does not know.
+        let cache = place.join(format!("krb5cc_{}", user()));
+        fs::rename(place.join("good"), cache).unwrap();
+        assert!(establish(&helpers, user()).is_ok());
+        let mut elsewhere = helpers.clone();
+        elsewhere.target = "nfs@elsewhere".into();
+        assert_eq!(refusal(&elsewhere, user()), Kind::NoServerKey);
+
+        // A server whose token is not the one that was expected.
+        let mut helper = helpers.start(user(), user()).unwrap();
+        first_token(&mut helper).unwrap();
+        let why = helper.step(Some(b"noise")).unwrap_err();
+        assert_eq!(why.kind, Kind::Defective);
+
+        let mut broken = helpers.clone();
+        broken.program = "/bin/true".into();
+        // Whether it has ended when the request is sent is not known.
+        if let Ok(mut helper) = broken.start(user(), user()) {
+            assert_eq!(helper.step(None).unwrap_err().kind, Kind::Other);
+        }
+    });
+}
+
+#[test]
+fn root_has_the_keys_of_the_machine() {
+    if !geteuid().is_root() {
+        println!("skipped: only root makes contexts of root");
+        return;
+    }
+    let prepare = |realm: &mut Realm| {
+        // Root's own tickets are not those of the machine.
+        ticket(realm, "alice", "1h", &realm.cache(0), 0);
+        Vec::new()
+    };
+    in_realm("root_has_the_keys_of_the_machine", prepare, |place| {
+        let helpers = helpers(place);
+        let (.., principal) = establish(&helpers, 0).unwrap();
+        assert_eq!(principal, "nfs/localhost@NFSRDMA.TEST");
+
+        let mut none = helpers.clone();
+        none.keytab = place.join("none").to_str().unwrap().into();
+        let why = establish(&none, 0).unwrap_err();
+        assert_eq!(why.kind, Kind::NoCredential);
+        assert!(why.sentence.contains("/none cannot be read"), "{why}");
+        // Users do not get the machine's rights.
+        assert_eq!(refusal(&helpers, USER), Kind::NoCredential);
+    });
+}
+
+#[test]
+fn a_helper_is_the_user_and_nothing_else() {
+    let prepare = |realm: &mut Realm| {
+        ticket(realm, "alice", "1h", &realm.cache(user()), user());
+        Vec::new()
+    };
+    in_realm("a_helper_is_the_user_and_nothing_else", prepare, |place| {
+        let mut helper = helpers(place).start(user(), user()).unwrap();
+        first_token(&mut helper).unwrap();
+        let process = PathBuf::from(format!("/proc/{}", helper.id()));
+        let status = fs::read_to_string(process.join("status")).unwrap();
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.unwrap().split_whitespace().collect::<Vec<_>>()
+        };
+        let number = user().to_string();
+        assert_eq!(field("Uid:"), vec![&number; 4]);
+        assert_eq!(field("NoNewPrivs:"), ["1"]);
+        let limits = fs::read_to_string(process.join("limits")).unwrap();
+        let core = limits.lines().find(|line| line.starts_with("Max core"));
+        let core = core.unwrap().split_whitespace().collect::<Vec<_>>();
+        assert_eq!(core[core.len() - 3..], ["0", "0", "bytes"]);
+        if geteuid().is_root() {
+            assert_eq!(field("Gid:"), vec![&number; 4]);
+            assert!(field("Groups:").is_empty());
+            assert_eq!(field("CapPrm:"), ["0000000000000000"]);
+            let environment = fs::read(process.join("environ")).unwrap();
+            let configuration = std::env::var("KRB5_CONFIG").unwrap();
+            assert_eq!(
+                environment,
+                format!("KRB5_CONFIG={configuration}\0").into_bytes()
+            );
+        }
+        // It ends with whoever asked for the context.
+        drop(helper);
+        assert!(!process.exists());
+    });
+}
+
+/// A KDC that takes calls and never answers.
+#[test]
+fn a_helper_ends_in_time() {
+    in_realm(
+        "a_helper_ends_in_time",
+        |realm| {
+            ticket(realm, "alice", "1h", &realm.cache(user()), user());
+            realm.stop();
+            Vec::new()
+        },
+        |place| {
+            let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            let silent = silent.local_addr().unwrap();
+            let configuration = fs::read_to_string(place.join("krb5.conf")).unwrap();
+            let kdc = configuration
+                .lines()
+                .find(|line| line.contains("kdc = 127"));
+            let changed = configuration.replace(kdc.unwrap(), &format!("  kdc = {silent}"));
+            fs::write(place.join("silent.conf"), changed).unwrap();
+
+            let mut helpers = helpers(place);
+            helpers.config = Some(place.join("silent.conf"));
+            helpers.limit = Duration::from_millis(500);
+            let began = Instant::now();
+            assert_eq!(refusal(&helpers, user()), Kind::Realm);
+            assert!(began.elapsed() < Duration::from_secs(20));
+        },
+    );
+}
+
+/// By itself, if whoever asked neither goes on nor ends.
+#[test]
+fn a_helper_ends_by_itself() {
+    let prepare = |realm: &mut Realm| {
+        ticket(realm, "alice", "1h", &realm.cache(user()), user());
+        Vec::new()
+    };
+    in_realm("a_helper_ends_by_itself", prepare, |_| {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        let mut child = bare(OwnedFd::from(theirs));
+        let request = Request {
+            uid: user(),
+            gid: user(),
+            target: "nfs@localhost".into(),
+            limit: 1,
+            ..Request::default()
+        };
+        let message = request.to_xdr();
+        ours.write_all(&(message.len() as u32).to_be_bytes())
+            .unwrap();
+        ours.write_all(&message).unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(ALARM));
+        let mut token = Vec::new();
+        ours.read_to_end(&mut token).unwrap();
+        assert!(token.len() > 100, "it waited for the server's");
+    });
+}
+
+#[test]
+fn a_helper_needs_a_request() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let mut child = bare(OwnedFd::from(theirs));
+    (&ours).write_all(&[0, 0, 0, 4, 1, 2, 3, 4]).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    assert_eq!(bare(Stdio::null()).wait().unwrap().code(), Some(1));
+}
+
+/// A helper that is started by hand.
+fn bare(stdin: impl Into<Stdio>) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nfsrdma"));
+    command
+        .arg("gss-helper")
+        .stdin(stdin.into())
+        .stderr(Stdio::null());
+    command.spawn().unwrap()
+}
