@@ -69,8 +69,8 @@ impl Kind {
             Some(7 | 31 | 35 | 36 | 44 | 45 | 144 | 230) => return Kind::NoServerKey,
             // Not yet valid; too great a difference, seen by a server or here.
             Some(33 | 37 | 148) => return Kind::ClockSkew,
-            // The service is unavailable, the realm wrong or unknown, no KDC reached.
-            Some(29 | 68 | 154 | 156 | 217 | 224) => return Kind::Realm,
+            // The service is unavailable, the realm wrong or unknown, krb5.conf unreadable or malformed, no KDC reached.
+            Some(29 | 68 | 135 | 136 | 154 | 156 | 217 | 224) => return Kind::Realm,
             _ => {}
         }
         match routine {

@@ -4,20 +4,27 @@
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 use nfsrdma::kerberos::driver::{Helper, Helpers, Progress};
+use nfsrdma::kerberos::establish::Kerberos;
 use nfsrdma::kerberos::protocol::{Refusal, Request};
 use nfsrdma_gss::{Context, Kind, Library};
+use nfsrdma_rpcrdma::rpc::{self, Cred};
+use nfsrdma_rpcrdma::security::{Establish, NoContext, Service};
 use nfsrdma_test_support::{Realm, in_realm};
-use nfsrdma_xdr::codec::Encode;
+use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder};
+use nfsrdma_xdr::record;
+use nfsrdma_xdr::rpc::{Accepted, Auth, AuthStat, Call, Denial, Reply, ReplyBody};
+use nfsrdma_xdr::rpcsec_gss::{self, Credential, InitArgs, InitRes, Opaque};
 use rustix::process::{geteuid, getuid};
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{chown, symlink};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 /// How long a helper may take in these tests.
@@ -147,6 +154,49 @@ fn caches_are_found_by_their_name() {
     in_realm("caches_are_found_by_their_name", prepare, |place| {
         let (.., principal) = establish(&helpers(place), user()).unwrap();
         assert_eq!(principal, "bob@NFSRDMA.TEST");
+    });
+}
+
+/// Where krb5.conf has them: collections in a directory, and in the kernel's keyrings.
+#[test]
+fn caches_need_not_be_files() {
+    let prepare = |realm: &mut Realm| {
+        let configuration = fs::read_to_string(realm.config()).unwrap();
+        let file = format!("FILE:{}/krb5cc_%{{uid}}", realm.path().display());
+        let directory = scanned(realm.path(), user()).join("collection");
+        [
+            format!("DIR:{}", directory.display()),
+            "KEYRING:persistent:%{uid}".to_owned(),
+        ]
+        .map(|name| {
+            let path = realm.path().join(format!("{}.conf", &name[..3]));
+            fs::write(&path, configuration.replace(&file, &name)).unwrap();
+            path
+        })
+        .to_vec()
+    };
+    in_realm("caches_need_not_be_files", prepare, |place| {
+        let run = |program: &str, words: &[&str]| {
+            let mut command = Command::new(program);
+            command
+                .args(words)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null());
+            if geteuid().is_root() {
+                command.uid(user()).gid(user());
+            }
+            let mut child = command.spawn().unwrap();
+            let _ = child.stdin.take().unwrap().write_all(b"alice\n");
+            child.wait().unwrap().success()
+        };
+        if !run("kinit", &["alice"]) {
+            println!("skipped: no tickets in keyrings here");
+            return;
+        }
+        let made = establish(&helpers(place), user());
+        run("kdestroy", &["-q"]);
+        assert_eq!(made.unwrap().2, "alice@NFSRDMA.TEST");
     });
 }
 
@@ -287,6 +337,145 @@ fn a_helper_ends_in_time() {
             assert!(began.elapsed() < Duration::from_secs(20));
         },
     );
+}
+
+/// What a server does wrong.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    None,
+    /// The proof is of another window.
+    Window,
+    /// There is no proof.
+    NoProof,
+    /// The mechanism there fails.
+    Mechanism,
+    /// The call is denied.
+    Denied,
+}
+
+/// Answers one INIT. Returns the server's context.
+fn answer_init(stream: &mut TcpStream, fault: Fault) -> Option<Context> {
+    let mut mark = [0; 4];
+    stream.read_exact(&mut mark).unwrap();
+    let mut message = vec![0; (u32::from_be_bytes(mark) & 0x7fff_ffff) as usize];
+    stream.read_exact(&mut message).unwrap();
+    let mut from = Decoder::new(&message);
+    let call = Call::parse(&mut from).unwrap();
+    let credential = Credential::of(&call.credential).unwrap();
+    assert_eq!(credential, Ok(Credential::INIT));
+    let args = InitArgs::from_xdr(from.rest()).unwrap();
+    let mut accepting = Library::load().unwrap().acceptor(None).unwrap().accept();
+    let step = accepting.step(args.token.0).unwrap();
+    let (context, _) = accepting.into_context().unwrap();
+
+    let proven: u32 = if fault == Fault::Window { 127 } else { 128 };
+    let mic = context.mic(&proven.to_be_bytes()).unwrap();
+    let verifier = match fault {
+        Fault::NoProof => Auth::None,
+        _ => rpcsec_gss::verifier(&mic),
+    };
+    let reply = match fault {
+        Fault::Denied => Reply::denied(call.xid, Denial::AuthError(AuthStat::GssCredProblem)),
+        _ => Reply {
+            xid: call.xid,
+            body: ReplyBody::Accepted(verifier, Accepted::Success),
+        },
+    };
+    let mut to = Encoder::default();
+    reply.encode(&mut to);
+    if fault != Fault::Denied {
+        let results = InitRes {
+            handle: Opaque(b"handle"),
+            major: if fault == Fault::Mechanism {
+                13 << 16
+            } else {
+                0
+            },
+            minor: 0,
+            window: 128,
+            token: Opaque(&step.token),
+        };
+        results.encode(&mut to);
+    }
+    let mark = record::mark(to.len(), true);
+    stream.write_all(&mark).unwrap();
+    stream.write_all(to.as_slice()).unwrap();
+    Some(context)
+}
+
+#[test]
+fn contexts_are_made_with_a_server() {
+    let prepare = |realm: &mut Realm| {
+        ticket(realm, "alice", "1h", &realm.cache(user()), user());
+        Vec::new()
+    };
+    in_realm("contexts_are_made_with_a_server", prepare, |place| {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let kerberos = Kerberos::new(
+            helpers(place),
+            Service::Privacy,
+            address.port(),
+            runtime.handle().clone(),
+        );
+        let cred = |uid| -> Cred {
+            Arc::new(rpc::Credential {
+                uid,
+                gid: uid,
+                groups: Default::default(),
+            })
+        };
+        let establish = |cred: &Cred| runtime.block_on(kerberos.establish(address.ip(), cred));
+        let with = |fault| {
+            std::thread::scope(|scope| {
+                let server = scope.spawn(|| {
+                    let (mut stream, _) = listener.accept().unwrap();
+                    answer_init(&mut stream, fault)
+                });
+                (establish(&cred(user())), server.join().unwrap())
+            })
+        };
+
+        let (client, server) = with(Fault::None);
+        let (client, server) = (client.unwrap(), server.unwrap());
+        assert_eq!((client.handle(), client.window()), (&b"handle"[..], 128));
+        assert_eq!(client.service(), Service::Privacy);
+        assert!(client.expires().unwrap() > SystemTime::now());
+        let mut mic = vec![0; client.mic_len()];
+        client.mic(&[b"mess", b"age"], &mut mic).unwrap();
+        server.verify_mic(b"message", &mic).unwrap();
+        assert!(client.verify(b"message", &server.mic(b"message").unwrap()));
+        assert!(!client.verify(b"message", &mic), "its own");
+        let mut wrapped = vec![0; 7 + client.wrap_overhead()];
+        client.wrap(&[b"message"], &mut wrapped).unwrap();
+        assert_eq!(&*server.unwrap(&wrapped).unwrap(), b"message");
+        assert!(client.wrap(&[b"longer message"], &mut wrapped).is_err());
+        let mut wrapped = server.wrap(b"results").unwrap().to_vec();
+        let at = client.unwrap(&mut wrapped).unwrap();
+        assert_eq!(&wrapped[at], b"results");
+        assert_eq!(client.unwrap(&mut wrapped), None);
+
+        for (fault, refused) in [
+            (Fault::Window, false),
+            (Fault::NoProof, false),
+            (Fault::Mechanism, true),
+            (Fault::Denied, true),
+        ] {
+            let why = with(fault).0.expect_err("a faulty server");
+            println!("{why}");
+            assert_eq!(matches!(why, NoContext::NoCredential(_)), refused, "{why}");
+        }
+        drop(listener);
+        let why = establish(&cred(user())).expect_err("no server");
+        assert!(matches!(why, NoContext::Unavailable(_)), "{why}");
+        let why = establish(&cred(user() + 1)).expect_err("no ticket");
+        let rights = !geteuid().is_root();
+        assert_eq!(matches!(why, NoContext::NoCredential(_)), !rights, "{why}");
+    });
 }
 
 /// By itself, if whoever asked neither goes on nor ends.

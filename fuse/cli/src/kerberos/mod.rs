@@ -4,10 +4,13 @@
 //! program again, which becomes the user, finds the user's ticket ([`tickets`]; for root a key of the
 //! machine's [`keytab`]), exchanges tokens with the server through the serving process, and gives it
 //! the established context. [`driver`] is the side of the serving process, and [`protocol`] what they
-//! tell each other.
+//! tell each other. [`establish`] makes the contexts that the RPC transport asks for, which [`secured`]
+//! adapts to it.
 
 pub mod driver;
+pub mod establish;
 pub(crate) mod helper;
 mod keytab;
 pub mod protocol;
+mod secured;
 mod tickets;

@@ -1,0 +1,198 @@
+//! Makes the contexts of a mount's users with its server: a helper has the tickets, and this carries
+//! the tokens to the server and back, by TCP as Linux does.
+
+use crate::kerberos::driver::{Helper, Helpers, Progress};
+use crate::kerberos::protocol::Refusal;
+use crate::kerberos::secured::Secured;
+use nfsrdma_gss::{Context, Kind};
+use nfsrdma_rpcrdma::rpc::plain::{PlainError, Protocol, Target};
+use nfsrdma_rpcrdma::rpc::{Cred, Initiated, initiate};
+use nfsrdma_rpcrdma::security::{Establish, Establishing, NoContext, SecurityContext, Service};
+use nfsrdma_xdr::nfs3;
+use nfsrdma_xdr::rpcsec_gss::{GSS_S_COMPLETE, GSS_S_CONTINUE_NEEDED};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+
+/// Most contexts that are made at a time, for the sake of a KDC that is silent and of this machine.
+const AT_ONCE: usize = 8;
+/// Most tokens for one context.
+const MAX_STEPS: usize = 8;
+/// How long the server may take to answer a token. It may have to ask a daemon of its own.
+const ANSWER: Duration = Duration::from_secs(20);
+
+/// The contexts of a mount with Kerberos.
+#[derive(Debug)]
+pub struct Kerberos {
+    making: Arc<Making>,
+    runtime: Handle,
+}
+
+#[derive(Debug)]
+struct Making {
+    helpers: Helpers,
+    service: Service,
+    /// The port at which the server has NFS over TCP.
+    port: u16,
+    permits: Semaphore,
+}
+
+impl Kerberos {
+    /// Contexts with `service`, whose tokens go to `port` of the server by TCP. They are made on
+    /// `runtime`.
+    pub fn new(helpers: Helpers, service: Service, port: u16, runtime: Handle) -> Self {
+        let making = Arc::new(Making {
+            helpers,
+            service,
+            port,
+            permits: Semaphore::new(AT_ONCE),
+        });
+        Kerberos { making, runtime }
+    }
+}
+
+impl Establish for Kerberos {
+    fn establish<'a>(&'a self, server: IpAddr, cred: &'a Cred) -> Establishing<'a> {
+        let making = Arc::clone(&self.making);
+        let (uid, gid) = (cred.uid, cred.gid);
+        let made = self
+            .runtime
+            .spawn(async move { making.context(server, uid, gid).await });
+        Box::pin(async move {
+            match made.await {
+                Ok(made) => made.map_err(Refusal::into),
+                Err(_) => Err(NoContext::Unavailable("the mount ends".into())),
+            }
+        })
+    }
+}
+
+impl From<Refusal> for NoContext {
+    fn from(refusal: Refusal) -> Self {
+        match refusal.kind {
+            Kind::NoCredential | Kind::NoServerKey => NoContext::NoCredential(refusal.sentence),
+            Kind::Expired => NoContext::Expired(refusal.sentence),
+            Kind::NotInstalled | Kind::ClockSkew | Kind::Realm | Kind::Defective | Kind::Other => {
+                NoContext::Unavailable(refusal.sentence)
+            }
+        }
+    }
+}
+
+impl Making {
+    async fn context(
+        self: Arc<Self>,
+        server: IpAddr,
+        uid: u32,
+        gid: u32,
+    ) -> Result<Box<dyn SecurityContext>, Refusal> {
+        let _permit = self.permits.acquire().await;
+        let target = Target {
+            address: SocketAddr::new(server, self.port),
+            protocol: Protocol::Tcp,
+            privileged: false,
+            timeout: ANSWER,
+        };
+        let this = Arc::clone(&self);
+        let started = blocking(move || this.helpers.start(uid, gid)).await?;
+        let mut helper = started.map_err(|error| {
+            let why = format!("no process for a Kerberos context can be started: {error}");
+            Refusal::new(
+                Kind::Other,
+                format!("{why}; free memory or raise its limits"),
+            )
+        })?;
+        let mut answer: Option<Initiated> = None;
+        for _ in 0..MAX_STEPS {
+            let (kept, stepped) = step(helper, answer.as_mut()).await?;
+            helper = kept;
+            match stepped? {
+                Progress::Token(token) => {
+                    let handle = answer.as_ref().map_or(&[][..], |answer| &answer.handle);
+                    let program = (nfs3::PROGRAM, nfs3::VERSION);
+                    let got = initiate(&target, program, handle, &token.0).await;
+                    answer = Some(accepted(got)?);
+                }
+                Progress::Done(context) => {
+                    let answer = answer.ok_or_else(|| unproven("before it was asked"))?;
+                    return Ok(Box::new(self.proven(context, answer)?));
+                }
+            }
+        }
+        Err(unproven("after too many tokens"))
+    }
+
+    /// The context, if the server has proved that it has it as well.
+    fn proven(&self, context: Context, answer: Initiated) -> Result<Secured, Refusal> {
+        // "The verifier contains a checksum of the sequence window" (RFC 2203 section 5.2.3.1), which only
+        // the peer of the context can make.
+        let mic = answer.mic.unwrap_or_default();
+        let window = answer.window.to_be_bytes();
+        if answer.major != GSS_S_COMPLETE || answer.window == 0 || answer.handle.is_empty() {
+            return Err(unproven("that it does not complete"));
+        }
+        context
+            .verify_mic(&window, &mic)
+            .map_err(|_| unproven("without its MIC"))?;
+        Ok(Secured::new(
+            context,
+            answer.handle,
+            self.service,
+            answer.window,
+        ))
+    }
+}
+
+/// Waits on another thread: for the KDC, or for the library.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Refusal> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|_| Refusal::new(Kind::Other, "the mount ends"))
+}
+
+/// A step of the helper with the server's last token.
+async fn step(
+    mut helper: Helper,
+    answer: Option<&mut Initiated>,
+) -> Result<(Helper, Result<Progress, Refusal>), Refusal> {
+    let token = answer.map(|answer| std::mem::take(&mut answer.token));
+    blocking(move || {
+        let stepped = helper.step(token.as_deref());
+        (helper, stepped)
+    })
+    .await
+}
+
+/// The server's answer, unless it is an error.
+fn accepted(answer: Result<Initiated, PlainError>) -> Result<Initiated, Refusal> {
+    let answer = answer.map_err(|error| {
+        let sentence = format!(
+            "the server makes no Kerberos context: {error}; it needs NFS over TCP, and rpc.svcgssd or gssproxy"
+        );
+        match error {
+            PlainError::Refused(_) => Refusal::new(Kind::NoCredential, sentence),
+            _ => Refusal::new(Kind::Other, sentence),
+        }
+    })?;
+    match answer.major {
+        GSS_S_COMPLETE | GSS_S_CONTINUE_NEEDED => Ok(answer),
+        major => Err(Refusal::new(
+            Kind::NoCredential,
+            format!(
+                "the server refuses the Kerberos ticket (GSS-API error {major:#x}, {}); its log says why: look at its \
+                 keytab and its clock",
+                answer.minor.cast_signed()
+            ),
+        )),
+    }
+}
+
+fn unproven(how: &str) -> Refusal {
+    Refusal::new(
+        Kind::Defective,
+        format!("the server answers a Kerberos context {how}; somebody else may be answering"),
+    )
+}
