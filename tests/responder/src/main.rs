@@ -93,6 +93,7 @@ fn run(options: Options) -> Result<()> {
             wtmax: options.wtmax,
             timeout: Duration::from_secs(10),
             apart: options.transport == Transport::Verbs,
+            sealed: false,
             odd: rdma::Odd::new(&options.odd, &options.hang_up_over),
         },
         // Each waiting call occupies a thread.
@@ -104,6 +105,7 @@ fn run(options: Options) -> Result<()> {
         drc: options.drc,
         delay: Duration::from_millis(options.delay_ms),
         failing: options.fail.clone(),
+        security: Arc::default(),
     };
     let server = Server::start(fs, settings, Some(provider(&options)?))?;
     for delaying in &options.delay {

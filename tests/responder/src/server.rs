@@ -3,7 +3,7 @@
 use crate::fs::FileSystem;
 use crate::lock::{self, LockService};
 use crate::rdma;
-use crate::rpc::{AclCalls, Failing, Hangup, Ports, Script, Service};
+use crate::rpc::{AclCalls, Failing, Hangup, Ports, Script, Security, Service};
 use crate::tcp;
 use crate::udp;
 use crate::workers::Workers;
@@ -42,6 +42,7 @@ pub struct Settings {
     pub delay: Duration,
     /// The calls that fail.
     pub failing: Vec<Failing>,
+    pub security: Arc<Security>,
 }
 
 enum Live {
@@ -95,6 +96,11 @@ impl Remote {
         &self.shared.service.acl_calls
     }
 
+    /// What is demanded of calls.
+    pub fn security(&self) -> &Security {
+        &self.shared.service.security
+    }
+
     /// The lock manager.
     pub fn locks(&self) -> &LockService {
         &self.shared.service.locks
@@ -106,7 +112,7 @@ impl Remote {
     }
 
     /// Does what clients notice of a restart: UNSTABLE data in memory, the duplicate-request cache,
-    /// locks and connections are lost, and the write verifier changes. The clock does not.
+    /// contexts, locks and connections are lost, and the write verifier changes. The clock does not.
     pub fn restart(&self) -> io::Result<()> {
         self.fs().restart()?;
         self.shared.service.forget_calls();
@@ -144,6 +150,7 @@ impl Server {
         let locks = LockService::start(settings.locks.clone())?;
         let mut service = Service::new(fs, locks, settings.drc, settings.delay, &settings.failing);
         service.with_acl = !settings.no_acl;
+        service.security = settings.security.clone();
         let service = Arc::new(service);
         let workers = Arc::new(Workers::start(settings.workers)?);
         let shared = Arc::new(Shared {

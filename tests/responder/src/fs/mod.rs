@@ -204,6 +204,13 @@ impl FileSystem {
         Ok(inode.handle)
     }
 
+    /// The number of the export that has the object, and whether the object is its root. Afterwards
+    /// the calling thread may have the server's identity.
+    pub fn export_of(&self, handle: &FileHandle) -> Result<(usize, bool)> {
+        let inode = self.resolve(handle)?;
+        Ok((inode.export, self.export(&inode).is_root(&inode)))
+    }
+
     /// The largest size of a file in the file system of `inode`.
     fn max_file_size(&self, inode: &Inode) -> u64 {
         let most = self.export(inode).max_file_size;

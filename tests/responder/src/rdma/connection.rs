@@ -456,22 +456,18 @@ impl Shared {
                 let header = Header::err_chunk(plan.xid, self.terms.limits.credits);
                 self.send_header(received, &header, plan.targets.handle)
             }
-            Outcome::InProgress(key) => {
+            Outcome::InProgress(key, seal) => {
                 self.post_again(received)?;
                 let shared = self.clone();
-                self.service.wait(
-                    &key,
-                    Box::new(move |cached| {
-                        let sent = cached.is_some_and(|cached| {
-                            let reply = Reply::cached(&cached);
-                            shared.reply(None, plan.xid, &plan.targets, reply).is_ok()
-                        });
-                        // The end of the connection tells the client (section 4.5.4).
-                        if !sent {
-                            shared.disconnect();
-                        }
-                    }),
-                );
+                self.service.wait(&key, seal, move |reply| {
+                    let sent = reply.is_some_and(|reply| {
+                        shared.reply(None, plan.xid, &plan.targets, reply).is_ok()
+                    });
+                    // The end of the connection tells the client (section 4.5.4).
+                    if !sent {
+                        shared.disconnect();
+                    }
+                });
                 Ok(())
             }
         }

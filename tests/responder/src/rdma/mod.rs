@@ -42,6 +42,8 @@ pub struct Settings {
     /// interface to RDMA devices refuses threads whose credentials are not those with which the
     /// device was opened, even if they have become equal again.
     pub apart: bool,
+    /// Whether replies may be protected by RPCSEC_GSS, which copies them.
+    pub sealed: bool,
     /// Imitated habits of other servers.
     pub odd: Odd,
 }
@@ -61,8 +63,13 @@ impl Settings {
     fn memory(&self) -> usize {
         let block = |len: usize| len.max(nfsrdma_rdma::buf::MIN_BLOCK).next_power_of_two();
         let receive = block(self.inline as usize);
+        let sealed = match self.sealed {
+            true => block(self.rtmax as usize + CALL_OVERHEAD as usize),
+            false => 0,
+        };
         let call = 2 * receive
             + block(self.rtmax as usize)
+            + sealed
             + block(self.wtmax as usize + CALL_OVERHEAD as usize)
             + READ_SEGMENTS * nfsrdma_rdma::buf::MIN_BLOCK;
         (self.credits as usize + SPARE_RECEIVES) * receive + self.credits as usize * call

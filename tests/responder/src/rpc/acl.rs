@@ -4,6 +4,7 @@ use super::{Context, Done, Service, Stop};
 use crate::fs::acl::NewAcls;
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder};
 use nfsrdma_xdr::nfs_acl::{Getacl, GetaclArgs, Null, Setacl, SetaclArgs};
+use nfsrdma_xdr::nfs3::Status;
 use nfsrdma_xdr::procedure::Procedure;
 use nfsrdma_xdr::rpc::Accepted;
 
@@ -17,6 +18,12 @@ impl Service {
         self.acl_calls.count(context.procedure);
         if self.acl_calls.is_dropped() {
             return Err(Stop::NoReply);
+        }
+        let known = [Getacl::NUMBER, Setacl::NUMBER].contains(&context.procedure);
+        if known && self.wrong_flavor(context, &from) {
+            out.u32(Status::Access as u32);
+            out.bool(false);
+            return Ok(None);
         }
         match context.procedure {
             Null::NUMBER => {}

@@ -2,6 +2,7 @@
 //! connection) is answered with the first reply, and not executed again.
 
 use lru::LruCache;
+use nfsrdma_xdr::rpc::Call;
 use parking_lot::Mutex;
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
@@ -9,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-/// The number of bytes of a call that are compared.
+/// The number of bytes of the arguments that are compared.
 const COMPARED: usize = 256;
 /// Most duplicates of one call that wait for its end. Further ones are dropped.
 const WAITERS_MAX: usize = 4;
@@ -28,23 +29,26 @@ pub struct CallKey {
 }
 
 impl CallKey {
-    /// The key of a call from `peer`, whose RPC message (without the contents of chunks) is
-    /// `message`.
-    pub fn new(peer: SocketAddr, rdma: bool, xid: u32, message: &[u8]) -> Self {
+    /// The key of a call from `peer` with these arguments, as far as they are not in chunks. The
+    /// credential does not count: under RPCSEC_GSS each transmission has another one.
+    pub fn new(peer: SocketAddr, rdma: bool, call: &Call<'_>, arguments: &[u8]) -> Self {
         let mut hasher = SipHasher13::new();
-        hasher.write(&message[..message.len().min(COMPARED)]);
+        for number in [call.program, call.version, call.procedure] {
+            hasher.write_u32(number);
+        }
+        hasher.write(&arguments[..arguments.len().min(COMPARED)]);
         CallKey {
             address: peer.ip(),
             port: if rdma { 0 } else { peer.port() },
-            xid,
-            length: message.len(),
+            xid: call.xid,
+            length: arguments.len(),
             hash: hasher.finish(),
         }
     }
 }
 
 /// A function that gets the reply to a call that was already in progress.
-pub type Waiter = Box<dyn FnOnce(Option<Arc<[u8]>>) + Send>;
+pub(super) type Waiter = Box<dyn FnOnce(Option<Arc<[u8]>>) + Send>;
 
 enum Entry {
     InProgress(Vec<Waiter>),
@@ -143,7 +147,7 @@ impl Drc {
 
     /// Passes the reply to `waiter` when it is there, which may be at once; `None` if there will be
     /// none.
-    pub fn wait(&self, key: &CallKey, waiter: Waiter) {
+    pub(super) fn wait(&self, key: &CallKey, waiter: Waiter) {
         let mut entries = self.entries.lock();
         let now = match entries.get_mut(key) {
             Some(Entry::InProgress(waiters)) if waiters.len() < WAITERS_MAX => {
@@ -177,26 +181,48 @@ impl Drc {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nfsrdma_xdr::rpc::Auth;
+    use nfsrdma_xdr::{nfs3, rpcsec_gss};
 
     fn peer(port: u16) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], port))
     }
 
+    fn call(xid: u32, credential: Auth<'_>) -> Call<'_> {
+        Call {
+            xid,
+            program: nfs3::PROGRAM,
+            version: nfs3::VERSION,
+            procedure: 8,
+            credential,
+            verifier: Auth::None,
+        }
+    }
+
+    fn key_of(xid: u32) -> CallKey {
+        CallKey::new(peer(1), true, &call(xid, Auth::None), b"call")
+    }
+
     #[test]
     fn the_port_counts_over_tcp_only() {
-        let key = |port, rdma| CallKey::new(peer(port), rdma, 7, b"call");
+        let one = call(7, Auth::None);
+        let key = |port, rdma| CallKey::new(peer(port), rdma, &one, b"call");
         assert_ne!(key(1, false), key(2, false));
         assert_eq!(key(1, true), key(2, true));
-        assert_ne!(
-            CallKey::new(peer(1), true, 7, b"call"),
-            CallKey::new(peer(1), true, 7, b"cell")
-        );
+        assert_ne!(key_of(7), CallKey::new(peer(1), true, &one, b"cell"));
+    }
+
+    #[test]
+    fn the_credential_does_not_count() {
+        let credential = rpcsec_gss::verifier(b"another sequence number");
+        let again = CallKey::new(peer(1), true, &call(7, credential), b"call");
+        assert_eq!(key_of(7), again);
     }
 
     #[test]
     fn the_second_transmission_gets_the_first_reply() {
         let drc = Drc::new(8).unwrap();
-        let key = CallKey::new(peer(1), true, 7, b"call");
+        let key = key_of(7);
         let Admission::New(ticket) = drc.admit(key) else {
             panic!("a new call");
         };
@@ -215,7 +241,7 @@ mod tests {
     #[test]
     fn an_abandoned_call_may_come_again() {
         let drc = Drc::new(8).unwrap();
-        let key = CallKey::new(peer(1), true, 7, b"call");
+        let key = key_of(7);
         drop(drc.admit(key));
         assert!(matches!(drc.admit(key), Admission::New(_)));
     }
@@ -223,7 +249,7 @@ mod tests {
     #[test]
     fn the_oldest_goes_first() {
         let drc = Drc::new(2).unwrap();
-        let key = |xid| CallKey::new(peer(1), true, xid, b"call");
+        let key = key_of;
         for xid in 0..3 {
             match drc.admit(key(xid)) {
                 Admission::New(ticket) => ticket.finish(b"reply"),

@@ -2,41 +2,46 @@
 
 mod acl;
 mod acl_calls;
+mod caller;
 mod drc;
 mod failing;
 mod failure;
+pub mod gss;
 mod mount;
 mod mounts;
 mod nfs;
 mod nlm;
 mod portmap;
 mod ports;
+mod reply;
 mod script;
+mod security;
 mod status_monitor;
 mod weight;
 
 pub use acl_calls::AclCalls;
-pub use drc::{Admission, CallKey, Drc, Ticket, Waiter};
+pub use drc::{Admission, CallKey, Drc, Ticket};
 pub use failing::{Failing, procedure};
 pub use mounts::Mounts;
 pub use ports::Ports;
+pub use reply::{HEADROOM, Reply};
 pub use script::{Delaying, Script, Stage};
+pub use security::{Flavors, Security};
 pub use weight::Weight;
 
 use crate::fs::{FileSystem, Identity};
 use crate::lock::LockService;
 use failing::Failure;
+use gss::{Closed, Entered, Seal};
 use nfsrdma_rdma::{Buf, BufMut};
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder};
 use nfsrdma_xdr::procedure::Procedure;
-use nfsrdma_xdr::rpc::{self, Accepted, Auth, AuthStat, Call, CallError, Denial};
+use nfsrdma_xdr::rpc::{self, Accepted, Call, CallError, Denial};
+use nfsrdma_xdr::rpcsec_gss::{self, Credential};
 use nfsrdma_xdr::{mount3, nfs_acl, nfs3, nlm4, nsm, rpcbind};
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-
-/// Bytes at the front of each reply that are reserved for the transport.
-pub const HEADROOM: usize = 4;
 
 /// An RPC message as a transport passes it on.
 #[derive(Debug, Clone, Copy)]
@@ -72,7 +77,7 @@ impl Placed<'_> {
 pub fn split_write(head: &[u8]) -> Option<(usize, usize)> {
     let mut from = Decoder::new(head);
     let call = Call::parse(&mut from).ok()?;
-    if (call.program, call.procedure) != (nfs3::PROGRAM, nfs3::Write::NUMBER) {
+    if (call.program, call.procedure) != (nfs3::PROGRAM, nfs3::Write::NUMBER) || is_sealed(&call) {
         return None;
     }
     nfs3::FileHandle::decode(&mut from).ok()?;
@@ -80,6 +85,15 @@ pub fn split_write(head: &[u8]) -> Option<(usize, usize)> {
     from.take(16).ok()?;
     let len = from.u32().ok()? as usize;
     Some((from.position(), len))
+}
+
+/// Whether the arguments of a call are in a body of RPCSEC_GSS, and not where others have them.
+fn is_sealed(call: &Call<'_>) -> bool {
+    match Credential::of(&call.credential) {
+        Some(Ok(credential)) => credential.service != rpcsec_gss::Service::None,
+        Some(Err(_)) => true,
+        None => false,
+    }
 }
 
 impl<'a> Message<'a> {
@@ -91,15 +105,6 @@ impl<'a> Message<'a> {
     }
 }
 
-/// An RPC reply: `head`, then `payload` and its padding.
-#[derive(Debug)]
-pub struct Reply {
-    /// [`HEADROOM`] bytes for the transport, then the encoded reply.
-    pub head: Vec<u8>,
-    /// A DDP-eligible result, which comes last in every procedure that has one.
-    pub payload: Option<Buf>,
-}
-
 /// The outcome of a call.
 #[derive(Debug)]
 pub enum Outcome {
@@ -107,7 +112,7 @@ pub enum Outcome {
     /// It is not a call, and has no answer (RFC 5531 has no reply for it).
     Discard,
     /// The same call is being executed. [`Service::wait`] provides its reply.
-    InProgress(CallKey),
+    InProgress(CallKey, Seal),
     /// The chunks do not match the procedure (RFC 8166 section 4.5: ERR_CHUNK).
     BadChunks,
 }
@@ -130,6 +135,7 @@ pub struct Service {
     /// Whether NFS_ACL is served.
     pub with_acl: bool,
     pub acl_calls: AclCalls,
+    pub security: Arc<Security>,
     drc: Option<Arc<Drc>>,
     mounts: Mounts,
     /// The ports of the transports, once they listen.
@@ -153,7 +159,6 @@ impl std::fmt::Debug for Hangup {
 /// A reason to stop a call before its procedure runs.
 enum Stop {
     Accepted(Accepted),
-    Denied(Denial),
     BadChunks,
     /// For tests: the call is not answered.
     NoReply,
@@ -171,7 +176,10 @@ type Done = Result<Option<Buf>, Stop>;
 /// The context in which a procedure runs.
 struct Context<'a> {
     who: Identity,
+    /// The flavor of the call, as MOUNT names it.
+    flavor: u32,
     peer: Peer,
+    program: u32,
     procedure: u32,
     version: u32,
     placed: Option<Placed<'a>>,
@@ -203,6 +211,7 @@ impl Service {
             locks,
             with_acl: true,
             acl_calls: AclCalls::default(),
+            security: Arc::default(),
             drc: Drc::new(drc),
             mounts: Mounts::default(),
             ports: OnceLock::new(),
@@ -218,10 +227,13 @@ impl Service {
         let _ = self.hangup.set(hangup);
     }
 
-    /// Clears the duplicate-request cache, as a restart does.
+    /// Clears the duplicate-request cache and the contexts of RPCSEC_GSS, as a restart does.
     pub fn forget_calls(&self) {
         if let Some(drc) = &self.drc {
             drc.clear();
+        }
+        if let Some(gss) = &self.security.gss {
+            gss.forget();
         }
     }
 
@@ -232,6 +244,8 @@ impl Service {
         }
         let mut from = message.decoder();
         match Call::parse(&mut from) {
+            // Its arguments are not seen before it is opened, which takes long if they are.
+            Ok(call) if is_sealed(&call) => Weight::Heavy,
             Ok(call) if call.program == nfs3::PROGRAM => {
                 weight::weigh(&self.fs, call.procedure, from)
             }
@@ -250,27 +264,55 @@ impl Service {
         let call = match Call::parse(&mut from) {
             Ok(call) => call,
             Err(CallError::RpcVersion { xid, .. }) => {
-                return denied(
-                    xid,
-                    Denial::RpcMismatch {
-                        low: rpc::VERSION,
-                        high: rpc::VERSION,
-                    },
-                );
+                let denial = Denial::RpcMismatch {
+                    low: rpc::VERSION,
+                    high: rpc::VERSION,
+                };
+                return Outcome::Reply(Reply::denied(xid, denial));
             }
             Err(CallError::Malformed(error)) => {
                 tracing::debug!(%error, peer = %peer.remote, "not an RPC call");
                 return Outcome::Discard;
             }
         };
-        let ticket = match self.admit(peer, &call, message.bytes) {
+        let mut plain = Vec::new();
+        let entered = match self.enter(&call, &message, from, &mut plain) {
+            Ok(entered) => entered,
+            Err(Closed::Reply(reply)) => return Outcome::Reply(reply),
+            Err(Closed::Denied(status)) => {
+                return Outcome::Reply(Reply::denied(call.xid, Denial::AuthError(status)));
+            }
+            Err(Closed::BadChunks) => return Outcome::BadChunks,
+            Err(Closed::Hangup) => {
+                self.hang_up(peer);
+                return Outcome::Discard;
+            }
+        };
+        let seal = entered.seal.clone();
+        match self.carry_out(peer, &call, entered, message.placed, alloc) {
+            Outcome::Reply(reply) => match seal.close(reply) {
+                Some(reply) => Outcome::Reply(reply),
+                None => Outcome::Discard,
+            },
+            other => other,
+        }
+    }
+
+    /// Executes a call whose caller is known.
+    fn carry_out(
+        &self,
+        peer: Peer,
+        call: &Call<'_>,
+        entered: Entered<'_>,
+        placed: Option<Placed<'_>>,
+        alloc: &dyn Fn(usize) -> Option<BufMut>,
+    ) -> Outcome {
+        let key = CallKey::new(peer.remote, peer.rdma, call, entered.from.rest());
+        let ticket = match self.admit(key, call) {
             None => None,
             Some(Admission::New(ticket)) => Some(ticket),
             Some(Admission::Done(reply)) => return Outcome::Reply(Reply::cached(&reply)),
-            Some(Admission::InProgress) => {
-                let key = CallKey::new(peer.remote, peer.rdma, call.xid, message.bytes);
-                return Outcome::InProgress(key);
-            }
+            Some(Admission::InProgress) => return Outcome::InProgress(key, entered.seal),
         };
         if call.program == nfs3::PROGRAM && !self.delay.is_zero() {
             std::thread::sleep(self.delay);
@@ -299,10 +341,12 @@ impl Service {
                     payload: None,
                 });
             }
-            Some(Failure::Denied(denial)) => return denied(call.xid, denial),
+            Some(Failure::Denied(denial)) => {
+                return Outcome::Reply(Reply::denied(call.xid, denial));
+            }
             _ => {}
         }
-        let reply = match self.run(peer, &call, from, message.placed, alloc, &mut out) {
+        let reply = match self.run(peer, call, entered, placed, alloc, &mut out) {
             Ok(payload) => Reply {
                 head: out.into_vec(),
                 payload,
@@ -311,7 +355,6 @@ impl Service {
                 head: begin(call.xid, status).into_vec(),
                 payload: None,
             },
-            Err(Stop::Denied(denial)) => return denied(call.xid, denial),
             Err(Stop::BadChunks) => return Outcome::BadChunks,
             Err(Stop::NoReply) => return Outcome::Discard,
         };
@@ -324,25 +367,37 @@ impl Service {
         match failure {
             Some(Failure::Lost) => Outcome::Discard,
             Some(Failure::Hangup) => {
-                if let Some(Hangup(hangup)) = self.hangup.get() {
-                    hangup(peer.remote);
-                }
+                self.hang_up(peer);
                 Outcome::Discard
             }
             _ => Outcome::Reply(reply),
         }
     }
 
-    /// Passes the reply of a call in progress to `waiter`.
-    pub fn wait(&self, key: &CallKey, waiter: Waiter) {
+    fn hang_up(&self, peer: Peer) {
+        if let Some(Hangup(hangup)) = self.hangup.get() {
+            hangup(peer.remote);
+        }
+    }
+
+    /// Passes the reply of a call in progress to `waiter`, under the seal of the call that waits.
+    pub fn wait(
+        &self,
+        key: &CallKey,
+        seal: Seal,
+        waiter: impl FnOnce(Option<Reply>) + Send + 'static,
+    ) {
+        let sealed = move |reply: Option<Arc<[u8]>>| {
+            waiter(reply.and_then(|reply| seal.close(Reply::cached(&reply))));
+        };
         match &self.drc {
-            Some(drc) => drc.wait(key, waiter),
-            None => waiter(None),
+            Some(drc) => drc.wait(key, Box::new(sealed)),
+            None => sealed(None),
         }
     }
 
     /// Checks calls that must not be executed twice against the duplicate-request cache.
-    fn admit(&self, peer: Peer, call: &Call<'_>, message: &[u8]) -> Option<Admission> {
+    fn admit(&self, key: CallKey, call: &Call<'_>) -> Option<Admission> {
         let drc = self.drc.as_ref()?;
         if call.program != nfs3::PROGRAM || call.version != nfs3::VERSION {
             return None;
@@ -351,18 +406,19 @@ impl Service {
         if procedure.is_idempotent() {
             return None;
         }
-        Some(drc.admit(CallKey::new(peer.remote, peer.rdma, call.xid, message)))
+        Some(drc.admit(key))
     }
 
     fn run(
         &self,
         peer: Peer,
         call: &Call<'_>,
-        from: Decoder<'_>,
+        entered: Entered<'_>,
         placed: Option<Placed<'_>>,
         alloc: &dyn Fn(usize) -> Option<BufMut>,
         out: &mut Encoder,
     ) -> Done {
+        let from = entered.from;
         // Only calls of NFS have arguments that may be in a Read chunk (RFC 8267 section 4).
         if placed.is_some() && call.program != nfs3::PROGRAM {
             return Err(Stop::BadChunks);
@@ -382,18 +438,11 @@ impl Service {
         if !(low..=high).contains(&call.version) {
             return Err(Stop::Accepted(Accepted::ProgMismatch { low, high }));
         }
-        let bad = |status| Err(Stop::Denied(Denial::AuthError(status)));
-        let who = match &call.credential {
-            Auth::None => self.fs.settings().mapping.identity(None),
-            Auth::Sys(sys) => {
-                let credential = Some((sys.uid, sys.gid, &sys.groups[..]));
-                self.fs.settings().mapping.identity(credential)
-            }
-            Auth::Other { .. } => return bad(AuthStat::BadCred),
-        };
         let context = Context {
-            who,
+            who: entered.who,
+            flavor: entered.flavor,
             peer,
+            program: call.program,
             procedure: call.procedure,
             version: call.version,
             placed,
@@ -406,25 +455,6 @@ impl Service {
             nlm4::PROGRAM => self.nlm(&context, from, out),
             nsm::PROGRAM => self.nsm(&context, from, out),
             _ => self.portmap(&context, from, out),
-        }
-    }
-}
-
-fn denied(xid: u32, denial: Denial) -> Outcome {
-    let mut out = Encoder::new(vec![0; HEADROOM]);
-    rpc::Reply::denied(xid, denial).encode(&mut out);
-    Outcome::Reply(Reply {
-        head: out.into_vec(),
-        payload: None,
-    })
-}
-
-impl Reply {
-    /// A reply from the duplicate-request cache.
-    pub fn cached(bytes: &[u8]) -> Self {
-        Reply {
-            head: bytes.to_vec(),
-            payload: None,
         }
     }
 }

@@ -8,7 +8,7 @@ use nfsrdma_xdr::mount3::{
 };
 use nfsrdma_xdr::nfs3::Status;
 use nfsrdma_xdr::procedure::Procedure;
-use nfsrdma_xdr::rpc::{Accepted, flavor};
+use nfsrdma_xdr::rpc::Accepted;
 
 fn status(status: Status) -> MountStatus {
     match status {
@@ -45,10 +45,8 @@ impl Service {
                 match root {
                     Ok(root) => {
                         self.mounts.add(host, args.path.0);
-                        MountRes::Ok(Mounted {
-                            root,
-                            flavors: [flavor::SYS].into_iter().collect(),
-                        })
+                        let flavors = self.flavors_of(&root).iter().copied().collect();
+                        MountRes::Ok(Mounted { root, flavors })
                     }
                     Err(error) => MountRes::Fail(status(error)),
                 }

@@ -40,6 +40,9 @@ impl Service {
         if context.placed.is_some() && procedure.ddp() != Ddp::Argument {
             return Err(Stop::BadChunks);
         }
+        if self.wrong_flavor(context, &from) {
+            return Ok(fail(procedure, Status::Access as u32, out));
+        }
         let (fs, who) = (&self.fs, &context.who);
 
         /// Decodes the arguments. If they exceed a limit, it answers with the status for that.

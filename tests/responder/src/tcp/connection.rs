@@ -2,7 +2,7 @@
 //! that sends the replies which the socket does not accept at once.
 
 use super::output::Output;
-use crate::rpc::{Message, Outcome, Peer, Reply, Service, Weight};
+use crate::rpc::{Message, Outcome, Peer, Service, Weight};
 use crate::workers::Workers;
 use nfsrdma_rdma::Pool;
 use nfsrdma_xdr::record::RecordReader;
@@ -132,15 +132,12 @@ fn execute(service: &Service, output: &Arc<Output>, pool: &Pool, peer: Peer, rec
     };
     match service.handle(peer, message, &|len| pool.alloc(len)) {
         Outcome::Reply(reply) => output.reply(reply),
-        Outcome::InProgress(key) => {
+        Outcome::InProgress(key, seal) => {
             let output = output.clone();
-            service.wait(
-                &key,
-                Box::new(move |reply| match reply {
-                    Some(reply) => output.reply(Reply::cached(&reply)),
-                    None => output.skip(),
-                }),
-            );
+            service.wait(&key, seal, move |reply| match reply {
+                Some(reply) => output.reply(reply),
+                None => output.skip(),
+            });
         }
         // Calls over TCP have no chunks.
         Outcome::Discard | Outcome::BadChunks => output.skip(),

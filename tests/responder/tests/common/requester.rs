@@ -37,6 +37,7 @@ pub fn serve(
         wtmax: 1 << 20,
         timeout: Duration::from_secs(10),
         apart: false,
+        sealed: false,
         odd: rdma::Odd::default(),
     };
     change(&mut settings);
@@ -77,6 +78,7 @@ pub fn serve(
             drc: 64,
             delay: Duration::ZERO,
             failing: Vec::new(),
+            security: Arc::default(),
         },
         Some(provider),
     )

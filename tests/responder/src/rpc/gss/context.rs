@@ -1,0 +1,41 @@
+//! A context.
+
+use super::mechanism::Protection;
+use super::window::Window;
+use crate::fs::Identity;
+use parking_lot::Mutex;
+use std::fmt;
+use std::time::Instant;
+
+/// An established context.
+pub(super) struct Context {
+    pub(super) protection: Mutex<Box<dyn Protection>>,
+    pub(super) window: Mutex<Window>,
+    pub(super) who: Identity,
+    until: Option<Instant>,
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Context(uid {})", self.who.uid)
+    }
+}
+
+impl Context {
+    pub(super) fn new(
+        protection: Box<dyn Protection>,
+        who: Identity,
+        until: Option<Instant>,
+    ) -> Self {
+        Context {
+            protection: Mutex::new(protection),
+            window: Mutex::default(),
+            who,
+            until,
+        }
+    }
+
+    pub(super) fn has_expired(&self) -> bool {
+        self.until.is_some_and(|until| Instant::now() >= until)
+    }
+}

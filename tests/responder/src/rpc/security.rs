@@ -1,0 +1,93 @@
+//! What the server demands of calls.
+
+use super::gss::Gss;
+use nfsrdma_xdr::rpc::flavor;
+use nfsrdma_xdr::rpcsec_gss::pseudo_flavor;
+use std::str::FromStr;
+
+/// The flavors of an export whose flavors are not set.
+pub(super) const USUAL: &[u32] = &[flavor::SYS];
+
+/// Flavors in the order of preference, as `sec=` of exports(5) has them: `krb5:krb5i:krb5p`; with a
+/// name, `/data=sys`, for this export alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flavors {
+    export: Option<Vec<u8>>,
+    list: Vec<u32>,
+}
+
+impl FromStr for Flavors {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (export, list) = match text.rsplit_once('=') {
+            Some((export, list)) => (Some(export.as_bytes().to_vec()), list),
+            None => (None, text),
+        };
+        let number = |name: &str| match name {
+            "none" => Ok(flavor::NONE),
+            "sys" => Ok(flavor::SYS),
+            "krb5" => Ok(pseudo_flavor::KRB5),
+            "krb5i" => Ok(pseudo_flavor::KRB5I),
+            "krb5p" => Ok(pseudo_flavor::KRB5P),
+            name => Err(format!("{name} is none of none, sys, krb5, krb5i, krb5p")),
+        };
+        let list = list.split(':').map(number).collect::<Result<_, _>>()?;
+        Ok(Flavors { export, list })
+    }
+}
+
+impl Flavors {
+    /// Whether one of them needs a context.
+    pub fn need_context(&self) -> bool {
+        self.list
+            .iter()
+            .any(|&flavor| flavor >= pseudo_flavor::KRB5)
+    }
+}
+
+/// What the server demands of calls.
+#[derive(Debug, Default)]
+pub struct Security {
+    pub flavors: Vec<Flavors>,
+    /// Without it the flavor RPCSEC_GSS is refused.
+    pub gss: Option<Gss>,
+}
+
+impl Security {
+    /// The flavors of an export.
+    pub(super) fn flavors_of(&self, export: &[u8]) -> &[u32] {
+        let of = |name: Option<&[u8]>| {
+            let mut all = self.flavors.iter();
+            all.find(|flavors| flavors.export.as_deref() == name)
+        };
+        let found = of(Some(export)).or_else(|| of(None));
+        found.map_or(USUAL, |flavors| &flavors.list)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flavors_are_those_of_exports_5() {
+        let flavors: Flavors = "krb5:krb5i:krb5p".parse().unwrap();
+        assert_eq!(flavors.list, [390_003, 390_004, 390_005]);
+        assert!(flavors.export.is_none() && flavors.need_context());
+        let flavors: Flavors = "/a=b=sys".parse().unwrap();
+        assert_eq!(flavors.export.as_deref(), Some(&b"/a=b"[..]));
+        assert_eq!(flavors.list, [1]);
+        assert!(!flavors.need_context());
+        let security = Security {
+            flavors: vec!["krb5p".parse().unwrap(), flavors],
+            gss: None,
+        };
+        assert_eq!(security.flavors_of(b"/a=b"), [1]);
+        assert_eq!(security.flavors_of(b"/c"), [390_005]);
+        assert_eq!(Security::default().flavors_of(b"/c"), [1]);
+        for wrong in ["", "krb4", "sys:", "/data="] {
+            assert!(wrong.parse::<Flavors>().is_err(), "{wrong}");
+        }
+    }
+}
