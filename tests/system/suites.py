@@ -94,7 +94,7 @@ def servers_of(path, below=False):
     return found
 
 
-def start_responder(command, folder, port=0, mountport=0):
+def start_responder(command, folder, port=0, mountport=0, env=None):
     """Starts `nfsrdma-responder` by `command`. Returns it with the ports of NFS over RDMA, and of MOUNT over TCP.
 
     Ports of 0 are free ones. Its output, and its state for a restart, are in `folder`.
@@ -103,7 +103,7 @@ def start_responder(command, folder, port=0, mountport=0):
     state.mkdir(exist_ok=True)
     words = [*command, "--rdma-port", port, "--nfs-port", mountport, "--state-dir", state, "--print-ports"]
     with open(ports, "wb") as out, open(log, "ab") as err:
-        child = subprocess.Popen([str(word) for word in words], stdout=out, stderr=err)
+        child = subprocess.Popen([str(word) for word in words], stdout=out, stderr=err, env=env)
     try:
         until(lambda: child.poll() is not None or "ready" in ports.read_text(), "a server")
         assert child.poll() is None, log.read_text()

@@ -46,6 +46,10 @@ clear                      forget failures and delays, and release
 calls                      how many calls came, by procedure
 acl-calls                  how many calls of NFS_ACL came, by procedure
 acl-drop N                 the next N calls of NFS_ACL are neither run nor answered
+gss                        how many contexts there are, and how many calls came under them
+gss-forget                 all contexts are forgotten, as by a restart
+gss-fault FAULT[:N][/EVERY] as --gss-fault
+gss-clear                  take the faults back
 lock PATH KIND [OFF LEN]   take a lock (shared, exclusive) as another client
 unlock PATH [OFF LEN]      give it back
 locks                      every lock and waiter
@@ -189,6 +193,7 @@ pub fn run(line: &str, remote: &Remote) -> Result<String, String> {
             remote.acl_calls().drop_next(number(count)?);
             Ok(String::new())
         }
+        ["gss" | "gss-forget" | "gss-fault" | "gss-clear", ..] => run_gss(&words, remote),
         [
             "lock" | "unlock" | "locks" | "grace" | "lock-callback" | "lose-callbacks"
             | "nlm-silent" | "nlm-drop" | "nlm-status" | "nlm-calls" | "nsm-calls",
@@ -196,6 +201,20 @@ pub fn run(line: &str, remote: &Remote) -> Result<String, String> {
         ] => run_locks(&words, remote),
         _ => run_script(&words, script),
     }
+}
+
+/// Executes the commands about RPCSEC_GSS.
+fn run_gss(words: &[&str], remote: &Remote) -> Result<String, String> {
+    let gss = remote.security().gss.as_ref();
+    let gss = gss.ok_or("RPCSEC_GSS is not served: --sec")?;
+    match *words {
+        ["gss"] => return Ok(gss.describe()),
+        ["gss-forget"] => gss.forget(),
+        ["gss-fault", what] => gss.fault(what.parse()?),
+        ["gss-clear"] => gss.clear(),
+        _ => return Err("no such command; try help".into()),
+    }
+    Ok(String::new())
 }
 
 /// Executes the commands about locks.

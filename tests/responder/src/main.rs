@@ -9,7 +9,8 @@ use nfsrdma_responder::fs::handle::Key;
 use nfsrdma_responder::fs::{self, FileSystem, Mapping};
 use nfsrdma_responder::lock;
 use nfsrdma_responder::options::{Options, Switch, Transport};
-use nfsrdma_responder::rpc::Ports;
+use nfsrdma_responder::rpc::gss::{Gss, Kerberos};
+use nfsrdma_responder::rpc::{Ports, Security};
 use nfsrdma_responder::server::{self, Server};
 use nfsrdma_responder::{rdma, take_descriptor};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -93,7 +94,7 @@ fn run(options: Options) -> Result<()> {
             wtmax: options.wtmax,
             timeout: Duration::from_secs(10),
             apart: options.transport == Transport::Verbs,
-            sealed: false,
+            sealed: options.with_gss(),
             odd: rdma::Odd::new(&options.odd, &options.hang_up_over),
         },
         // Each waiting call occupies a thread.
@@ -105,7 +106,7 @@ fn run(options: Options) -> Result<()> {
         drc: options.drc,
         delay: Duration::from_millis(options.delay_ms),
         failing: options.fail.clone(),
-        security: Arc::default(),
+        security: Arc::new(security(&options)?),
     };
     let server = Server::start(fs, settings, Some(provider(&options)?))?;
     for delaying in &options.delay {
@@ -126,6 +127,20 @@ fn run(options: Options) -> Result<()> {
     server.service().script.clear();
     server.stop();
     Ok(())
+}
+
+fn security(options: &Options) -> Result<Security> {
+    let gss = match options.with_gss() {
+        true => {
+            let kerberos = Kerberos::new(options.keytab.as_deref()).context("--sec")?;
+            Some(Gss::new(Box::new(kerberos), options.gss()))
+        }
+        false => None,
+    };
+    Ok(Security {
+        flavors: options.sec.clone(),
+        gss,
+    })
 }
 
 fn provider(options: &Options) -> Result<Arc<dyn Provider>> {

@@ -4,7 +4,8 @@ use crate::fs::ExportSpec;
 use crate::fs::variants::{self, PreOp};
 use crate::lock::{CallbackStyle, ClientPorts, Policy};
 use crate::rdma::Habit;
-use crate::rpc::{Delaying, Failing};
+use crate::rpc::gss::{self, Faulty, Principal};
+use crate::rpc::{Delaying, Failing, Flavors};
 use clap::{Parser, ValueEnum};
 use nfsrdma_xdr::nfs3::ProcedureNumber;
 use std::ffi::OsString;
@@ -167,6 +168,29 @@ pub struct Options {
     /// The anonymous group
     #[arg(long, value_name = "GID", default_value_t = 65534)]
     pub anon_gid: u32,
+
+    /// Flavors that calls may have, in the order in which MNT lists them (none, sys, krb5, krb5i,
+    /// krb5p), for one export or for all others. May be given again [default: sys, and any call is
+    /// executed]
+    #[arg(long, value_name = "[EXPORT=]FLAVOR[:FLAVOR...]")]
+    pub sec: Vec<Flavors>,
+
+    /// The identity of a Kerberos principal; others are anonymous. May be given again
+    #[arg(long, value_name = "NAME[@REALM]=UID:GID[:GROUP...]")]
+    pub principal: Vec<Principal>,
+
+    /// The keys of Kerberos, of the service nfs [default: the keytab of the system's configuration]
+    #[arg(long, value_name = "PATH")]
+    pub keytab: Option<PathBuf>,
+
+    /// End contexts of RPCSEC_GSS after this time, if their tickets have not ended before
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub gss_lifetime: Option<Duration>,
+
+    /// Let calls under RPCSEC_GSS go wrong (see the README): the first COUNT of them, or all; each
+    /// EVERY-th. May be given again
+    #[arg(long, value_name = "FAULT[:COUNT][/EVERY]")]
+    pub gss_fault: Vec<Faulty>,
 
     /// Calls remembered to recognise those that come twice; 0 remembers none
     #[arg(long, value_name = "N", default_value_t = 4096)]
@@ -350,6 +374,20 @@ impl Options {
         }
     }
 
+    /// Whether calls may come under RPCSEC_GSS.
+    pub fn with_gss(&self) -> bool {
+        self.keytab.is_some() || self.sec.iter().any(Flavors::need_context)
+    }
+
+    /// The settings of RPCSEC_GSS.
+    pub fn gss(&self) -> gss::Settings {
+        gss::Settings {
+            principals: self.principal.clone(),
+            lifetime: self.gss_lifetime,
+            faults: self.gss_fault.clone(),
+        }
+    }
+
     /// The settings of locks.
     pub fn lock_policy(&self) -> Policy {
         Policy {
@@ -490,7 +528,26 @@ mod tests {
     }
 
     #[test]
+    fn contexts_are_served_where_a_flavor_needs_them() {
+        let options = parse(&["/tmp", "--sec", "sys", "--sec", "/data=krb5i"]).unwrap();
+        assert!(options.with_gss());
+        assert!(!parse(&["/tmp", "--sec", "sys"]).unwrap().with_gss());
+        let more = ["/tmp", "--sec", "krb5", "--principal", "alice=1:2"];
+        let faults = ["--gss-lifetime", "5s", "--gss-fault", "FORGET:1/9"];
+        let gss = parse(&[&more[..], &faults].concat()).unwrap().gss();
+        assert_eq!(gss.lifetime, Some(Duration::from_secs(5)));
+        assert_eq!((gss.principals.len(), gss.faults.len()), (1, 1));
+    }
+
+    #[test]
     fn numbers_out_of_range_are_refused() {
+        for args in [
+            &["/tmp", "--sec", "krb4"][..],
+            &["/tmp", "--principal", "alice"],
+            &["/tmp", "--gss-fault", "SOMETHING"],
+        ] {
+            assert!(parse(args).is_err(), "{args:?}");
+        }
         for args in [
             &["/tmp", "--clock-offset", "5"][..],
             &["/tmp", "--pre-op", "sometimes"],

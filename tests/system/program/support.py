@@ -147,8 +147,8 @@ class Place:
 class Server(Place):
     """A place with a responder that exports `export`; `words` are further arguments of the responder."""
 
-    def __init__(self, *words, host="127.0.0.1"):
-        self.words, self.host = words, host
+    def __init__(self, *words, host="127.0.0.1", environment=None):
+        self.words, self.host, self.environment = words, host, environment
 
     def __enter__(self):
         if not os.access("/dev/fuse", os.R_OK | os.W_OK):
@@ -169,7 +169,8 @@ class Server(Place):
     def start(self):
         """Starts the responder, at its previous ports if it had some."""
         command = [BIN / "nfsrdma-responder", self.export, *self.words]
-        self.child, self.port, self.mountport = start_responder(command, self.base, self.port, self.mountport)
+        ports = (self.port, self.mountport)
+        self.child, self.port, self.mountport = start_responder(command, self.base, *ports, env=self.environment)
 
     def pause(self):
         """Stops its process by SIGSTOP, and waits until all of its threads are stopped."""
@@ -214,11 +215,11 @@ class Server(Place):
 
 
 @contextlib.contextmanager
-def scripted(*words):
+def scripted(*words, **more):
     """A server, and a function that sends it a command while it runs (tests/responder/README.md)."""
     with tempfile.TemporaryDirectory(prefix="nfsrdma-program.") as folder:
         door = Path(folder) / "control"
-        with Server("--control", door, *words) as server:
+        with Server("--control", door, *words, **more) as server:
             with socket.socket(socket.AF_UNIX) as control:
                 control.settimeout(LIMIT)
                 control.connect(str(door))

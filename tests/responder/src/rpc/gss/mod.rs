@@ -3,12 +3,14 @@
 
 mod context;
 mod fault;
+mod kerberos;
 mod mechanism;
 mod principal;
 mod seal;
 mod window;
 
 pub use fault::Faulty;
+pub use kerberos::Kerberos;
 pub use mechanism::{Accepted, Mechanism, Protection, Refused};
 pub use principal::Principal;
 pub use seal::Seal;
