@@ -5,6 +5,7 @@
 
 mod acl;
 mod common;
+mod gss;
 mod hostile;
 mod locks;
 mod procedures;

@@ -9,6 +9,7 @@ use nfsrdma_rdma::{
 use nfsrdma_responder::fs::handle::Key;
 use nfsrdma_responder::fs::{self, ExportSpec, FileSystem, Mapping};
 use nfsrdma_responder::rdma;
+use nfsrdma_responder::rpc::Security;
 use nfsrdma_responder::server::{self, Server};
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder};
 use nfsrdma_xdr::mount3::{Mnt, MountArgs, MountRes};
@@ -27,6 +28,16 @@ pub fn serve(
     export: &Path,
     provider: Arc<dyn Provider>,
     change: impl FnOnce(&mut rdma::Settings),
+) -> (Server, SocketAddr) {
+    serve_by(export, provider, change, Security::default())
+}
+
+/// The same with demands on calls.
+pub fn serve_by(
+    export: &Path,
+    provider: Arc<dyn Provider>,
+    change: impl FnOnce(&mut rdma::Settings),
+    security: Security,
 ) -> (Server, SocketAddr) {
     let mut settings = rdma::Settings {
         credits: 8,
@@ -78,7 +89,7 @@ pub fn serve(
             drc: 64,
             delay: Duration::ZERO,
             failing: Vec::new(),
-            security: Arc::default(),
+            security: Arc::new(security),
         },
         Some(provider),
     )
