@@ -281,6 +281,9 @@ def test_faults_come_on_command(realm):
                 return "not from the server"
 
         outcomes = [after(fault) for fault in ("CREDPROBLEM", "CTXPROBLEM", "BADCRED", "WINDOW", "VERIFIER")]
+        command("gss-fault INIT:1")
+        with pytest.raises(GssError, match="the server: 0xd0000, 0x96c73a25"):
+            Session(session.client)
         outcomes += [after("BODY", INTEGRITY), after("BODY", PRIVACY), after("FORGET")]
         return outcomes
 

@@ -87,13 +87,15 @@ pub fn split_write(head: &[u8]) -> Option<(usize, usize)> {
     Some((from.position(), len))
 }
 
+/// The service of a call under RPCSEC_GSS, unless its credential is malformed.
+fn service_of(call: &Call<'_>) -> Option<rpcsec_gss::Service> {
+    let credential = Credential::of(&call.credential)?.ok()?;
+    Some(credential.service)
+}
+
 /// Whether the arguments of a call are in a body of RPCSEC_GSS, and not where others have them.
 fn is_sealed(call: &Call<'_>) -> bool {
-    match Credential::of(&call.credential) {
-        Some(Ok(credential)) => credential.service != rpcsec_gss::Service::None,
-        Some(Err(_)) => true,
-        None => false,
-    }
+    service_of(call).is_some_and(|service| service != rpcsec_gss::Service::None)
 }
 
 impl<'a> Message<'a> {
@@ -244,11 +246,14 @@ impl Service {
         }
         let mut from = message.decoder();
         match Call::parse(&mut from) {
-            // Its arguments are not seen before it is opened, which takes long if they are.
-            Ok(call) if is_sealed(&call) => Weight::Heavy,
-            Ok(call) if call.program == nfs3::PROGRAM => {
-                weight::weigh(&self.fs, call.procedure, from)
-            }
+            Ok(call) if call.program == nfs3::PROGRAM => match service_of(&call) {
+                // What is encrypted may be anything.
+                Some(rpcsec_gss::Service::Privacy) => Weight::Heavy,
+                service => {
+                    let sealed = service == Some(rpcsec_gss::Service::Integrity);
+                    weight::weigh(&self.fs, call.procedure, sealed, from)
+                }
+            },
             _ => Weight::Light,
         }
     }

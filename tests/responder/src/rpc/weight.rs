@@ -17,8 +17,17 @@ pub enum Weight {
     Heavy,
 }
 
-/// Estimates the duration of a call from its arguments.
-pub(super) fn weigh(fs: &FileSystem, procedure: u32, mut from: Decoder<'_>) -> Weight {
+/// Estimates the duration of a call from its arguments. Those of a `sealed` call are behind a length
+/// and a sequence number, and data has a MIC.
+pub(super) fn weigh(
+    fs: &FileSystem,
+    procedure: u32,
+    sealed: bool,
+    mut from: Decoder<'_>,
+) -> Weight {
+    if sealed && from.take(8).is_err() {
+        return Weight::Light;
+    }
     let Ok(procedure) = ProcedureNumber::try_from(procedure) else {
         return Weight::Light;
     };
@@ -28,7 +37,7 @@ pub(super) fn weigh(fs: &FileSystem, procedure: u32, mut from: Decoder<'_>) -> W
             // Several threads that copy cached data would only wait for the same connection, and
             // evict each other's data from the CPU's caches.
             ReadArgs::decode(&mut from)
-                .is_ok_and(|args| args.count as usize >= BULK && !fs.is_at_hand(&args))
+                .is_ok_and(|args| args.count as usize >= BULK && (sealed || !fs.is_at_hand(&args)))
         }
         ProcedureNumber::Write => WriteArgs::decode(&mut from).is_ok_and(|args| {
             // If fsync takes less time than handing over, it does not count as a wait.

@@ -18,9 +18,11 @@ pub(super) enum Fault {
     Verifier,
     /// The MIC or token of the results is wrong.
     Body,
+    /// The token of an INIT is refused: the server says so in its results. Only these calls count.
+    Init,
 }
 
-const NAMES: [(&str, Fault); 7] = [
+const NAMES: [(&str, Fault); 8] = [
     ("FORGET", Fault::Forget),
     ("CREDPROBLEM", Fault::CredProblem),
     ("CTXPROBLEM", Fault::CtxProblem),
@@ -28,6 +30,7 @@ const NAMES: [(&str, Fault); 7] = [
     ("WINDOW", Fault::Window),
     ("VERIFIER", Fault::Verifier),
     ("BODY", Fault::Body),
+    ("INIT", Fault::Init),
 ];
 
 /// Which calls have a fault, and which: `FAULT[:COUNT][/EVERY]`.
@@ -87,9 +90,12 @@ impl Faults {
         self.0.clear();
     }
 
-    /// The fault of the next call, if any. Of several, the oldest is used.
-    pub(super) fn next(&mut self) -> Option<Fault> {
-        let faulty = self.0.iter_mut().find(|faulty| faulty.count > 0)?;
+    /// The fault of the next call, if any: of an INIT, or of one under a context. Of several, the
+    /// oldest is used.
+    pub(super) fn next(&mut self, init: bool) -> Option<Fault> {
+        let meant =
+            |faulty: &&mut Faulty| faulty.count > 0 && (faulty.fault == Fault::Init) == init;
+        let faulty = self.0.iter_mut().find(meant)?;
         faulty.passed += 1;
         if faulty.passed < faulty.every {
             return None;
@@ -117,7 +123,10 @@ mod tests {
     fn the_third_call_has_one_and_then_none() {
         let mut faults = Faults::default();
         faults.add("forget:1/3".parse().unwrap());
-        let seen: Vec<_> = (0..6).map(|_| faults.next()).collect();
+        faults.add("init:1".parse().unwrap());
+        let seen: Vec<_> = (0..6).map(|_| faults.next(false)).collect();
         assert_eq!(seen, [None, None, Some(Fault::Forget), None, None, None]);
+        assert_eq!(faults.next(true), Some(Fault::Init));
+        assert_eq!(faults.next(true), None);
     }
 }

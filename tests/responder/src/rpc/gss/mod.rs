@@ -34,6 +34,8 @@ use std::time::{Duration, Instant};
 
 /// GSS_S_FAILURE (RFC 2744 section 3.9.1).
 const GSS_S_FAILURE: u32 = 13 << 16;
+/// "Clock skew too great" (RFC 4120 section 7.5.9, as MIT's library numbers it).
+const KRB5KRB_AP_ERR_SKEW: u32 = 0x96c7_3a25;
 /// Most contexts at a time.
 const CONTEXTS_MAX: usize = 4096;
 
@@ -211,15 +213,14 @@ impl Gss {
         }
         let args = InitArgs::decode(&mut from).map_err(bad)?;
         self.counts.init.fetch_add(1, Ordering::Relaxed);
-        // The keys are the server's, whoever the thread worked for.
-        let accepted = mapping
-            .assume(&Identity::SERVER)
-            .map_err(|_| Refused {
-                major: GSS_S_FAILURE,
-                minor: 0,
-                why: "the thread cannot take the server's identity".into(),
-            })
-            .and_then(|()| self.mechanism.accept(args.token.0))
+        let refused = self.faults.lock().next(true).map(|_| Refused {
+            major: GSS_S_FAILURE,
+            minor: KRB5KRB_AP_ERR_SKEW,
+            why: "a test wants it".into(),
+        });
+        let accepted = refused
+            .map_or(Ok(()), Err)
+            .and_then(|()| self.accept(mapping, args.token.0))
             .and_then(|accepted| self.establish(mapping, accepted));
         let results = |handle, major, minor, window, token| InitRes {
             handle: Opaque(handle),
@@ -239,6 +240,16 @@ impl Gss {
                 answer(call.xid, Auth::None, Some(&results))
             }
         }))
+    }
+
+    fn accept(&self, mapping: &Mapping, token: &[u8]) -> Result<Accepted, Refused> {
+        // The keys are the server's, whoever the thread worked for.
+        mapping.assume(&Identity::SERVER).map_err(|_| Refused {
+            major: GSS_S_FAILURE,
+            minor: 0,
+            why: "the thread cannot take the server's identity".into(),
+        })?;
+        self.mechanism.accept(token)
     }
 
     /// Keeps a context.
@@ -282,7 +293,7 @@ impl Gss {
         placed: bool,
         plain: &'a mut Vec<u8>,
     ) -> Result<Entered<'a>, Closed> {
-        let fault = self.faults.lock().next();
+        let fault = self.faults.lock().next(false);
         match fault {
             Some(Fault::Forget) => self.forget(),
             Some(Fault::CredProblem) => return Err(AuthStat::GssCredProblem.into()),
