@@ -4,7 +4,11 @@
 //! a value outside its range in one sentence, before anything is sent.
 
 pub use nfsrdma_rpcrdma::options::{Recovery, TransportOptions, WriteChunk};
-pub use nfsrdma_rpcrdma::security::Security;
+pub use nfsrdma_rpcrdma::security::{Security, Service};
+
+use nfsrdma_xdr::rpc::flavor;
+use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// Port of the NFS/RDMA service (RFC 8267 section 9).
 pub const NFS_RDMA_PORT: u16 = 20049;
@@ -52,6 +56,74 @@ pub enum MountProtocol {
     Rdma,
 }
 
+/// A security flavor (nfs(5), `sec`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Flavor {
+    /// AUTH_SYS: the client says who calls.
+    #[default]
+    Sys,
+    /// RPCSEC_GSS with Kerberos V5: the user proves who he is; `krb5`, `krb5i`, `krb5p`.
+    Kerberos(Service),
+}
+
+impl Flavor {
+    pub const ALL: [Flavor; 4] = [
+        Flavor::Sys,
+        Flavor::Kerberos(Service::None),
+        Flavor::Kerberos(Service::Integrity),
+        Flavor::Kerberos(Service::Privacy),
+    ];
+
+    /// Its name as a value of `sec`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Flavor::Sys => "sys",
+            Flavor::Kerberos(Service::None) => "krb5",
+            Flavor::Kerberos(Service::Integrity) => "krb5i",
+            Flavor::Kerberos(Service::Privacy) => "krb5p",
+        }
+    }
+
+    /// The flavor of this name.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Flavor::ALL.into_iter().find(|flavor| flavor.name() == name)
+    }
+
+    pub(crate) fn is_sys(&self) -> bool {
+        *self == Flavor::Sys
+    }
+
+    /// The flavor that has this number in MNT's list (RFC 2623 section 2.3). AUTH_NONE means that
+    /// the server does not look at credentials.
+    pub(crate) fn of_number(number: u32) -> Option<Self> {
+        match number {
+            flavor::SYS | flavor::NONE => Some(Flavor::Sys),
+            other => Service::of_pseudo_flavor(other).map(Flavor::Kerberos),
+        }
+    }
+}
+
+impl TryFrom<String> for Flavor {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        Flavor::of_name(&name).ok_or_else(|| format!("no flavor is called {name}"))
+    }
+}
+
+impl From<Flavor> for String {
+    fn from(flavor: Flavor) -> Self {
+        flavor.name().to_owned()
+    }
+}
+
+impl fmt::Display for Flavor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// The options of a client. [`ClientOptions::default`] has the defaults of nfs(5).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientOptions {
@@ -79,6 +151,9 @@ pub struct ClientOptions {
     pub acl: bool,
     /// Machine name in AUTH_SYS credentials; `None` takes the host's.
     pub machine_name: Option<String>,
+    /// The acceptable flavors, the best first. If there are none, AUTH_SYS is taken if the server
+    /// has it, and otherwise the first in the server's list that is known here.
+    pub flavors: Vec<Flavor>,
     /// How calls of NFS and NFS_ACL are secured; `None` is AUTH_SYS.
     pub security: Option<Security>,
 }
@@ -98,6 +173,7 @@ impl Default for ClientOptions {
             resvport: true,
             acl: true,
             machine_name: None,
+            flavors: Vec::new(),
             security: None,
         }
     }

@@ -24,10 +24,10 @@ pub use resume::{Found, resume};
 use crate::api::{Cred, Nfs3, NfsError};
 use crate::client::Nfs3Client;
 use crate::limits::Source;
-use crate::options::{ClientOptions, MountProtocol, MountTarget};
+use crate::options::{ClientOptions, Flavor, MountProtocol, MountTarget};
 use crate::transport::Transport;
 use dial::{Probe, dial};
-use mountd::Mountd;
+use mountd::{Mountd, Root};
 use nfsrdma_rdma::{Pool, Protection, Provider};
 use nfsrdma_rpcrdma::transport::{Engine, SessionInfo};
 use nfsrdma_xdr::nfs3::{FileHandle, FileType, FsinfoOk, PathconfOk};
@@ -123,6 +123,8 @@ pub struct Mounted {
     pub fsinfo: FsinfoOk,
     name_max: u32,
     pub server: SocketAddr,
+    /// How calls of NFS are secured.
+    pub flavor: Flavor,
     /// As it was when mounted; `None` if another process mounted it.
     pub description: Option<Description>,
     mountd: Mountd,
@@ -322,10 +324,7 @@ struct PlainMount<'a> {
 impl PlainMount<'_> {
     /// Calls the server's mountd, or that of `mounthost` at each of its addresses until one
     /// answers. `located` is called each time that mountd was found.
-    async fn run(
-        &self,
-        mut located: impl FnMut(&Mountd),
-    ) -> Result<(Mountd, FileHandle), MountError> {
+    async fn run(&self, mut located: impl FnMut(&Mountd)) -> Result<(Mountd, Root), MountError> {
         let options = self.options;
         let Some(host) = &options.mounthost else {
             return self.ask(self.address, self.server, &mut located).await;
@@ -351,13 +350,12 @@ impl PlainMount<'_> {
         at: IpAddr,
         host: &str,
         located: &mut impl FnMut(&Mountd),
-    ) -> Result<(Mountd, FileHandle), MountError> {
+    ) -> Result<(Mountd, Root), MountError> {
         let mut mountd = Mountd::new(self.machine);
         let without = "; mountproto=rdma needs neither";
         mountd.locate(at, host, self.options, without).await?;
         located(&mountd);
-        let timeout = self.options.transport.connect_timeout;
-        let root = mountd.mnt_plain(self.cred, self.export, host, timeout);
+        let root = mountd.mnt_plain(self.cred, self.export, host, self.options);
         let root = root.await?;
         Ok((mountd, root))
     }
@@ -393,7 +391,11 @@ async fn mount_at(
     let engine = dial(provider.clone(), peer, &target.host, options, pool.clone()).await?;
     let mut undo = Undo(Some(engine.clone()));
     let client = Nfs3Client::new(engine.clone(), machine.as_bytes(), options);
-    let root = match root {
+    let Root {
+        handle: root,
+        flavor,
+        ..
+    } = match root {
         Some(root) => root,
         None => {
             // mountd has its own connection if it has its own port.
@@ -409,7 +411,7 @@ async fn mount_at(
             let over = other.as_ref().unwrap_or(&engine);
             mountd.set_rdma(other.is_none());
             mountd
-                .mnt_rdma(over, &cred, &target.export, host, timeout)
+                .mnt_rdma(over, &cred, &target.export, host, options)
                 .await?
         }
     };
@@ -430,6 +432,7 @@ async fn mount_at(
         fsinfo: examined.fsinfo,
         name_max: examined.pathconf.map_or(NAME_MAX, |of| of.name_max),
         server: peer,
+        flavor,
         mountd,
         export: target.export.clone(),
         cred,

@@ -2,13 +2,13 @@
 //! section 5.2).
 //!
 //! mountd's port comes from the options or from rpcbind. Each refusal becomes a sentence for users
-//! that names the remedy. MNT's list of security flavors must contain AUTH_SYS or AUTH_NONE; old
-//! servers leave it empty, which is accepted. The answer to UMNT does not matter: it only corrects
-//! mountd's list of clients.
+//! that names the remedy. MNT's list of security flavors decides, with the option `sec`, how NFS
+//! calls are secured; MNT and UMNT themselves are made under AUTH_SYS, as by Linux. The answer to UMNT
+//! does not matter: it only corrects mountd's list of clients.
 
 use super::{MountError, Step, locate};
 use crate::api::Cred;
-use crate::options::{ClientOptions, MountProtocol};
+use crate::options::{ClientOptions, Flavor, MountProtocol};
 use nfsrdma_rpcrdma::Error;
 use nfsrdma_rpcrdma::rpc::auth;
 use nfsrdma_rpcrdma::rpc::plain::{self, PlainError, Protocol, Target};
@@ -17,7 +17,7 @@ use nfsrdma_xdr::codec::{Encode, Text};
 use nfsrdma_xdr::mount3::{self, MountArgs, MountRes, MountStatus};
 use nfsrdma_xdr::nfs3::{FileHandle, Void};
 use nfsrdma_xdr::procedure::Procedure;
-use nfsrdma_xdr::rpc::{CallTemplate, flavor};
+use nfsrdma_xdr::rpc::CallTemplate;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -83,8 +83,66 @@ fn path(export: &[u8]) -> Result<MountArgs<'_>, MountError> {
     Ok(MountArgs { path: Text(export) })
 }
 
-/// The root's handle, or mountd's refusal as a sentence.
-fn root(host: &str, export: &[u8], result: MountRes) -> Result<FileHandle, MountError> {
+/// What mountd says of an export.
+#[derive(Debug, Clone)]
+pub(super) struct Root {
+    pub(super) handle: FileHandle,
+    pub(super) flavor: Flavor,
+    /// Those that the server listed and that are known here.
+    pub(super) offered: Vec<Flavor>,
+}
+
+/// Flavors as a value of `sec`.
+pub(super) fn names(flavors: &[Flavor]) -> String {
+    let names: Vec<_> = flavors.iter().map(|flavor| flavor.name()).collect();
+    names.join(":")
+}
+
+fn known(listed: &[u32]) -> Vec<Flavor> {
+    listed
+        .iter()
+        .copied()
+        .filter_map(Flavor::of_number)
+        .collect()
+}
+
+/// The flavor for an export: the first of those wanted that the server has. A server that lists none
+/// accepts all, as old ones do. Without a wish, AUTH_SYS goes before what needs a ticket.
+fn negotiate(wanted: &[Flavor], listed: &[u32]) -> Option<Flavor> {
+    let offered = known(listed);
+    let has = |flavor: &Flavor| listed.is_empty() || offered.contains(flavor);
+    match wanted {
+        [] if has(&Flavor::Sys) => Some(Flavor::Sys),
+        [] => offered.first().copied(),
+        wanted => wanted.iter().copied().find(has),
+    }
+}
+
+/// Why the flavors wanted and those that the server listed have none in common.
+fn no_flavor(host: &str, path: &str, wanted: &[Flavor], listed: &[u32]) -> String {
+    match (&known(listed)[..], wanted) {
+        ([], []) => format!(
+            "{host} exports {path} with security that this program does not have: allow sec=sys or sec=krb5 there"
+        ),
+        ([], wanted) => format!(
+            "{host} exports {path} with security that this program does not have: allow sec={} there",
+            names(wanted)
+        ),
+        (offered, wanted) => format!(
+            "{host} exports {path} with sec={offered}, not with sec={wanted}: use sec={offered}, or allow sec={wanted} there",
+            offered = names(offered),
+            wanted = names(wanted)
+        ),
+    }
+}
+
+/// The root's handle and the flavor for it, or mountd's refusal as a sentence.
+fn root(
+    host: &str,
+    export: &[u8],
+    wanted: &[Flavor],
+    result: MountRes,
+) -> Result<Root, MountError> {
     let path = String::from_utf8_lossy(export);
     let refused = |message: String| MountError::new(Step::Export, false, message);
     // The name as a command's argument, without the address in parentheses.
@@ -96,15 +154,14 @@ fn root(host: &str, export: &[u8], result: MountRes) -> Result<FileHandle, Mount
                     "{host} answers MOUNT of {path} with an unusable file handle: see the server's log"
                 )));
             }
-            // Old servers return an empty list if any flavor is allowed.
-            let fits = |f: &u32| matches!(*f, flavor::SYS | flavor::NONE);
-            if !mounted.flavors.is_empty() && !mounted.flavors.iter().any(fits) {
-                return Err(refused(format!(
-                    "{host} exports {path} with security other than sec=sys: \
-                     allow sec=sys there, or use 'mount -t nfs'"
-                )));
-            }
-            return Ok(mounted.root);
+            return match negotiate(wanted, &mounted.flavors) {
+                Some(flavor) => Ok(Root {
+                    handle: mounted.root,
+                    flavor,
+                    offered: known(&mounted.flavors),
+                }),
+                None => Err(refused(no_flavor(host, &path, wanted, &mounted.flavors))),
+            };
         }
         MountRes::Fail(status) => status,
     };
@@ -226,12 +283,13 @@ impl Mountd {
         cred: &Cred,
         export: &[u8],
         host: &str,
-        timeout: Duration,
-    ) -> Result<FileHandle, MountError> {
+        options: &ClientOptions,
+    ) -> Result<Root, MountError> {
         let Reach::Plain(target) = self.reach else {
             let message = format!("nobody knows where mountd of {host} is");
             return Err(MountError::new(Step::Mount, false, message));
         };
+        let timeout = options.transport.connect_timeout;
         let target = Target { timeout, ..target };
         let args = path(export)?;
         let result =
@@ -239,7 +297,7 @@ impl Mountd {
         let result = result
             .await
             .map_err(|error| protocol_error(host, &target, self.port_given, &error))?;
-        root(host, export, result)
+        root(host, export, &options.flavors, result)
     }
 
     /// Where mountd was found, as text for users.
@@ -291,8 +349,9 @@ impl Mountd {
         cred: &Cred,
         export: &[u8],
         host: &str,
-        timeout: Duration,
-    ) -> Result<FileHandle, MountError> {
+        options: &ClientOptions,
+    ) -> Result<Root, MountError> {
+        let timeout = options.transport.connect_timeout;
         let args = path(export)?;
         let call = self.over_rdma::<mount3::Mnt>(engine, cred, &args);
         let result = match tokio::time::timeout(timeout, call).await {
@@ -308,7 +367,7 @@ impl Mountd {
             );
             MountError::new(Step::Mount, transient, message)
         })?;
-        root(host, export, result)
+        root(host, export, &options.flavors, result)
     }
 
     fn over_rdma<P: Procedure>(
@@ -359,6 +418,52 @@ impl Mountd {
                     tracing::debug!("UMNT was not answered");
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nfsrdma_xdr::rpcsec_gss::Service;
+
+    const SYS: Flavor = Flavor::Sys;
+    const KRB5: Flavor = Flavor::Kerberos(Service::None);
+    const KRB5P: Flavor = Flavor::Kerberos(Service::Privacy);
+
+    /// The numbers are those of Linux for `sec=sys:krb5p` and so on.
+    #[test]
+    fn flavors() {
+        const LISTS: [&[u32]; 5] = [&[], &[1], &[390_003, 390_004, 390_005], &[1, 390_005], &[0]];
+        for (wanted, chosen) in [
+            (
+                &[][..],
+                [Some(SYS), Some(SYS), Some(KRB5), Some(SYS), Some(SYS)],
+            ),
+            (&[SYS], [Some(SYS), Some(SYS), None, Some(SYS), Some(SYS)]),
+            (&[KRB5], [Some(KRB5), None, Some(KRB5), None, None]),
+            (
+                &[KRB5P, SYS],
+                [Some(KRB5P), Some(SYS), Some(KRB5P), Some(KRB5P), Some(SYS)],
+            ),
+        ] {
+            assert_eq!(LISTS.map(|list| negotiate(wanted, list)), chosen);
+        }
+    }
+
+    #[test]
+    fn refusals_name_the_remedy() {
+        for (wanted, listed, says) in [
+            (&[][..], &[390_009][..], "allow sec=sys or sec=krb5 there"),
+            (&[KRB5], &[390_009], "allow sec=krb5 there"),
+            (
+                &[KRB5, KRB5P],
+                &[0],
+                "with sec=sys, not with sec=krb5:krb5p: use sec=sys, or allow sec=krb5:krb5p there",
+            ),
+        ] {
+            let said = no_flavor("server", "/export", wanted, listed);
+            assert!(said.ends_with(says), "{said}");
         }
     }
 }

@@ -8,7 +8,7 @@
 
 use super::dial::{Probe, dial};
 use super::error::{MountError, Step};
-use super::mountd::{Exported, Mountd};
+use super::mountd::{Exported, Mountd, Root, names};
 use super::{Attempts, PlainMount, Undo, at_address, identity, resolve};
 use crate::client::Nfs3Client;
 use crate::nlm::NlmClient;
@@ -208,11 +208,7 @@ async fn ping_at(
         };
         let located = |mountd: &Mountd| taken(Step::Mount, mountd.place());
         let (_, root) = ask.run(located).await?;
-        let bytes = root.as_bytes().len();
-        taken(
-            Step::Export,
-            format!("file handle of {}", counted(bytes, "byte")),
-        );
+        taken(Step::Export, about(&root));
     }
     let peer = SocketAddr::new(address, options.port);
     let engine = dial(provider, peer, host, options, pool).await?;
@@ -261,15 +257,23 @@ async fn ping_at(
         let mut mountd = Mountd::new(&machine);
         mountd.set_rdma(true);
         let root = mountd
-            .mnt_rdma(&engine, &cred, export, shown, timeout)
+            .mnt_rdma(&engine, &cred, export, shown, options)
             .await?;
-        let bytes = root.as_bytes().len();
-        taken(
-            Step::Export,
-            format!("file handle of {}", counted(bytes, "byte")),
-        );
+        taken(Step::Export, about(&root));
     }
     Ok(())
+}
+
+/// What mountd says of an export, as text for users.
+fn about(root: &Root) -> String {
+    let handle = format!(
+        "file handle of {}",
+        counted(root.handle.as_bytes().len(), "byte")
+    );
+    match &root.offered[..] {
+        [] => handle,
+        offered => format!("{handle}, sec={}", names(offered)),
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use super::mountd::{Mountd, MountdPlace};
 use super::{Mounted, identity};
 use crate::client::Nfs3Client;
 use crate::limits::Source;
-use crate::options::{ClientOptions, MountTarget};
+use crate::options::{ClientOptions, Flavor, MountTarget};
 use crate::procedures::NFS3;
 use crate::transport::Transport;
 use nfsrdma_rdma::{Pool, Provider};
@@ -27,6 +27,8 @@ pub struct Found {
     pub(super) fsinfo: Vec<u8>,
     pub(super) name_max: u32,
     pub(super) acl: bool,
+    #[serde(default, skip_serializing_if = "Flavor::is_sys")]
+    pub(super) flavor: Flavor,
     pub(super) mountd: MountdPlace,
 }
 
@@ -39,6 +41,7 @@ impl Mounted {
             fsinfo: self.fsinfo.to_xdr(),
             name_max: self.name_max,
             acl: self.client.has_acl(),
+            flavor: self.flavor,
             mountd: self.mountd.place_of_umnt(),
         }
     }
@@ -71,6 +74,7 @@ pub fn resume(
         fsinfo,
         name_max: found.name_max,
         server: peer,
+        flavor: found.flavor,
         description: None,
         mountd: Mountd::at(&machine, found.mountd, options),
         export: target.export.clone(),
