@@ -10,7 +10,7 @@
 
 use crate::api::{Cred, NfsError, NfsResult};
 use crate::limits::Known;
-use crate::options::ClientOptions;
+use crate::options::{ClientOptions, Flavor};
 use crate::procedures::{ErrorCounters, NFS3};
 use crate::put_off::PutOff;
 use crate::refusals::Refusals;
@@ -57,8 +57,13 @@ struct Inner {
 
 impl Nfs3Client {
     /// A client over connections that are up. `machine` is the name in AUTH_SYS credentials.
-    pub(crate) fn new(engine: Arc<Engine>, machine: &[u8], options: &ClientOptions) -> Self {
-        let security = options.security.clone();
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        machine: &[u8],
+        options: &ClientOptions,
+        flavor: Flavor,
+    ) -> Self {
+        let security = options.security(flavor);
         let contexts = security.map(|security| {
             if security.service == Service::Privacy {
                 engine.prepare_for_privacy();

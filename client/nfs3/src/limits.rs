@@ -2,11 +2,10 @@
 //! after the connection was lost, because a restarted server may have other limits.
 
 use crate::api::Cred;
-use crate::options::{ClientOptions, WriteChunk};
+use crate::options::{ClientOptions, Flavor, Service, WriteChunk};
 use crate::transport::Limits;
 use nfsrdma_rdma::Buf;
 use nfsrdma_rdma::contract::Segs;
-use nfsrdma_rpcrdma::security::Service;
 use nfsrdma_rpcrdma::throttle::{Throttle, and_more};
 use nfsrdma_xdr::nfs3::{FileHandle, FsinfoOk, IO_MAX};
 use parking_lot::{Mutex, RwLock};
@@ -67,10 +66,17 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    pub(crate) fn new(root: FileHandle, cred: Cred, options: &ClientOptions) -> Self {
+    pub(crate) fn new(
+        root: FileHandle,
+        cred: Cred,
+        options: &ClientOptions,
+        flavor: Flavor,
+    ) -> Self {
         // Results are a part of the reply then, which is in one buffer of at most IO_MAX.
-        let security = options.security.as_ref();
-        let is_sealed = security.is_some_and(|security| security.service != Service::None);
+        let is_sealed = matches!(
+            flavor,
+            Flavor::Kerberos(Service::Integrity | Service::Privacy)
+        );
         Source {
             root,
             cred,

@@ -4,11 +4,13 @@
 //! a value outside its range in one sentence, before anything is sent.
 
 pub use nfsrdma_rpcrdma::options::{Recovery, TransportOptions, WriteChunk};
-pub use nfsrdma_rpcrdma::security::{Security, Service};
+pub use nfsrdma_rpcrdma::security::Service;
 
+use nfsrdma_rpcrdma::security::{Establish, Security};
 use nfsrdma_xdr::rpc::flavor;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::sync::Arc;
 
 /// Port of the NFS/RDMA service (RFC 8267 section 9).
 pub const NFS_RDMA_PORT: u16 = 20049;
@@ -104,6 +106,24 @@ impl Flavor {
     }
 }
 
+/// What makes security contexts.
+#[derive(Clone)]
+pub struct Mechanism(pub Arc<dyn Establish>);
+
+impl fmt::Debug for Mechanism {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mechanism").finish_non_exhaustive()
+    }
+}
+
+impl PartialEq for Mechanism {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Mechanism {}
+
 impl TryFrom<String> for Flavor {
     type Error = String;
 
@@ -154,8 +174,8 @@ pub struct ClientOptions {
     /// The acceptable flavors, the best first. If there are none, AUTH_SYS is taken if the server
     /// has it, and otherwise the first in the server's list that is known here.
     pub flavors: Vec<Flavor>,
-    /// How calls of NFS and NFS_ACL are secured; `None` is AUTH_SYS.
-    pub security: Option<Security>,
+    /// Makes the contexts of users if a flavor of Kerberos is chosen; without it none is.
+    pub mechanism: Option<Mechanism>,
 }
 
 impl Default for ClientOptions {
@@ -174,12 +194,26 @@ impl Default for ClientOptions {
             acl: true,
             machine_name: None,
             flavors: Vec::new(),
-            security: None,
+            mechanism: None,
         }
     }
 }
 
 impl ClientOptions {
+    /// How calls of NFS and NFS_ACL are secured under `flavor`; `None` is AUTH_SYS.
+    pub(crate) fn security(&self, flavor: Flavor) -> Option<Security> {
+        let Flavor::Kerberos(service) = flavor else {
+            return None;
+        };
+        let Mechanism(establish) = self.mechanism.clone()?;
+        Some(Security { service, establish })
+    }
+
+    /// Whether a flavor can be used.
+    pub(crate) fn has(&self, flavor: Flavor) -> bool {
+        flavor.is_sys() || self.mechanism.is_some()
+    }
+
     /// Returns an error, as one sentence, if a value is outside its range.
     pub fn check(&self) -> Result<(), String> {
         let sizes = [("rsize", self.rsize), ("wsize", self.wsize)];

@@ -3,6 +3,7 @@
 use crate::common::data::*;
 use crate::common::gss::Gss;
 use crate::common::*;
+use nfsrdma_nfs3::options::Mechanism;
 use nfsrdma_nfs3::{
     ClientOptions, CreateMode, Cred, Credential, Mounted, Nfs3, NfsError, Transport,
     TransportOptions, WriteChunk,
@@ -47,7 +48,8 @@ async fn scripted<P: Procedure>(
     let server = Server::start(Options::default(), manners, Arc::new(script));
     server.memory.change_file("", 0, &[], Some(0o777));
     let options = ClientOptions {
-        security: gss.security(),
+        flavors: vec![gss.flavor()],
+        mechanism: Some(Mechanism(gss.clone())),
         transport,
         ..options()
     };
@@ -157,16 +159,17 @@ async fn data_of_every_size() {
 #[tokio::test]
 async fn the_largest_read_and_write() {
     for service in SERVICES {
+        let gss = Gss::new(service, 128);
         let manners = Manners {
-            security: Some(Gss::new(service, 128)),
+            security: Some(gss.clone()),
             rtmax: IO_MAX as u32,
             ..Manners::default()
         };
-        let security = manners.security.as_ref().and_then(|gss| gss.security());
         let answer = Arc::new(|_: &Seen| Act::Answer);
         let server = Server::start(Options::default(), manners, answer);
         let options = ClientOptions {
-            security,
+            flavors: vec![gss.flavor()],
+            mechanism: Some(Mechanism(gss)),
             rsize: Some(IO_MAX as u32),
             wsize: Some(IO_MAX as u32),
             ..options()

@@ -229,7 +229,7 @@ fn what_a_successor_would_read_again_is_read_into_memory_that_is_there() {
     let device = Arc::new(Device::from(OwnedFd::from(ours)));
     let buffer = vec![0; 64 << 20];
     let place = buffer.as_ptr();
-    let mut reader = Reader::new(device, buffer, Users::All);
+    let mut reader = Reader::new(device, Buffer::Own(buffer), Users::All);
     // SAFETY: the reader has the buffer, and reads nothing meanwhile.
     let all = || unsafe { std::slice::from_raw_parts(place, 64 << 20) };
     assert!(!is_there(all()));

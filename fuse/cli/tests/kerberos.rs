@@ -416,12 +416,7 @@ fn contexts_are_made_with_a_server() {
             .unwrap();
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
-        let kerberos = Kerberos::new(
-            helpers(place),
-            Service::Privacy,
-            address.port(),
-            runtime.handle().clone(),
-        );
+        let kerberos = Kerberos::new(helpers(place), address.port(), runtime.handle().clone());
         let cred = |uid| -> Cred {
             Arc::new(rpc::Credential {
                 uid,
@@ -429,7 +424,9 @@ fn contexts_are_made_with_a_server() {
                 groups: Default::default(),
             })
         };
-        let establish = |cred: &Cred| runtime.block_on(kerberos.establish(address.ip(), cred));
+        let establish = |cred: &Cred| {
+            runtime.block_on(kerberos.establish(address.ip(), Service::Privacy, cred))
+        };
         let with = |fault| {
             std::thread::scope(|scope| {
                 let server = scope.spawn(|| {

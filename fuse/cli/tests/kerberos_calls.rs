@@ -6,10 +6,11 @@
 use nfsrdma::kerberos::driver::Helpers;
 use nfsrdma::kerberos::establish::Kerberos;
 use nfsrdma_iwarp::{IwarpOptions, IwarpProvider};
+use nfsrdma_nfs3::options::{Flavor, Mechanism};
 use nfsrdma_nfs3::{ClientOptions, CreateMode, Cred, Credential, MountTarget, Nfs3};
 use nfsrdma_rdma::Pool;
 use nfsrdma_rdma::contract::Segs;
-use nfsrdma_rpcrdma::security::{Security, Service};
+use nfsrdma_rpcrdma::security::Service;
 use nfsrdma_test_support::{Launch, Realm, build_responder, in_realm};
 use nfsrdma_xdr::nfs3::{SetAttributes, Stable};
 use rustix::process::geteuid;
@@ -70,15 +71,13 @@ async fn with(place: PathBuf, service: Service, runtime: tokio::runtime::Handle)
     helpers.keytab = keytab;
     helpers.directories = Vec::new();
     helpers.config = std::env::var_os("KRB5_CONFIG").map(PathBuf::from);
-    let kerberos = Kerberos::new(helpers, service, responder.nfs, runtime);
+    let kerberos = Kerberos::new(helpers, responder.nfs, runtime);
     let options = ClientOptions {
         port: responder.rdma,
         mountport: Some(responder.mount),
         resvport: false,
-        security: Some(Security {
-            service,
-            establish: Arc::new(kerberos),
-        }),
+        flavors: vec![Flavor::Kerberos(service)],
+        mechanism: Some(Mechanism(Arc::new(kerberos))),
         ..ClientOptions::default()
     };
     let pool = Pool::new(64 << 20).unwrap();

@@ -10,6 +10,7 @@ use nfsrdma_xdr::codec::{Decode, DecodeError, Encode, Encoder, Payload};
 use nfsrdma_xdr::mount3;
 use nfsrdma_xdr::nfs3::*;
 use nfsrdma_xdr::rpc::{Accepted, Auth, Call, flavor};
+use nfsrdma_xdr::rpcsec_gss::pseudo_flavor;
 use std::sync::Arc;
 
 /// The answer to a call.
@@ -136,6 +137,14 @@ impl MemoryServer {
     }
 }
 
+/// Those in MNT's list. How calls are secured is the business of what receives them.
+const FLAVORS: [u32; 4] = [
+    flavor::SYS,
+    pseudo_flavor::KRB5,
+    pseudo_flavor::KRB5I,
+    pseudo_flavor::KRB5P,
+];
+
 impl Running<'_> {
     fn mount(&mut self, procedure: u32) -> Result<(), NoResults> {
         match procedure {
@@ -143,7 +152,7 @@ impl Running<'_> {
             0 | 3 => {}
             1 => mount3::MountRes::Ok(mount3::Mounted {
                 root: self.server.root(),
-                flavors: [flavor::SYS].into_iter().collect(),
+                flavors: FLAVORS.into_iter().collect(),
             })
             .encode(&mut self.to),
             _ => return Err(NoResults::Accepted(Accepted::ProcUnavail)),

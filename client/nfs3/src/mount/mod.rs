@@ -390,7 +390,6 @@ async fn mount_at(
     let peer = SocketAddr::new(address, options.port);
     let engine = dial(provider.clone(), peer, &target.host, options, pool.clone()).await?;
     let mut undo = Undo(Some(engine.clone()));
-    let client = Nfs3Client::new(engine.clone(), machine.as_bytes(), options);
     let Root {
         handle: root,
         flavor,
@@ -415,11 +414,15 @@ async fn mount_at(
                 .await?
         }
     };
+    let client = Nfs3Client::new(engine.clone(), machine.as_bytes(), options, flavor);
     let examined = examine(&client, &cred, &root, host, timeout).await?;
     if options.acl {
         find_acls(&client, &cred, host, timeout).await;
     }
-    client.set_limits(Source::new(root, cred.clone(), options), &examined.fsinfo);
+    client.set_limits(
+        Source::new(root, cred.clone(), options, flavor),
+        &examined.fsinfo,
+    );
     let session = engine.session().ok_or_else(|| {
         let message = format!("{host} closed the connection after it was mounted");
         MountError::new(Step::Connect, true, message)

@@ -108,13 +108,16 @@ fn known(listed: &[u32]) -> Vec<Flavor> {
 
 /// The flavor for an export: the first of those wanted that the server has. A server that lists none
 /// accepts all, as old ones do. Without a wish, AUTH_SYS goes before what needs a ticket.
-fn negotiate(wanted: &[Flavor], listed: &[u32]) -> Option<Flavor> {
-    let offered = known(listed);
+fn negotiate(options: &ClientOptions, listed: &[u32]) -> Option<Flavor> {
+    let (wanted, offered) = (&options.flavors[..], known(listed));
     let has = |flavor: &Flavor| listed.is_empty() || offered.contains(flavor);
     match wanted {
         [] if has(&Flavor::Sys) => Some(Flavor::Sys),
-        [] => offered.first().copied(),
-        wanted => wanted.iter().copied().find(has),
+        [] => offered.into_iter().find(|flavor| options.has(*flavor)),
+        wanted => wanted
+            .iter()
+            .copied()
+            .find(|flavor| has(flavor) && options.has(*flavor)),
     }
 }
 
@@ -140,7 +143,7 @@ fn no_flavor(host: &str, path: &str, wanted: &[Flavor], listed: &[u32]) -> Strin
 fn root(
     host: &str,
     export: &[u8],
-    wanted: &[Flavor],
+    options: &ClientOptions,
     result: MountRes,
 ) -> Result<Root, MountError> {
     let path = String::from_utf8_lossy(export);
@@ -154,13 +157,18 @@ fn root(
                     "{host} answers MOUNT of {path} with an unusable file handle: see the server's log"
                 )));
             }
-            return match negotiate(wanted, &mounted.flavors) {
+            return match negotiate(options, &mounted.flavors) {
                 Some(flavor) => Ok(Root {
                     handle: mounted.root,
                     flavor,
                     offered: known(&mounted.flavors),
                 }),
-                None => Err(refused(no_flavor(host, &path, wanted, &mounted.flavors))),
+                None => Err(refused(no_flavor(
+                    host,
+                    &path,
+                    &options.flavors,
+                    &mounted.flavors,
+                ))),
             };
         }
         MountRes::Fail(status) => status,
@@ -297,7 +305,7 @@ impl Mountd {
         let result = result
             .await
             .map_err(|error| protocol_error(host, &target, self.port_given, &error))?;
-        root(host, export, &options.flavors, result)
+        root(host, export, options, result)
     }
 
     /// Where mountd was found, as text for users.
@@ -367,7 +375,7 @@ impl Mountd {
             );
             MountError::new(Step::Mount, transient, message)
         })?;
-        root(host, export, &options.flavors, result)
+        root(host, export, options, result)
     }
 
     fn over_rdma<P: Procedure>(
@@ -425,7 +433,17 @@ impl Mountd {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nfsrdma_xdr::rpcsec_gss::Service;
+    use crate::options::{Mechanism, Service};
+    use nfsrdma_rpcrdma::security::{Establish, Establishing};
+    use std::sync::Arc;
+
+    struct Nobody;
+
+    impl Establish for Nobody {
+        fn establish<'a>(&'a self, _: IpAddr, _: Service, _: &'a Cred) -> Establishing<'a> {
+            unreachable!()
+        }
+    }
 
     const SYS: Flavor = Flavor::Sys;
     const KRB5: Flavor = Flavor::Kerberos(Service::None);
@@ -447,7 +465,18 @@ mod tests {
                 [Some(KRB5P), Some(SYS), Some(KRB5P), Some(KRB5P), Some(SYS)],
             ),
         ] {
-            assert_eq!(LISTS.map(|list| negotiate(wanted, list)), chosen);
+            let options = ClientOptions {
+                flavors: wanted.to_vec(),
+                mechanism: Some(Mechanism(Arc::new(Nobody))),
+                ..ClientOptions::default()
+            };
+            assert_eq!(LISTS.map(|list| negotiate(&options, list)), chosen);
+            let without = ClientOptions {
+                mechanism: None,
+                ..options
+            };
+            let is = LISTS.map(|list| negotiate(&without, list));
+            assert!(is.iter().flatten().all(Flavor::is_sys));
         }
     }
 

@@ -12,7 +12,7 @@ use super::mountd::{Exported, Mountd, Root, names};
 use super::{Attempts, PlainMount, Undo, at_address, identity, resolve};
 use crate::client::Nfs3Client;
 use crate::nlm::NlmClient;
-use crate::options::{ClientOptions, MountProtocol};
+use crate::options::{ClientOptions, Flavor, MountProtocol};
 use nfsrdma_rdma::{Pool, Provider};
 use nfsrdma_rpcrdma::words::counted;
 use std::net::{IpAddr, SocketAddr};
@@ -221,7 +221,7 @@ async fn ping_at(
         )
     });
     taken(Step::Connect, link.unwrap_or_default());
-    let client = Nfs3Client::new(engine.clone(), machine.as_bytes(), options);
+    let client = Nfs3Client::new(engine.clone(), machine.as_bytes(), options, Flavor::Sys);
     let mut times = Vec::new();
     for _ in 0..CALLS {
         let sent = Instant::now();

@@ -65,9 +65,12 @@ pub fn resume(
     let (peer, host) = (found.server, &target.host);
     let engine = Engine::resume(provider, peer, host, NFS3, &options.transport, pool)
         .map_err(|error: ConnectError| error.to_string())?;
-    let client = Nfs3Client::new(engine, machine.as_bytes(), options);
+    let client = Nfs3Client::new(engine, machine.as_bytes(), options, found.flavor);
     client.set_acl(found.acl);
-    client.set_limits(Source::new(root, cred.clone(), options), &fsinfo);
+    client.set_limits(
+        Source::new(root, cred.clone(), options, found.flavor),
+        &fsinfo,
+    );
     Ok(Mounted {
         client,
         root,

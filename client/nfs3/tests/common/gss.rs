@@ -6,9 +6,8 @@ mod fake;
 
 use fake::Fake;
 use nfsrdma_nfs3::Cred;
-use nfsrdma_rpcrdma::security::{
-    Establish, Establishing, NoContext, Security, SecurityContext, Service,
-};
+use nfsrdma_nfs3::options::Flavor;
+use nfsrdma_rpcrdma::security::{Establish, Establishing, NoContext, SecurityContext, Service};
 use nfsrdma_xdr::codec::{Decode, Encoder};
 use nfsrdma_xdr::rpc::{Auth, AuthStat, AuthSys, Call};
 use nfsrdma_xdr::rpcsec_gss::{
@@ -73,11 +72,8 @@ impl Gss {
     }
 
     /// For the options of a mount.
-    pub fn security(self: &Arc<Self>) -> Option<Security> {
-        Some(Security {
-            service: self.service,
-            establish: self.clone(),
-        })
+    pub fn flavor(&self) -> Flavor {
+        Flavor::Kerberos(self.service)
     }
 
     /// The server forgets all contexts.
@@ -212,7 +208,7 @@ impl Sealed {
 
 impl Establish for Gss {
     /// Users from 5000 on have no tickets, those from 6000 on have expired ones.
-    fn establish<'a>(&'a self, _: IpAddr, cred: &'a Cred) -> Establishing<'a> {
+    fn establish<'a>(&'a self, _: IpAddr, _: Service, cred: &'a Cred) -> Establishing<'a> {
         Box::pin(async move {
             match cred.uid {
                 5000..6000 => return Err(NoContext::NoCredential("no ticket".to_owned())),

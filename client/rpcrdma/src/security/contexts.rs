@@ -21,10 +21,16 @@ pub type Establishing<'a> =
 
 /// Establishes contexts with one server.
 pub trait Establish: Send + Sync {
-    /// Makes a new context for the user of `cred` with the server at this address. The future is
+    /// Makes a new context for the user of `cred` with the server at this address, for calls with
+    /// `service`. The future is
     /// polled by threads that must not block, outside of any runtime: work that needs one is to be
     /// spawned there.
-    fn establish<'a>(&'a self, server: IpAddr, cred: &'a Cred) -> Establishing<'a>;
+    fn establish<'a>(
+        &'a self,
+        server: IpAddr,
+        service: Service,
+        cred: &'a Cred,
+    ) -> Establishing<'a>;
 }
 
 /// How the calls of a mount are secured.
@@ -86,6 +92,11 @@ impl Entry {
 }
 
 impl Contexts {
+    fn make<'a>(&'a self, cred: &'a Cred) -> Establishing<'a> {
+        let Security { service, establish } = &self.security;
+        establish.establish(self.server, *service, cred)
+    }
+
     /// No contexts yet with the server at this address.
     pub fn new(security: Security, server: IpAddr) -> Self {
         Contexts {
@@ -122,7 +133,7 @@ impl Contexts {
                 return Err(failure);
             }
         }
-        let made = self.security.establish.establish(self.server, cred).await;
+        let made = self.make(cred).await;
         let mut state = entry.state.lock();
         match made {
             Ok(security) => {

@@ -239,7 +239,7 @@ struct Slow {
 }
 
 impl Establish for Slow {
-    fn establish<'a>(&'a self, _: IpAddr, cred: &'a Cred) -> Establishing<'a> {
+    fn establish<'a>(&'a self, _: IpAddr, _: Service, cred: &'a Cred) -> Establishing<'a> {
         Box::pin(async move {
             self.permits.acquire().await.unwrap().forget();
             let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);

@@ -33,19 +33,17 @@ pub struct Kerberos {
 #[derive(Debug)]
 struct Making {
     helpers: Helpers,
-    service: Service,
     /// The port at which the server has NFS over TCP.
     port: u16,
     permits: Semaphore,
 }
 
 impl Kerberos {
-    /// Contexts with `service`, whose tokens go to `port` of the server by TCP. They are made on
+    /// Contexts whose tokens go to `port` of the server by TCP. They are made on
     /// `runtime`.
-    pub fn new(helpers: Helpers, service: Service, port: u16, runtime: Handle) -> Self {
+    pub fn new(helpers: Helpers, port: u16, runtime: Handle) -> Self {
         let making = Arc::new(Making {
             helpers,
-            service,
             port,
             permits: Semaphore::new(AT_ONCE),
         });
@@ -54,12 +52,17 @@ impl Kerberos {
 }
 
 impl Establish for Kerberos {
-    fn establish<'a>(&'a self, server: IpAddr, cred: &'a Cred) -> Establishing<'a> {
+    fn establish<'a>(
+        &'a self,
+        server: IpAddr,
+        service: Service,
+        cred: &'a Cred,
+    ) -> Establishing<'a> {
         let making = Arc::clone(&self.making);
         let (uid, gid) = (cred.uid, cred.gid);
         let made = self
             .runtime
-            .spawn(async move { making.context(server, uid, gid).await });
+            .spawn(async move { making.context(server, service, uid, gid).await });
         Box::pin(async move {
             match made.await {
                 Ok(made) => made.map_err(Refusal::into),
@@ -85,6 +88,7 @@ impl Making {
     async fn context(
         self: Arc<Self>,
         server: IpAddr,
+        service: Service,
         uid: u32,
         gid: u32,
     ) -> Result<Box<dyn SecurityContext>, Refusal> {
@@ -117,7 +121,7 @@ impl Making {
                 }
                 Progress::Done(context) => {
                     let answer = answer.ok_or_else(|| unproven("before it was asked"))?;
-                    return Ok(Box::new(self.proven(context, answer)?));
+                    return Ok(Box::new(Self::proven(context, answer, service)?));
                 }
             }
         }
@@ -125,7 +129,7 @@ impl Making {
     }
 
     /// The context, if the server has proved that it has it as well.
-    fn proven(&self, context: Context, answer: Initiated) -> Result<Secured, Refusal> {
+    fn proven(context: Context, answer: Initiated, service: Service) -> Result<Secured, Refusal> {
         // "The verifier contains a checksum of the sequence window" (RFC 2203 section 5.2.3.1), which only
         // the peer of the context can make.
         let mic = answer.mic.unwrap_or_default();
@@ -136,12 +140,7 @@ impl Making {
         context
             .verify_mic(&window, &mic)
             .map_err(|_| unproven("without its MIC"))?;
-        Ok(Secured::new(
-            context,
-            answer.handle,
-            self.service,
-            answer.window,
-        ))
+        Ok(Secured::new(context, answer.handle, service, answer.window))
     }
 }
 
