@@ -124,8 +124,8 @@ fn negotiate(options: &ClientOptions, listed: &[u32]) -> Option<Flavor> {
 /// Why the flavors wanted and those that the server listed have none in common.
 fn no_flavor(host: &str, path: &str, wanted: &[Flavor], listed: &[u32]) -> String {
     match (&known(listed)[..], wanted) {
-        ([], []) => format!(
-            "{host} exports {path} with security that this program does not have: allow sec=sys or sec=krb5 there"
+        (_, []) => format!(
+            "{host} exports {path} with security other than sec=sys: allow sec=sys there, or use 'mount -t nfs'"
         ),
         ([], wanted) => format!(
             "{host} exports {path} with security that this program does not have: allow sec={} there",
@@ -483,7 +483,7 @@ mod tests {
     #[test]
     fn refusals_name_the_remedy() {
         for (wanted, listed, says) in [
-            (&[][..], &[390_009][..], "allow sec=sys or sec=krb5 there"),
+            (&[][..], &[390_003][..], "allow sec=sys there, or use 'mount -t nfs'"),
             (&[KRB5], &[390_009], "allow sec=krb5 there"),
             (
                 &[KRB5, KRB5P],
