@@ -10,7 +10,7 @@ use nfsrdma::holder::client::Held;
 use nfsrdma::holder::protocol::{Why, receive, send};
 use nfsrdma::holder::run::{Side, split};
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::io::Errno;
+use rustix::io::{Errno, FdFlags, fcntl_getfd};
 use rustix::net::RecvFlags;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use std::fs::{File, OpenOptions};
@@ -145,7 +145,11 @@ fn wait_for_mount(talk: OwnedFd) {
         let answer = receive(&talk, RecvFlags::empty()).unwrap();
         assert_eq!(answer.bytes(), [libc::EPROTO as u8]);
     }
+    let number = talk.as_raw_fd();
     let held = Held::begin(talk).unwrap();
+    // SAFETY: it is open as long as `held`.
+    let talk = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
+    assert!(fcntl_getfd(talk).unwrap().contains(FdFlags::CLOEXEC));
     held.serving().unwrap_err();
     match &*std::env::var(CASE).unwrap() {
         "refused" => held.refuse(Why::new(libc::EIO, "this test wants it")),

@@ -4,7 +4,7 @@ use crate::holder::protocol::{Name, Packet, Request, UNKNOWN, Why, receive, send
 use nfsrdma_fs::adapter::own_table;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::net::RecvFlags;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::io::{self, PipeReader, PipeWriter};
@@ -32,6 +32,8 @@ struct Shared {
 impl Held {
     /// Connects by the descriptor that the holder has made for this process.
     pub fn begin(talk: OwnedFd) -> io::Result<Held> {
+        // A successor gets it through exec. Who has it can have all that is kept, so no other program may.
+        fcntl_setfd(&talk, FdFlags::CLOEXEC)?;
         let (watched, life) = io::pipe()?;
         keep_while_alive(life)?;
         let (signals, orders) = io::pipe()?;
