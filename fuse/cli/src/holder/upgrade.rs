@@ -22,7 +22,9 @@ const READY: Duration = Duration::from_secs(10);
 const WAIT: Duration = Duration::from_secs(60);
 /// How long to wait until a daemon has stopped.
 const STOP: Duration = Duration::from_secs(1);
-/// How often to look meanwhile whether it only waits in the kernel.
+/// After which time, and how often from then on, to look whether it only waits in the kernel. Waits for something else than
+/// this process itself are shorter, and what the kernel does after them the successor has to find done.
+const LASTS: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_millis(5);
 /// The time that the successor has while nobody serves: mostly some milliseconds.
 const GO: Duration = Duration::from_secs(10);
@@ -117,7 +119,7 @@ impl Holder {
 
     fn stop_daemon(&mut self) {
         let _ = kill(self.daemon.pid, Signal::SIGSTOP);
-        self.enter(Stage::Stopping(Instant::now() + STOP), LOOK);
+        self.enter(Stage::Stopping(Instant::now() + STOP), LASTS);
     }
 
     /// A process has stopped.
