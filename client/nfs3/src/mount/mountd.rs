@@ -483,7 +483,11 @@ mod tests {
     #[test]
     fn refusals_name_the_remedy() {
         for (wanted, listed, says) in [
-            (&[][..], &[390_003][..], "allow sec=sys there, or use 'mount -t nfs'"),
+            (
+                &[][..],
+                &[390_003][..],
+                "allow sec=sys there, or use 'mount -t nfs'",
+            ),
             (&[KRB5], &[390_009], "allow sec=krb5 there"),
             (
                 &[KRB5, KRB5P],

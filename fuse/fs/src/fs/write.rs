@@ -375,7 +375,8 @@ impl<N: Nfs3> Objects<N> {
     fn was_put(self: &Arc<Self>, file: &OpenFile, put: &Put, recorded: bool) {
         let inode = &file.inode;
         let data = self.data(inode);
-        if matches!(put.accepted, Accepted::All | Accepted::Short(_)) {
+        // With `Short(0)` nothing is stored.
+        if matches!(put.accepted, Accepted::All | Accepted::Short(1..)) {
             // Inserted after the data. If all of it is safe by now, `tick` removes the file.
             let mut files = self.unsafe_files.lock();
             files.insert(inode, recorded, file.flushed.load(Ordering::Relaxed));

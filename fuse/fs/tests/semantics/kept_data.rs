@@ -45,6 +45,26 @@ fn what_was_written_and_not_sent_is_there_and_nobody_is_told_of_a_loss() {
     assert!(m.server.durable("f").unwrap() == wanted);
 }
 
+#[test]
+fn a_write_that_waited_for_memory_is_no_loss() {
+    let m = Mount::keeping();
+    let (_, f) = m.create("f");
+    let mut taken: Vec<_> = std::iter::from_fn(|| m.pool.alloc(1 << 20)).collect();
+    taken.extend(std::iter::from_fn(|| m.pool.alloc(4096)));
+    let wanted = some(300_000, 7);
+    let (fs, data) = (m.fs.clone(), wanted.clone());
+    let (done, written) = std::sync::mpsc::channel();
+    nfsrdma_rpcrdma::exec::spawn(async move {
+        let _ = done.send(fs.write(f, 0, &data[..], RW, || true).await);
+    });
+    super::support::until("a write that waits", || m.count("write_waits") > 0);
+    taken.clear();
+    assert_eq!(written.recv().unwrap().unwrap(), 300_000);
+    let m = m.killed();
+    check(&m, f, &wanted);
+    m.close(f).unwrap();
+}
+
 /// The server has it in its memory only, and loses it.
 #[test]
 fn what_was_written_and_not_committed_is_written_again() {
