@@ -10,7 +10,8 @@
 //! having seen it; but its bytes are in the slot then, too. The length, by which they begin, is
 //! cleared before each read, so that those of an earlier request are not taken for it.
 //!
-//! A slot has room for the longest request. Most use one page of it, and the rest takes no memory.
+//! A slot has room for the longest request. Most use one page of it, and the rest takes no memory. Of the free slots few
+//! keep their memory.
 
 use super::abi::{IN_HEADER, opcode};
 use super::header::Header;
@@ -31,6 +32,8 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 /// of the few of the kernel's own.
 const MOST: usize = 1 << 15;
 const PAGE: usize = 4096;
+/// The free slots that keep the memory of their last request.
+const WARM: usize = 64;
 /// Another one for each change of what is in the memfd.
 const MAGIC: u64 = u64::from_ne_bytes(*b"nfsrdmR\x01");
 
@@ -54,7 +57,15 @@ pub(crate) struct Journal {
     size: usize,
     /// How many use each slot: the reader, and the reply.
     users: Box<[AtomicU8]>,
-    free: Mutex<Vec<u32>>,
+    free: Mutex<Free>,
+}
+
+/// The slots that nobody uses.
+#[derive(Default)]
+struct Free {
+    /// Those that have memory, which are used first.
+    warm: Vec<u32>,
+    cold: Vec<u32>,
 }
 
 // SAFETY: the memory is plain bytes. Those of a slot are accessed by its reader alone, those of the head are atomic.
@@ -179,7 +190,7 @@ impl Journal {
     /// A slot that nobody uses; `None`: there is none.
     fn take(&self) -> Option<u32> {
         let mut free = self.free.lock();
-        let number = match free.pop() {
+        let number = match free.warm.pop().or_else(|| free.cold.pop()) {
             Some(number) => number,
             None => {
                 let last = &self.head().last;
@@ -202,8 +213,26 @@ impl Journal {
 
     /// One less uses the slot.
     pub(crate) fn release(&self, number: u32) {
-        if self.users[number as usize].fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.free.lock().push(number);
+        if self.users[number as usize].fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        let mut free = self.free.lock();
+        if free.warm.len() < WARM {
+            return free.warm.push(number);
+        }
+        // Nobody uses it, and nobody finds it meanwhile.
+        drop(free);
+        self.give_back(number);
+        self.free.lock().cold.push(number);
+    }
+
+    /// Gives the memory of a slot back, which nobody uses.
+    fn give_back(&self, number: u32) {
+        let place = self.place(number);
+        // SAFETY: there are no references to the bytes, which are zero from then on.
+        let given = unsafe { madvise(place.as_ptr().cast(), self.size, Advice::LinuxRemove) };
+        if let Err(error) = given {
+            tracing::debug!("cannot give memory of requests back: {error}");
         }
     }
 }

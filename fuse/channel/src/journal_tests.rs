@@ -104,3 +104,18 @@ fn other_memory_is_refused() {
     let empty = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
     assert!(Journal::open(empty).is_err());
 }
+
+#[test]
+fn free_slots_give_their_memory_back() {
+    const READERS: usize = 500;
+    let journal = Journal::create(3 * PAGE).unwrap();
+    let blocks = || fstat(journal.fd()).unwrap().st_blocks as usize * 512 / PAGE;
+    let mut slots: Vec<_> = (0..READERS).map(|_| Slot::new(&journal).unwrap()).collect();
+    slots.iter_mut().for_each(|slot| slot.fill(1));
+    assert!(blocks() >= READERS * 3);
+    slots.clear();
+    assert!(blocks() <= WARM * 3 + 1);
+    // Those with memory are used before the others.
+    let again = Slot::new(&journal).unwrap();
+    assert_eq!(again[0], 1);
+}
