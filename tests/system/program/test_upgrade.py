@@ -62,10 +62,17 @@ def upgrade(server):
     expect(nfsrdma("upgrade", server.mnt), 0, f"{server.mnt}: served by nfsrdma ")
 
 
-def upgraded(server):
-    """Upgrades, and checks that another process serves."""
+def upgraded(server, loaded=False):
+    """Upgrades, and checks that another process serves. On a `loaded` machine a server may be slower than the programs: the command
+    is tried again, as it says."""
     before = document(server)
-    upgrade(server)
+    for _ in range(10 if loaded else 0):
+        done = nfsrdma("upgrade", server.mnt)
+        if done.returncode == 0:
+            break
+        assert "programs write faster than the server takes it: try again" in done.stderr, done.stderr
+    else:
+        upgrade(server)
     after = document(server)
     assert after["pid"] != before["pid"]
     assert (after["restarts"], after["upgrades"]) == (before["restarts"] + 1, before["upgrades"] + 1)
@@ -147,7 +154,7 @@ def test_programs_do_not_see_it():
 
         with working(copy, unpack, find):
             for _ in range(FEWER):
-                upgraded(server)
+                upgraded(server, loaded=True)
         assert hashlib.sha256((server.export / "copy").read_bytes()).digest() == hashlib.sha256(data).digest()
         said = server.log.read_text()
         assert "may be lost" not in said and "died" not in said
