@@ -251,7 +251,7 @@ impl Nfs3Client {
         while is_put_off(&reply) {
             // A server may put calls off for hours, as until a file comes from a tape. Callers who do
             // not need that file must not wait as long for memory.
-            let kept = Kept::without_sinks(std::mem::take(&mut reply.payload));
+            let kept = Kept::beside(&reply.payload);
             drop(reply);
             put_off.again(engine.patience());
             engine.sleep(pause).await;
@@ -367,15 +367,7 @@ pub(crate) enum Kept {
 }
 
 impl Kept {
-    /// What is kept of a payload that nobody needs meanwhile.
-    fn without_sinks(payload: Payload) -> Self {
-        match payload {
-            Payload::Sink(sink) => Kept::Sinks(sink.iter().map(|buf| buf.len()).collect()),
-            kept => Kept::Payload(kept),
-        }
-    }
-
-    /// What is kept of the payload of a call that is made.
+    /// What is kept of the payload of a call that is made, or was.
     pub(crate) fn beside(payload: &Payload) -> Self {
         match payload {
             Payload::Sink(sink) => Kept::Sinks(sink.iter().map(|buf| buf.len()).collect()),

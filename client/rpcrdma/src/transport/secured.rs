@@ -14,9 +14,7 @@ use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, Pool, QueuePair};
 use nfsrdma_xdr::codec::{Encode, Encoder, padding, roundup};
 use nfsrdma_xdr::rpc::CALL_HEAD_LEN;
-use nfsrdma_xdr::rpcsec_gss::{
-    Credential, INTEGRITY_HEAD_LEN, Procedure, integrity_head, verifier,
-};
+use nfsrdma_xdr::rpcsec_gss::{Credential, Procedure, integrity_head, verifier};
 use std::sync::Arc;
 
 /// Encoded length of the AUTH_NONE credential and verifier in a call without security.
@@ -69,6 +67,15 @@ impl Drop for Secured {
     fn drop(&mut self) {
         self.over();
     }
+}
+
+fn length(data: &[Buf]) -> usize {
+    data.iter().map(|buf| buf.len()).sum()
+}
+
+/// The padding of data of this length.
+fn pad(len: usize) -> &'static [u8] {
+    &[0; 3][..padding(len)]
 }
 
 impl Secured {
@@ -154,17 +161,29 @@ impl Secured {
         self.encode_header(number, to)?;
         self.tail = match self.service() {
             Service::None => {
-                to.opaque_fixed(&self.plain[CALL_HEAD_LEN..]);
+                to.opaque_fixed(self.arguments());
                 Segs::new()
             }
             Service::Integrity => self.integrity(number, data, to, memory)?,
             Service::Privacy => self.privacy(number, data, to, memory)?,
         };
         if self.protects_body() {
-            self.shape.argument = self.tail.iter().map(|buf| buf.len()).sum();
+            self.shape.argument = length(&self.tail);
         }
         self.shape.head = to.len() - start;
         Ok(())
+    }
+
+    fn arguments(&self) -> &[u8] {
+        &self.plain[CALL_HEAD_LEN..]
+    }
+
+    /// What is protected: the sequence number and all arguments, in pieces (RFC 2203 section 5.3.2).
+    fn body<'a>(&'a self, number: &'a [u8; 4], data: &'a [Buf]) -> Vec<&'a [u8]> {
+        let mut body = vec![&number[..], self.arguments()];
+        body.extend(data.iter().map(|buf| &buf[..]));
+        body.push(pad(length(data)));
+        body
     }
 
     /// Appends the body with integrity as far as the data. Returns the data and what follows them.
@@ -176,22 +195,17 @@ impl Secured {
         memory: &Room<'_>,
     ) -> Result<Segs<Buf>, NotSealed> {
         let security = self.context.security();
-        let arguments = &self.plain[CALL_HEAD_LEN..];
-        let len: usize = data.iter().map(|buf| buf.len()).sum();
-        let pad = &[0; 3][..padding(len)];
-        let head = integrity_head(number, arguments.len() + roundup(len));
+        let arguments = self.arguments();
+        let len = length(data);
         let mut mic = vec![0; security.mic_len()];
-        let mut message: Vec<&[u8]> = vec![&head[INTEGRITY_HEAD_LEN - 4..], arguments];
-        message.extend(data.iter().map(|buf| &buf[..]));
-        message.push(pad);
-        security.mic(&message, &mut mic)?;
-        to.opaque_fixed(&head);
+        security.mic(&self.body(&number.to_be_bytes(), data), &mut mic)?;
+        to.opaque_fixed(&integrity_head(number, arguments.len() + roundup(len)));
         to.opaque_fixed(arguments);
         if len == 0 {
             to.opaque(&mic);
             return Ok(Segs::new());
         }
-        let mut end = Encoder::new(pad.to_vec());
+        let mut end = Encoder::new(pad(len).to_vec());
         end.opaque(&mic);
         let end = registered(memory.short, memory.pool, end.as_slice());
         let mut tail: Segs<Buf> = data.iter().filter(|buf| !buf.is_empty()).cloned().collect();
@@ -208,12 +222,9 @@ impl Secured {
         memory: &Room<'_>,
     ) -> Result<Segs<Buf>, NotSealed> {
         let security = self.context.security();
-        let arguments = &self.plain[CALL_HEAD_LEN..];
-        let len: usize = data.iter().map(|buf| buf.len()).sum();
+        let len = length(data);
         let number = number.to_be_bytes();
-        let mut message: Vec<&[u8]> = vec![&number, arguments];
-        message.extend(data.iter().map(|buf| &buf[..]));
-        message.push(&[0; 3][..padding(len)]);
+        let message = self.body(&number, data);
         let plain: usize = message.iter().map(|piece| piece.len()).sum();
         let wrapped = plain + security.wrap_overhead();
         let wrap = |into: &mut [u8]| {
