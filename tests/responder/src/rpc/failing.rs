@@ -1,5 +1,6 @@
 //! Calls that fail on command, for tests of clients.
 
+use super::turns::Turns;
 use nfsrdma_xdr::nfs3::{ProcedureNumber, Status};
 use nfsrdma_xdr::rpc::{Accepted, AuthStat, Denial};
 use std::str::FromStr;
@@ -24,12 +25,7 @@ pub struct Failing {
     /// `None` for all procedures but NULL.
     procedure: Option<ProcedureNumber>,
     failure: Failure,
-    /// The number of calls that still fail.
-    count: u64,
-    /// Of the matching calls, only each one whose number is a multiple of this fails.
-    every: u64,
-    /// The number of matching calls since the last one that failed.
-    passed: u64,
+    turns: Turns,
 }
 
 /// Parses the name of a procedure; `None` for `ANY`. NULL cannot fail.
@@ -51,17 +47,7 @@ impl FromStr for Failing {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (what, every) = match text.split_once('/') {
-            Some((what, every)) => match every.parse() {
-                Ok(every) if every > 0 => (what, every),
-                _ => return Err("EVERY is a number from 1 on".into()),
-            },
-            None => (text, 1),
-        };
-        let (what, count) = match what.split_once(':') {
-            Some((what, count)) => (what, count.parse().map_err(|_| "COUNT is a number")?),
-            None => (what, u64::MAX),
-        };
+        let (what, turns) = Turns::parse(text)?;
         let (name, failure) = what
             .split_once('=')
             .ok_or("PROCEDURE=STATUS is wanted, as WRITE=DQUOT")?;
@@ -91,9 +77,7 @@ impl FromStr for Failing {
         Ok(Failing {
             procedure: procedure(name)?,
             failure,
-            count,
-            every,
-            passed: 0,
+            turns,
         })
     }
 }
@@ -104,7 +88,7 @@ pub(super) struct Failures(Vec<Failing>);
 
 impl Failures {
     pub(super) fn add(&mut self, failing: Failing) {
-        self.0.retain(|failing| failing.count > 0);
+        self.0.retain(|failing| failing.turns.remain());
         self.0.push(failing);
     }
 
@@ -118,18 +102,9 @@ impl Failures {
             return None;
         }
         let failing = self.0.iter_mut().find(|failing| {
-            failing.count > 0 && failing.procedure.is_none_or(|of| of == procedure)
+            failing.turns.remain() && failing.procedure.is_none_or(|of| of == procedure)
         })?;
-        failing.passed += 1;
-        if failing.passed < failing.every {
-            return None;
-        }
-        failing.passed = 0;
-        // A failure without a count lasts for ever.
-        if failing.count != u64::MAX {
-            failing.count -= 1;
-        }
-        Some(failing.failure)
+        failing.turns.come().then_some(failing.failure)
     }
 }
 

@@ -17,6 +17,7 @@ mod reply;
 mod script;
 mod security;
 mod status_monitor;
+mod turns;
 mod weight;
 
 pub use acl_calls::AclCalls;

@@ -1,5 +1,6 @@
 //! Faults of calls under RPCSEC_GSS on command, for tests of clients.
 
+use crate::rpc::turns::Turns;
 use std::str::FromStr;
 
 /// What goes wrong with a call.
@@ -37,29 +38,14 @@ const NAMES: [(&str, Fault); 8] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Faulty {
     fault: Fault,
-    /// The number of calls that still have it.
-    count: u64,
-    /// Only each call whose number is a multiple of this has it.
-    every: u64,
-    /// The number of calls since the last one that had it.
-    passed: u64,
+    turns: Turns,
 }
 
 impl FromStr for Faulty {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (what, every) = match text.split_once('/') {
-            Some((what, every)) => match every.parse() {
-                Ok(every) if every > 0 => (what, every),
-                _ => return Err("EVERY is a number from 1 on".into()),
-            },
-            None => (text, 1),
-        };
-        let (name, count) = match what.split_once(':') {
-            Some((name, count)) => (name, count.parse().map_err(|_| "COUNT is a number")?),
-            None => (what, u64::MAX),
-        };
+        let (name, turns) = Turns::parse(text)?;
         let (_, fault) = NAMES
             .iter()
             .find(|(known, _)| known.eq_ignore_ascii_case(name))
@@ -69,9 +55,7 @@ impl FromStr for Faulty {
             })?;
         Ok(Faulty {
             fault: *fault,
-            count,
-            every,
-            passed: 0,
+            turns,
         })
     }
 }
@@ -82,7 +66,7 @@ pub(super) struct Faults(Vec<Faulty>);
 
 impl Faults {
     pub(super) fn add(&mut self, faulty: Faulty) {
-        self.0.retain(|faulty| faulty.count > 0);
+        self.0.retain(|faulty| faulty.turns.remain());
         self.0.push(faulty);
     }
 
@@ -94,17 +78,9 @@ impl Faults {
     /// oldest is used.
     pub(super) fn next(&mut self, init: bool) -> Option<Fault> {
         let meant =
-            |faulty: &&mut Faulty| faulty.count > 0 && (faulty.fault == Fault::Init) == init;
+            |faulty: &&mut Faulty| faulty.turns.remain() && (faulty.fault == Fault::Init) == init;
         let faulty = self.0.iter_mut().find(meant)?;
-        faulty.passed += 1;
-        if faulty.passed < faulty.every {
-            return None;
-        }
-        faulty.passed = 0;
-        if faulty.count != u64::MAX {
-            faulty.count -= 1;
-        }
-        Some(faulty.fault)
+        faulty.turns.come().then_some(faulty.fault)
     }
 }
 
