@@ -61,6 +61,12 @@ impl Node {
             lookups: AtomicU64::new(0),
         }
     }
+
+    /// Whether data, or an error that no program was told, may be lost with the process.
+    pub fn may_have_lost(&self) -> bool {
+        let marks = [&self.unsafe_, &self.errno];
+        marks.iter().any(|mark| mark.load(Ordering::Relaxed) != 0)
+    }
 }
 
 /// The groups of a credential that are kept: those that AUTH_SYS sends (RFC 5531, appendix A).

@@ -206,15 +206,15 @@ impl Table {
         files
     }
 
-    /// Of the files that the kernel has forgotten, by fileid, those of which an earlier process may have lost data.
-    /// They are known until the records of nodes are restored.
-    pub fn lost_and_forgotten(&self) -> Vec<u64> {
+    /// Of the files that the kernel has forgotten, by node and fileid, those of which an earlier process may have lost
+    /// data. They are known until the records of nodes are restored.
+    pub fn lost_and_forgotten(&self) -> Vec<(u64, u64)> {
         let is = |node: &Node| {
             let known = node.lookups.load(Ordering::Relaxed) > 0;
             !known && node.unsafe_.load(Ordering::Relaxed) != 0
         };
-        let of = self.nodes.peek(|node| is(node).then_some(node.fileid));
-        of.into_iter().flatten().collect()
+        let of = |node: &Node| is(node).then_some((node.nodeid, node.fileid));
+        self.nodes.peek(of).into_iter().flatten().collect()
     }
 
     /// The memfd, for whoever keeps the table beyond the life of this process; `None` if there is none.

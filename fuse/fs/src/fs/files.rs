@@ -74,8 +74,10 @@ impl<N: Nfs3> Files<N> {
             .peek(|data| data.nodeid)
             .into_iter()
             .collect();
-        // Nobody else tells of these: what the kernel knows is told of when it is restored.
-        log_lost(&records.lost_and_forgotten());
+        // Nobody else tells of these: what the kernel knows, or has data, is told of when it is restored.
+        let mut lost = records.lost_and_forgotten();
+        lost.retain(|(node, _)| !with_data.contains(node));
+        log_lost(lost.into_iter().map(|(_, fileid)| fileid));
         let table = Table::new(records.nodes(), &with_data);
         let fsid = records.fsid();
         if let Some(fsid) = fsid {

@@ -382,13 +382,9 @@ impl Table {
 
     /// The inodes of which an earlier process has left that data or an error may be lost.
     pub(super) fn with_errors(&self) -> Vec<Arc<Inode>> {
-        let has = |node: &Node| {
-            let marks = [&node.unsafe_, &node.errno];
-            marks.iter().any(|mark| mark.load(Ordering::Relaxed) != 0)
-        };
         let mut left = Vec::new();
         self.records.each(|node| {
-            if has(node) {
+            if node.may_have_lost() {
                 left.push(node.nodeid);
             }
         });
@@ -403,7 +399,7 @@ impl Table {
                     .slots
                     .iter()
                     .flatten()
-                    .filter(|inode| has(inode))
+                    .filter(|inode| inode.may_have_lost())
                     .cloned(),
             );
         }

@@ -31,7 +31,7 @@ impl<N: Nfs3> Fs<N> {
         for hidden in self.records.hidden().restore() {
             self.restore_hidden(hidden);
         }
-        self.restore_errors();
+        self.restore_errors(&unsafe_);
         for inode in unsafe_ {
             let recorded = self.data(&inode).with(|inner| inner.pages().outlives());
             self.unsafe_files.lock().insert(&inode, recorded, true);
@@ -86,10 +86,16 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// Data that the server did not have on stable storage is lost, and there may be errors of writing
-    /// that no program was told. Each open file tells it, as if it had written the data.
-    fn restore_errors(&self) {
+    /// that no program was told. Each open file tells it, as if it had written the data. `with_data` has files, too,
+    /// that the kernel has forgotten.
+    fn restore_errors(&self, with_data: &[Arc<Inode>]) {
         let mut lost = Vec::new();
-        for inode in self.table.with_errors() {
+        let forgotten = |inode: &&Arc<Inode>| {
+            inode.lookups.load(Ordering::Relaxed) == 0 && inode.may_have_lost()
+        };
+        let mut inodes = self.table.with_errors();
+        inodes.extend(with_data.iter().filter(forgotten).cloned());
+        for inode in inodes {
             if inode.unsafe_.load(Ordering::Relaxed) != 0 {
                 // In this order: whoever comes after this process must find one of them.
                 inode.errno.store(libc::EIO as u8, Ordering::Relaxed);
@@ -103,7 +109,7 @@ impl<N: Nfs3> Fs<N> {
             let errno = inode.errno.load(Ordering::Relaxed);
             errors.record(&FsError::Before(errno.into()));
         }
-        log_lost(&lost);
+        log_lost(lost.into_iter());
     }
 
     fn restore_open(&self, record: Record<Open>) {

@@ -52,17 +52,18 @@ impl Unwritten {
 const MOST_NAMED: usize = 20;
 
 /// Says of which files data is lost that only a process had that has died.
-pub(super) fn log_lost(files: &[u64]) {
-    for &fileid in files.iter().take(MOST_NAMED) {
+pub(super) fn log_lost(files: impl Iterator<Item = u64>) {
+    let mut files = files.fuse();
+    for fileid in files.by_ref().take(MOST_NAMED) {
         tracing::error!(
             "data may be lost that programs have written to {}: the process that served the mount died before \
              the server had it on stable storage; programs that have the file open get EIO",
             named::file(None, fileid)
         );
     }
-    if files.len() > MOST_NAMED {
-        let more = counted((files.len() - MOST_NAMED) as u64, "more file");
-        tracing::error!("the same of {more}");
+    match files.count() as u64 {
+        0 => {}
+        more => tracing::error!("the same of {}", counted(more, "more file")),
     }
 }
 

@@ -690,6 +690,26 @@ fn data_of_a_file_that_the_kernel_has_forgotten_are_logged_when_they_are_lost() 
     assert_eq!(WARNINGS.lines().len(), 1, "once");
 }
 
+/// As above, but there were records of the data.
+#[test]
+fn data_of_a_forgotten_file_that_cannot_be_restored_are_logged() {
+    static WARNINGS: Warnings = Warnings(Mutex::new(Vec::new()));
+    let m = Mount::keeping();
+    let (node, f) = m.create("f");
+    let fileid = m.stat(node).unwrap().fileid;
+    for at in 0..3 {
+        m.write(f, at << 20, b"data").unwrap();
+    }
+    m.fs.forget(node, 1);
+    let _here = tracing::subscriber::set_default(&WARNINGS);
+    let m = m.killed_without_data();
+    let lines = WARNINGS.lines();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains(&format!("file {fileid}")), "{lines:?}");
+    drop(m.killed());
+    assert_eq!(WARNINGS.lines().len(), 1, "once");
+}
+
 #[test]
 fn an_error_that_one_open_file_has_told_is_told_by_the_others_also_after_a_crash() {
     let m = Mount::new();

@@ -7,7 +7,6 @@ use nfsrdma_rdma::Pool;
 use nfsrdma_record::Table;
 use nfsrdma_rpcrdma::exec::block_on;
 use nfsrdma_xdr::nfs3::{Attributes, SetAttributes};
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -81,16 +80,27 @@ impl Mount {
 
     /// The process is killed, and another one goes on with the mount.
     pub(crate) fn killed(self) -> Self {
+        let pool = self.pool.fd().map(|fd| fd.try_clone_to_owned().unwrap());
+        let bytes = self.config.pool_bytes();
+        self.killed_with(|records| match pool {
+            Some(pool) => pool_of(pool, records).unwrap(),
+            None => Pool::new(bytes).unwrap(),
+        })
+    }
+
+    /// The same, and what was in the pool is gone.
+    pub(crate) fn killed_without_data(self) -> Self {
+        let bytes = self.config.pool_bytes();
+        self.killed_with(|_| Pool::in_memfd(bytes).unwrap())
+    }
+
+    fn killed_with(self, pool: impl FnOnce(&Table) -> Pool) -> Self {
         let (server, config) = (self.server.clone(), self.config.clone());
-        let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().unwrap();
-        let (table, pool) = (copy(self.records.fd().unwrap()), self.pool.fd().map(copy));
+        let table = self.records.fd().unwrap().try_clone_to_owned().unwrap();
         // Nothing is freed or ended by it.
         std::mem::forget(self);
         let records = Table::open(table).unwrap();
-        let pool = match pool {
-            Some(pool) => pool_of(pool, &records).unwrap(),
-            None => Pool::new(config.pool_bytes()).unwrap(),
-        };
+        let pool = pool(&records);
         let next = Self::with(&server, config, records, pool);
         next.fs.restore();
         next
