@@ -31,6 +31,9 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 /// The most requests that are under way at the same time. Each has a thread of a program that waits for it, or is one
 /// of the few of the kernel's own.
 const MOST: usize = 1 << 15;
+/// As many have room although programs wait for locks. Others wait for the server, but these for other programs, which
+/// may need as many requests as they like before they unlock.
+const SPARE: usize = MOST / 4;
 const PAGE: usize = 4096;
 /// The free slots that keep the memory of their last request.
 const WARM: usize = 64;
@@ -204,6 +207,13 @@ impl Journal {
         };
         self.users[number as usize].store(1, Ordering::Relaxed);
         Some(number)
+    }
+
+    /// Whether so few slots are left that no more programs may wait for locks.
+    pub(crate) fn is_scarce(&self) -> bool {
+        let free = self.free.lock();
+        let used = self.head().last.load(Ordering::Relaxed) as usize;
+        used - free.warm.len() - free.cold.len() > MOST - SPARE
     }
 
     /// A reply uses the slot, too.

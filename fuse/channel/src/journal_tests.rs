@@ -1,5 +1,13 @@
 use super::*;
 use crate::abi::UNIQUE_RESEND;
+use crate::device::Device;
+use crate::landing::Landing;
+use crate::mount::Users;
+use crate::operation::WriteIn;
+use crate::reply::Reply;
+use crate::request::Request;
+use crate::serve::{Buffer, Handler, ReadResult, Reader};
+use std::os::unix::net::UnixDatagram;
 
 const LONGEST: usize = 12345;
 
@@ -93,6 +101,61 @@ fn a_full_journal_gives_no_slot() {
     assert_eq!(next(&journal).1, [(2, number)]);
     journal.release(number);
     assert!(last.prepare());
+}
+
+/// Leaves all requests unanswered.
+#[derive(Default)]
+struct Silent(Mutex<Vec<Reply>>);
+
+impl Handler for Silent {
+    type Buffer = Vec<u8>;
+
+    fn handle(&self, _: &Request<'_>, reply: Reply) {
+        self.0.lock().push(reply);
+    }
+
+    fn buffer(&self, _: usize) -> Option<Vec<u8>> {
+        None
+    }
+
+    fn write(&self, _: &Header, _: &WriteIn, _: Vec<u8>, _: Reply) {}
+
+    fn forget(&self, _: u64, _: u64) {}
+
+    fn interrupt(&self, _: u64) {}
+}
+
+#[test]
+fn programs_that_wait_for_locks_leave_room_for_those_that_unlock() {
+    let (ours, theirs) = UnixDatagram::pair().unwrap();
+    let device = Arc::new(Device::from(OwnedFd::from(ours)));
+    let journal = Journal::create(LONGEST).unwrap();
+    device.set_journal(&journal);
+    let slot = Slot::new(&journal).unwrap();
+    let mut reader = Reader::new(device, Buffer::Kept(slot), Users::All);
+    let silent = Silent::default();
+    let mut ask = |opcode, kind: i32| {
+        let mut bytes = request(opcode, 2);
+        bytes.resize(88, 0);
+        bytes[0] = 88;
+        bytes[72..76].copy_from_slice(&kind.to_ne_bytes());
+        theirs.send(&bytes).unwrap();
+        let done = reader.read(&silent, &mut Landing::default()).unwrap();
+        assert_eq!(done, ReadResult::Handled);
+    };
+    let _slots: Vec<_> = (0..MOST - SPARE - 1)
+        .map(|_| Slot::new(&journal).unwrap())
+        .collect();
+    ask(opcode::SETLKW, libc::F_WRLCK);
+    assert_eq!(silent.0.lock().len(), 1, "there is room for one more");
+    ask(opcode::SETLKW, libc::F_WRLCK);
+    let mut reply = [0; 16];
+    assert_eq!(theirs.recv(&mut reply).unwrap(), 16);
+    assert_eq!(reply[4..8], (-libc::ENOLCK).to_ne_bytes());
+    ask(opcode::SETLKW, libc::F_UNLCK);
+    ask(opcode::SETLK, libc::F_WRLCK);
+    assert_eq!(silent.0.lock().len(), 3);
+    silent.0.lock().drain(..).for_each(|reply| reply.ok());
 }
 
 #[test]

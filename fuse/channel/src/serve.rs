@@ -383,6 +383,12 @@ impl Source<'_> {
     fn reply(&self, header: &Header) -> Reply {
         Reply::to_slot(self.device, header, self.slot)
     }
+
+    /// Whether little of the journal is left.
+    fn is_scarce(&self) -> bool {
+        let journal = self.device.journal();
+        self.slot != 0 && journal.is_some_and(|journal| journal.is_scarce())
+    }
 }
 
 /// Hands one message of the kernel over. `on_write` hears of a WRITE, and of the length of its data.
@@ -423,6 +429,11 @@ fn handle(
         }
         _ if !may_use(header) => {
             from.reply(header).error(Errno::ACCESS.raw_os_error());
+        }
+        Operation::Setlk { lock, wait, .. }
+            if wait && lock.kind as i32 != libc::F_UNLCK && from.is_scarce() =>
+        {
+            from.reply(header).error(Errno::NOLCK.raw_os_error());
         }
         _ => handler.handle(&request, from.reply(header)),
     }
