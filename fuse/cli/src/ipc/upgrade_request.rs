@@ -2,9 +2,9 @@
 //! the one that serves it.
 //!
 //! The holder has the new program wait for the mount (see [`holder`](crate::holder)). Then nothing is read of the
-//! kernel's requests, which wait there, until the server has all data that programs have written, and the
-//! holder exchanges the processes. So nothing is lost that only this process has; and if it cannot be done
-//! in time, this process goes on.
+//! kernel's requests, which wait there, until the server has all data that only this process has, and the
+//! holder exchanges the processes. So nothing is lost; and if it cannot be done in time, this process goes on.
+//! With `restart=data` that is hardly ever anything.
 //!
 //! The answer is one line of JSON, an object with `error`, or the holder's that the other program serves.
 
@@ -116,7 +116,10 @@ impl Upgradable {
             if began.elapsed() > LIMIT {
                 break;
             }
-            if timeout(WRITE_BACK, self.fs.write_back_all()).await.is_err() {
+            if timeout(WRITE_BACK, self.fs.write_back_unkept())
+                .await
+                .is_err()
+            {
                 let limit = WRITE_BACK.as_secs();
                 return format!(
                     "the server has not taken within {limit} s what programs have written: try again when it answers"
@@ -147,7 +150,7 @@ impl Upgradable {
     /// A successor waits: gives it the mount. Returns only if it does not have it, and why.
     async fn hand_over(&self, held: &Held) -> io::Result<Why> {
         let paused = Paused::new(&self.session);
-        if timeout(REST, self.fs.write_back_all()).await.is_err() {
+        if timeout(REST, self.fs.write_back_unkept()).await.is_err() {
             drop(paused);
             held.cancel_upgrade();
             return Ok(Why::new(UNSAFE, ""));

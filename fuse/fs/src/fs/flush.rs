@@ -279,7 +279,18 @@ impl<N: Nfs3> Files<N> {
     /// Writes back and commits all data written so far. Programs can go on: open files stay open,
     /// and hidden files stay.
     pub async fn write_back_all(self: &Arc<Self>) {
-        let files = stream::iter(self.unsafe_inodes());
+        self.write_back_files(self.unsafe_inodes()).await;
+    }
+
+    /// The same for the files with data that would be lost with this process.
+    pub async fn write_back_unkept(self: &Arc<Self>) {
+        let mut files = self.unsafe_inodes();
+        files.retain(|inode| inode.unsafe_.load(Ordering::Relaxed) != 0);
+        self.write_back_files(files).await;
+    }
+
+    async fn write_back_files(self: &Arc<Self>, files: Vec<Arc<Inode>>) {
+        let files = stream::iter(files);
         let write_back = async |inode| self.write_back(&inode, true).await;
         files.for_each_concurrent(FILES_AT_A_TIME, write_back).await;
     }
