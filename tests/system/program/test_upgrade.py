@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import hashlib
+import json
 import os
 import random
 import shutil
@@ -317,6 +318,43 @@ def test_two_at_once():
             assert status == 0 or "another upgrade" in said or "ended meanwhile" in said, said
         assert os.listdir(server.mnt) == []
         upgraded(server)
+
+
+# Sockets in a directory of its own, as in a container; $0 is that.
+CONTAINER = """
+mount --make-private "$(findmnt -nT /run/nfsrdma -o TARGET)" && mount --bind "$0" /run/nfsrdma && exec "$@"
+"""
+
+
+def test_a_container_may_ask_that_has_the_sockets_of_the_other_one():
+    """Two of them share the directory of the sockets, that of the program, and one in which the mount appears."""
+    root()
+    with Upgradable("--no-root-squash") as server:
+        sockets, shared = server.base / "run", server.base / "shared"
+        Path("/run/nfsrdma").mkdir(mode=0o700, exist_ok=True)
+        sockets.mkdir(mode=0o700)
+        shared.mkdir()
+        expect(run("mount", "-t", "tmpfs", "shared", shared), 0)
+        expect(run("mount", "--make-shared", shared), 0)
+        server.mnt = shared / "data"
+        server.mnt.mkdir()
+        enter = ["unshare", "-m", "--propagation", "unchanged", "sh", "-c", CONTAINER, sockets]
+        if run(*enter, "true").returncode != 0:
+            pytest.skip("unshare -m is not permitted")
+        server.mount_kept(enter=enter)
+
+        def beside(*words):
+            return run_over(sockets, "/run/nfsrdma", BIN / "nfsrdma", *words)
+
+        (server.mnt / "f").write_bytes(b"hello")
+        expect(nfsrdma("upgrade", server.mnt), 32, f"nobody answers for {server.mnt}")
+        before = json.loads(beside("stats", "--json", server.mnt).stdout)
+        server.install()
+        expect(beside("upgrade", server.mnt), 0, f"{server.mnt}: served by nfsrdma ")
+        after = json.loads(beside("stats", "--json", server.mnt).stdout)
+        assert (after["restarts"], after["upgrades"]) == (before["restarts"] + 1, before["upgrades"] + 1)
+        assert os.path.samefile(f"/proc/{after['pid']}/exe", server.program)
+        assert (server.mnt / "f").read_bytes() == b"hello"
 
 
 def test_another_user_may_not_ask():
