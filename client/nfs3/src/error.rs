@@ -21,8 +21,10 @@ impl From<Error> for NfsError {
             }
             Error::PeerMisbehaved(why) => NfsError::misbehaved(why.to_string()),
             Error::Local(why) => NfsError::Local(why.to_string()),
+            Error::NoContext(NoContext::NoCredential(why)) => NfsError::NoCredential(why),
             Error::NoContext(NoContext::Expired(why)) => NfsError::Expired(why),
-            Error::NoContext(why) => NfsError::NoCredential(why.to_string()),
+            // It passes: a hard mount keeps what was written until there is a context.
+            Error::NoContext(NoContext::Unavailable(why)) => NfsError::Local(why),
             Error::Cancelled => NfsError::Interrupted,
         }
     }

@@ -229,6 +229,9 @@ async fn users_have_their_own_contexts() {
     assert!(matches!(none, Err(NfsError::NoCredential(_))), "{none:?}");
     let old = client.getattr(&user(6000), top).await;
     assert!(matches!(old, Err(NfsError::Expired(_))), "{old:?}");
+    // A hard mount makes calls again that fail in this way.
+    let unknown = client.getattr(&user(7000), top).await;
+    assert!(matches!(unknown, Err(NfsError::Local(_))), "{unknown:?}");
     setting.leave().await;
 }
 

@@ -460,7 +460,7 @@ fn contexts_are_made_with_a_server() {
             (Fault::Window, false),
             (Fault::NoProof, false),
             (Fault::Mechanism, true),
-            (Fault::Denied, true),
+            (Fault::Denied, false),
         ] {
             let why = with(fault).0.expect_err("a faulty server");
             println!("{why}");

@@ -171,10 +171,8 @@ fn accepted(answer: Result<Initiated, PlainError>) -> Result<Initiated, Refusal>
         let sentence = format!(
             "the server makes no Kerberos context: {error}; it needs NFS over TCP, and rpc.svcgssd or gssproxy"
         );
-        match error {
-            PlainError::Refused(_) => Refusal::new(Kind::NoCredential, sentence),
-            _ => Refusal::new(Kind::Other, sentence),
-        }
+        // The daemon there that looks at tickets may not run yet.
+        Refusal::new(Kind::Other, sentence)
     })?;
     match answer.major {
         GSS_S_COMPLETE | GSS_S_CONTINUE_NEEDED => Ok(answer),
