@@ -48,6 +48,15 @@ impl Library {
         Credential::of_initiator(self.0.acquire(None, false, &store)?)
     }
 
+    /// Where krb5.conf and the environment have the tickets of this process's user, like
+    /// `FILE:/tmp/krb5cc_1000`.
+    ///
+    /// # Errors
+    /// krb5.conf may be unreadable.
+    pub fn usual_cache(self) -> Result<String, Error> {
+        self.0.usual_cache()
+    }
+
     /// Tickets that are got with a key of `keytab` (a file, or where krb5.conf says): those of the
     /// machine. `principal` has the default realm unless it names one. They are in memory only.
     ///

@@ -3,7 +3,7 @@
 
 use crate::error::{Error, Kind};
 use crate::sys::{self, Buffer, Functions, KeyValue, KeyValues, OidDesc, OidSet};
-use std::ffi::{CString, c_int};
+use std::ffi::{CStr, CString, c_int};
 use std::fmt;
 use std::ops::Deref;
 use std::ptr;
@@ -170,6 +170,19 @@ impl Raw {
         self.check(major, minor)?;
         made.lifetime = lifetime(seconds);
         Ok(made)
+    }
+
+    /// The name of the cache that is taken if none is named.
+    pub(crate) fn usual_cache(self) -> Result<String, Error> {
+        let (mut minor, mut name) = (0, ptr::null());
+        // SAFETY: no name is set; the old one is the library's, and stays until this thread asks again.
+        let (major, name) = unsafe {
+            let major = (self.0.gss_krb5_ccache_name)(&mut minor, ptr::null(), &mut name);
+            let text = (!name.is_null()).then(|| CStr::from_ptr(name).to_string_lossy());
+            (major, text.unwrap_or_default().into_owned())
+        };
+        self.check(major, minor)?;
+        Ok(name)
     }
 
     /// A context that another process has exported.

@@ -157,6 +157,41 @@ fn caches_are_found_by_their_name() {
     });
 }
 
+/// Where krb5.conf has the caches of all users in one directory, a user may put one there for another,
+/// who must not become somebody else at the server.
+#[test]
+fn a_cache_of_somebody_else_is_not_used() {
+    if !geteuid().is_root() {
+        println!("skipped: there is nobody else");
+        return;
+    }
+    let prepare = |realm: &mut Realm| {
+        let planted = realm.cache(user());
+        ticket(realm, "alice", "1h", &planted, user() + 1);
+        let all = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+        fs::set_permissions(&planted, all).unwrap();
+        ticket(realm, "bob", "1h", &realm.path().join("bobs"), 0);
+        scanned(realm.path(), user());
+        Vec::new()
+    };
+    in_realm("a_cache_of_somebody_else_is_not_used", prepare, |place| {
+        let helpers = helpers(place);
+        assert_eq!(refusal(&helpers, user()), Kind::NoCredential);
+        // Nor one that never ends.
+        let cache = place.join(format!("krb5cc_{}", user()));
+        fs::remove_file(&cache).unwrap();
+        let made = Command::new("mkfifo").arg(&cache).status().unwrap();
+        assert!(made.success());
+        chown(&cache, Some(user()), Some(user())).unwrap();
+        assert_eq!(refusal(&helpers, user()), Kind::NoCredential);
+        // The user's own is found beside it.
+        let own = place.join(format!("scanned-{}/krb5cc_own", user()));
+        fs::write(&own, fs::read(place.join("bobs")).unwrap()).unwrap();
+        chown(&own, Some(user()), Some(user())).unwrap();
+        assert_eq!(establish(&helpers, user()).unwrap().2, "bob@NFSRDMA.TEST");
+    });
+}
+
 /// Where krb5.conf has them: collections in a directory, and in the kernel's keyrings.
 #[test]
 fn caches_need_not_be_files() {

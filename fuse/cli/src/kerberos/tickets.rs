@@ -7,6 +7,7 @@ use crate::kerberos::protocol::{Refusal, Request};
 use nfsrdma_gss::{Credential, Initiator, Kind, Library, Output};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::SystemTime;
 
 /// How ticket caches are named.
@@ -21,7 +22,15 @@ pub(super) fn begin(library: Library, request: &Request) -> Result<(Initiator, O
     if request.uid == 0 {
         return of_machine(library, request);
     }
-    let mut why = match begin_with(library, library.tickets(None), request) {
+    let usual = library.usual_cache()?;
+    let begun = match belongs_to(&usual, request.uid) {
+        true => begin_with(library, library.tickets(None), request),
+        false => Err(Refusal::new(
+            Kind::NoCredential,
+            Kind::NoCredential.to_string(),
+        )),
+    };
+    let mut why = match begun {
         Err(refusal) if may_have_others(&refusal) => refusal,
         begun => return begun,
     };
@@ -54,6 +63,24 @@ fn begin_with(
     Ok((initiator, step.token))
 }
 
+/// Whether a cache is the user's own. Where krb5.conf has caches in a directory for everybody, anybody may
+/// put one there in the name of another user, who would then call as somebody else. What is no file is
+/// kept by who knows its owner.
+fn belongs_to(cache: &str, uid: u32) -> bool {
+    let path = match cache.split_once(':') {
+        Some(("FILE" | "DIR", path)) => path,
+        Some((kind, _)) if !kind.contains('/') => return true,
+        _ => cache,
+    };
+    // One cache of a collection.
+    let path = match path.strip_prefix(':') {
+        Some(one) => Path::new(one).parent(),
+        None => Some(Path::new(path)),
+    };
+    path.and_then(|path| fs::symlink_metadata(path).ok())
+        .is_some_and(|found| found.uid() == uid && (found.is_file() || found.is_dir()))
+}
+
 /// The ticket caches of the user, newest first.
 fn caches(request: &Request) -> Vec<String> {
     let mut found: Vec<(SystemTime, String)> = Vec::new();
@@ -65,11 +92,14 @@ fn caches(request: &Request) -> Vec<String> {
             let Ok(name) = entry.file_name().into_string() else {
                 continue;
             };
+            if !name.starts_with(PREFIX) {
+                continue;
+            }
             // This does not follow a symbolic link, which anybody may put into /tmp.
             let Ok(metadata) = entry.metadata() else {
                 continue;
             };
-            if !name.starts_with(PREFIX) || metadata.uid() != request.uid {
+            if metadata.uid() != request.uid {
                 continue;
             }
             let kind = match metadata.file_type() {
