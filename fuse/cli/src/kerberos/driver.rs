@@ -4,6 +4,8 @@ use crate::cli::GSS_HELPER;
 use crate::kerberos::protocol::{Answer, Refusal, Request, Secret, receive, send};
 use nfsrdma_gss::{Context, Kind, Library};
 use nfsrdma_xdr::codec::{Decode, Encode};
+use parking_lot::{Condvar, Mutex};
+use std::collections::HashSet;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,6 +13,8 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// How the helpers of a mount are started.
@@ -28,6 +32,8 @@ pub struct Helpers {
     pub config: Option<PathBuf>,
     /// How long making a context may take.
     pub limit: Duration,
+    /// The users whose last helper has not ended yet.
+    pub(crate) left: Left,
 }
 
 impl Helpers {
@@ -40,6 +46,7 @@ impl Helpers {
             directories: vec!["/tmp".into(), "/run/user/%U".into()],
             config: None,
             limit: Duration::from_secs(30),
+            left: Left::default(),
         }
     }
 
@@ -59,8 +66,9 @@ impl Helpers {
     /// Starts making a context of a user. Call [`Helper::step`] with nothing next.
     ///
     /// # Errors
-    /// No process can be started.
+    /// No process can be started, or the last one of this user hangs.
     pub fn start(&self, uid: u32, gid: u32) -> io::Result<Helper> {
+        let place = self.left.enter(uid)?;
         let (ours, theirs) = UnixStream::pair()?;
         let mut command = Command::new(&self.program);
         command
@@ -78,10 +86,11 @@ impl Helpers {
         // It has the other end of the socket.
         drop(command);
         let mut helper = Helper {
-            child,
+            ending: Some((child, place)),
             talk: ours,
             until: Instant::now() + self.limit,
         };
+        helper.talk.set_write_timeout(Some(self.limit))?;
         send(&mut helper.talk, self.request(uid, gid).to_xdr())?;
         Ok(helper)
     }
@@ -98,7 +107,8 @@ pub enum Progress {
 
 /// A process that makes a context. It is killed when this is dropped.
 pub struct Helper {
-    child: Child,
+    /// Until it is dropped.
+    ending: Option<(Child, Place)>,
     talk: UnixStream,
     until: Instant,
 }
@@ -110,14 +120,15 @@ impl Helper {
     /// # Errors
     /// Why there is no context. The helper has ended then, or will.
     pub fn step(&mut self, token: Option<&[u8]>) -> Result<Progress, Refusal> {
-        if let Some(token) = token {
-            send(&mut self.talk, token.to_vec()).map_err(lost)?;
-        }
         let left = self.until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(lost(io::ErrorKind::WouldBlock.into()));
         }
+        self.talk.set_write_timeout(Some(left)).map_err(lost)?;
         self.talk.set_read_timeout(Some(left)).map_err(lost)?;
+        if let Some(token) = token {
+            send(&mut self.talk, token.to_vec()).map_err(lost)?;
+        }
         let answer = receive(&mut self.talk).map_err(lost)?;
         match Answer::from_xdr(&answer.0) {
             Ok(Answer::Token(token)) => Ok(Progress::Token(token)),
@@ -131,7 +142,7 @@ impl Helper {
 
     /// The number of its process.
     pub fn id(&self) -> u32 {
-        self.child.id()
+        self.ending.as_ref().map_or(0, |(child, _)| child.id())
     }
 }
 
@@ -153,16 +164,86 @@ fn lost(error: io::Error) -> Refusal {
 
 impl Drop for Helper {
     fn drop(&mut self) {
+        let Some((mut child, place)) = self.ending.take() else {
+            return;
+        };
         // One that has ended by itself is not there any more.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = child.kill();
+        // A process that waits in the kernel for a file system of its user ends when that file system
+        // wants it to. Nobody waits for this but a thread of its own.
+        let reap = move || {
+            let _ = child.wait();
+            drop(place);
+        };
+        // Without memory for a thread the process stays a zombie until the mount ends.
+        let _ = thread::Builder::new()
+            .name("nfsrdma-reap".into())
+            .spawn(reap);
+    }
+}
+
+/// How long the last helper of a user may take to end when the next one is to start.
+const ENDING: Duration = Duration::from_secs(1);
+
+/// The users who have helpers. There is one at a time for each, so that a user whose tickets lie where every
+/// process hangs does not fill the machine with processes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Left(Arc<(Mutex<HashSet<u32>>, Condvar)>);
+
+impl Left {
+    fn enter(&self, uid: u32) -> io::Result<Place> {
+        let (users, left) = &*self.0;
+        let until = Instant::now() + ENDING;
+        let mut users = users.lock();
+        while !users.insert(uid) {
+            if left.wait_until(&mut users, until).timed_out() {
+                let why = "the last one for this user does not end";
+                return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
+            }
+        }
+        let left = self.clone();
+        Ok(Place { left, uid })
+    }
+}
+
+/// That a user has a helper.
+#[derive(Debug)]
+struct Place {
+    left: Left,
+    uid: u32,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let (users, left) = &*self.left.0;
+        users.lock().remove(&self.uid);
+        left.notify_all();
     }
 }
 
 impl fmt::Debug for Helper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Helper")
-            .field("process", &self.child.id())
+            .field("process", &self.id())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_process_for_each_user() {
+        let left = Left::default();
+        let (first, _other) = (left.enter(1).unwrap(), left.enter(2).unwrap());
+        let refused = left.clone().enter(1).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ResourceBusy);
+        drop(first);
+        // And one that ends meanwhile is waited for.
+        let second = left.enter(1).unwrap();
+        let waits = thread::spawn(move || left.enter(1).is_ok());
+        drop(second);
+        assert!(waits.join().unwrap());
     }
 }
