@@ -13,7 +13,7 @@ use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 /// The future of a new context.
 pub type Establishing<'a> =
@@ -72,15 +72,31 @@ struct Entry {
 #[derive(Default)]
 struct State {
     made: Option<Arc<Context>>,
-    /// Attempts that have failed, and why the last one has.
+    /// Attempts that have failed, and why and when the last one has.
     failures: u64,
-    failure: Option<NoContext>,
+    failure: Option<(NoContext, Instant)>,
 }
 
 impl fmt::Debug for Contexts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let users = self.of.lock().len();
         f.debug_struct("Contexts").field("users", &users).finish()
+    }
+}
+
+/// For how long a user who has no valid ticket is refused without another look: a program that goes through a
+/// tree would start a process for each file. (Linux does not look again for five seconds.)
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+impl State {
+    /// The failure that holds for a call that came when there had been `before` of them.
+    fn failure(&self, before: u64) -> Option<NoContext> {
+        let (why, at) = self.failure.as_ref()?;
+        let lasts = match why {
+            NoContext::NoCredential(_) | NoContext::Expired(_) => at.elapsed() < LOOK_AGAIN,
+            NoContext::Unavailable(_) => false,
+        };
+        (lasts || self.failures > before).then(|| why.clone())
     }
 }
 
@@ -127,11 +143,8 @@ impl Contexts {
         if let Some(context) = entry.usable() {
             return Ok(context);
         }
-        {
-            let state = entry.state.lock();
-            if let Some(failure) = state.failure.clone().filter(|_| state.failures > before) {
-                return Err(failure);
-            }
+        if let Some(failure) = entry.state.lock().failure(before) {
+            return Err(failure);
         }
         let made = self.make(cred).await;
         let mut state = entry.state.lock();
@@ -143,7 +156,7 @@ impl Contexts {
             }
             Err(why) => {
                 state.failures += 1;
-                state.failure = Some(why.clone());
+                state.failure = Some((why.clone(), Instant::now()));
                 Err(why)
             }
         }

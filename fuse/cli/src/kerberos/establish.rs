@@ -10,14 +10,21 @@ use nfsrdma_rpcrdma::rpc::{Cred, Initiated, initiate};
 use nfsrdma_rpcrdma::security::{Establish, Establishing, NoContext, SecurityContext, Service};
 use nfsrdma_xdr::nfs3;
 use nfsrdma_xdr::rpcsec_gss::{GSS_S_COMPLETE, GSS_S_CONTINUE_NEEDED};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
-/// Most contexts that are made at a time, for the sake of a KDC that is silent and of this machine.
+/// Most contexts that are begun at a time, for the sake of this machine, and for how long each counts: a
+/// user whose KDC or ticket cache is slow holds nobody back for longer.
 const AT_ONCE: usize = 8;
+const BEGINNING: Duration = Duration::from_secs(1);
+/// Most contexts that are made at a time.
+const MOST: usize = 256;
 /// Most tokens for one context.
 const MAX_STEPS: usize = 8;
 /// How long the server may take to answer a token. It may have to ask a daemon of its own.
@@ -35,7 +42,8 @@ struct Making {
     helpers: Helpers,
     /// The port at which the server has NFS over TCP.
     port: u16,
-    permits: Semaphore,
+    beginning: Semaphore,
+    making: Semaphore,
 }
 
 impl Kerberos {
@@ -45,7 +53,8 @@ impl Kerberos {
         let making = Arc::new(Making {
             helpers,
             port,
-            permits: Semaphore::new(AT_ONCE),
+            beginning: Semaphore::new(AT_ONCE),
+            making: Semaphore::new(MOST),
         });
         Kerberos { making, runtime }
     }
@@ -92,21 +101,38 @@ impl Making {
         uid: u32,
         gid: u32,
     ) -> Result<Box<dyn SecurityContext>, Refusal> {
-        let _permit = self.permits.acquire().await;
+        let _one = self.making.acquire().await;
+        let beginning = self.beginning.acquire().await;
+        let mut attempt = pin!(self.attempt(server, service, uid, gid));
+        if let Ok(made) = timeout(BEGINNING, &mut attempt).await {
+            return made;
+        }
+        drop(beginning);
+        attempt.await
+    }
+
+    async fn attempt(
+        self: &Arc<Self>,
+        server: IpAddr,
+        service: Service,
+        uid: u32,
+        gid: u32,
+    ) -> Result<Box<dyn SecurityContext>, Refusal> {
         let target = Target {
             address: SocketAddr::new(server, self.port),
             protocol: Protocol::Tcp,
             privileged: false,
             timeout: ANSWER,
         };
-        let this = Arc::clone(&self);
+        let this = Arc::clone(self);
         let started = blocking(move || this.helpers.start(uid, gid)).await?;
         let mut helper = started.map_err(|error| {
             let why = format!("no process for a Kerberos context can be started: {error}");
-            Refusal::new(
-                Kind::Other,
-                format!("{why}; free memory or raise its limits"),
-            )
+            let remedy = match error.kind() {
+                io::ErrorKind::ResourceBusy => "see where the user's ticket cache lies",
+                _ => "free memory or raise its limits",
+            };
+            Refusal::new(Kind::Other, format!("{why}; {remedy}"))
         })?;
         let mut answer: Option<Initiated> = None;
         for _ in 0..MAX_STEPS {
