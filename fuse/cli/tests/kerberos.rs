@@ -312,6 +312,8 @@ fn a_helper_is_the_user_and_nothing_else() {
         Vec::new()
     };
     in_realm("a_helper_is_the_user_and_nothing_else", prepare, |place| {
+        let open = fs::File::create(place.join("left-open")).unwrap();
+        let _without_cloexec = rustix::io::dup(&open).unwrap();
         let mut helper = helpers(place).start(user(), user()).unwrap();
         first_token(&mut helper).unwrap();
         let process = PathBuf::from(format!("/proc/{}", helper.id()));
@@ -338,9 +340,23 @@ fn a_helper_is_the_user_and_nothing_else() {
                 format!("KRB5_CONFIG={configuration}\0").into_bytes()
             );
         }
+        let soft = |name: &str| {
+            let line = limits.lines().find_map(|line| line.strip_prefix(name));
+            line.unwrap().split_whitespace().next().unwrap().to_owned()
+        };
+        assert_eq!(soft("Max address space"), (512u64 << 20).to_string());
+        assert_eq!(soft("Max cpu time"), "10");
+        for descriptor in fs::read_dir(process.join("fd")).unwrap() {
+            let what = fs::read_link(descriptor.unwrap().path()).unwrap();
+            assert!(!what.ends_with("left-open"), "{what:?}");
+        }
         // It ends with whoever asked for the context.
         drop(helper);
-        assert!(!process.exists());
+        let until = Instant::now() + LIMIT;
+        while process.exists() {
+            assert!(Instant::now() < until);
+            std::thread::sleep(Duration::from_millis(1));
+        }
     });
 }
 

@@ -8,11 +8,13 @@
 use crate::failure::{Exit, Failure};
 use crate::kerberos::protocol::{Answer, Refusal, Request, Secret, receive, send};
 use crate::kerberos::tickets;
+use crate::mount::daemon::close_inherited;
 use nfsrdma_gss::{Initiator, Kind, Library};
 use nfsrdma_xdr::codec::{Decode, Encode};
 use nix::unistd::alarm;
 use rustix::process::{
-    DumpableBehavior, Gid, Resource, Rlimit, Uid, getgid, getuid, set_dumpable_behavior, setrlimit,
+    DumpableBehavior, Gid, Resource, Rlimit, Uid, getgid, getrlimit, getuid, set_dumpable_behavior,
+    setrlimit,
 };
 use rustix::thread::{set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use std::io;
@@ -21,9 +23,15 @@ use std::os::unix::net::UnixStream;
 
 /// Most tokens of the server for one context.
 const MAX_STEPS: usize = 8;
+/// What a user's ticket cache can make of this machine: so much memory, in bytes, and so many seconds of a CPU.
+const MEMORY: u64 = 512 << 20;
+const CPU_SECONDS: u64 = 10;
 
 /// Makes the context. The caller has no other threads.
 pub(crate) fn run() -> Result<(), Failure> {
+    // The serving process opens everything so that no other program gets it. What it had itself inherited is not the
+    // user's either.
+    close_inherited();
     let broken = |error: io::Error| {
         let sentence = format!("gss-helper is for nfsrdma itself, at a socket: {error}");
         Failure::new(Exit::Usage, sentence)
@@ -94,10 +102,24 @@ fn become_user(request: &Request) -> io::Result<()> {
         }
     }
     set_no_new_privs(true)?;
-    let none = Rlimit {
-        current: Some(0),
-        maximum: Some(0),
-    };
-    setrlimit(Resource::Core, none)?;
+    for (resource, most) in [
+        (Resource::Core, 0),
+        (Resource::As, MEMORY),
+        (Resource::Cpu, CPU_SECONDS),
+    ] {
+        lower(resource, most)?;
+    }
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
+}
+
+/// Limits a resource to `most`, or to less if it was limited already.
+fn lower(resource: Resource, most: u64) -> io::Result<()> {
+    let most = getrlimit(resource)
+        .maximum
+        .map_or(most, |old| old.min(most));
+    let limit = Rlimit {
+        current: Some(most),
+        maximum: Some(most),
+    };
+    Ok(setrlimit(resource, limit)?)
 }

@@ -71,11 +71,20 @@ pub(crate) fn fork_off(notice: impl FnMut(&str)) -> Result<Forked, Failure> {
 fn close_others(keep: &PipeWriter) {
     let keep = keep.as_raw_fd() as u32;
     for (first, last) in [(3, keep.saturating_sub(1)), (keep + 1, u32::MAX)] {
-        if first <= last {
-            // SAFETY: nothing in this process owns a descriptor above standard error but
-            // `keep`: it has just been forked, before anything was opened.
-            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
-        }
+        close_range(first, last);
+    }
+}
+
+/// Closes what a process has inherited besides the standard descriptors. The caller has opened nothing.
+pub(crate) fn close_inherited() {
+    close_range(3, u32::MAX);
+}
+
+fn close_range(first: u32, last: u32) {
+    if first <= last {
+        // SAFETY: nothing in this process owns a descriptor in this range: it has just been started, before
+        // anything was opened (the callers' promise).
+        unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     }
 }
 
