@@ -3,7 +3,7 @@
 use super::context::Context;
 use super::fault::Fault;
 use crate::rpc::reply::{HEADROOM, Reply};
-use nfsrdma_xdr::codec::{Encode, Encoder, padding};
+use nfsrdma_xdr::codec::{Encode, Encoder, roundup};
 use nfsrdma_xdr::rpcsec_gss::{self, Service};
 use std::sync::Arc;
 
@@ -64,31 +64,42 @@ impl Under {
         }
         let mut mic = self.mic(&self.sequence.to_be_bytes())?;
         self.spoil(Fault::Verifier, &mut mic);
-        let mut out = Encoder::with_capacity(old.len() + 256);
+        let is_sealed = self.service != Service::None && word(old, ACCEPTED_AT) == 0;
+        let payload = reply.payload.as_deref().filter(|_| is_sealed);
+        let payload = payload.unwrap_or_default();
+        let mut out = Encoder::with_capacity(old.len() + payload.len() + 512);
         out.opaque_fixed(&old[..VERIFIER_AT]);
         rpcsec_gss::verifier(&mic).encode(&mut out);
         out.opaque_fixed(&old[ACCEPTED_AT..ACCEPTED_AT + 4]);
         let results = &old[ACCEPTED_AT + 4..];
         // Without results there is nothing more to protect (RFC 2203 section 5.3.3.4).
-        if self.service == Service::None || word(old, ACCEPTED_AT) != 0 {
+        if !is_sealed {
             out.opaque_fixed(results);
             return Some(Reply {
                 head: out.into_vec(),
                 payload: reply.payload,
             });
         }
-        // What is protected: the sequence number and the results.
-        let payload = reply.payload.as_deref().unwrap_or_default();
-        let pad = &[0; 3][..padding(payload.len())];
+        // What is protected: the sequence number and the results, which are whole words but for the
+        // payload at their end.
         let sequence = self.sequence.to_be_bytes();
-        let data = [&sequence[..], results, payload, pad].concat();
+        let len = 4 + results.len() + roundup(payload.len());
+        let put = |out: &mut Encoder| {
+            for part in [&sequence[..], results, payload] {
+                out.opaque_fixed(part);
+            }
+        };
         if self.service == Service::Integrity {
-            let mut mic = self.mic(&data)?;
+            out.u32(len as u32);
+            let begin = out.len();
+            put(&mut out);
+            let mut mic = self.mic(&out.as_slice()[begin..])?;
             self.spoil(Fault::Body, &mut mic);
-            out.opaque(&data);
             out.opaque(&mic);
         } else {
-            let mut token = self.context.protection.lock().wrap(&data)?;
+            let mut data = Encoder::with_capacity(len);
+            put(&mut data);
+            let mut token = self.context.protection.lock().wrap(data.as_slice())?;
             self.spoil(Fault::Body, &mut token);
             out.opaque(&token);
         }
