@@ -159,6 +159,43 @@ fn programs_that_wait_for_locks_leave_room_for_those_that_unlock() {
 }
 
 #[test]
+fn a_slot_for_the_next_large_request_has_its_pages() {
+    let (ours, theirs) = UnixDatagram::pair().unwrap();
+    let device = Arc::new(Device::from(OwnedFd::from(ours)));
+    device.set_nonblocking().unwrap();
+    let journal = Journal::create(LONGEST).unwrap();
+    device.set_journal(&journal);
+    let slot = Slot::new(&journal).unwrap();
+    let mut reader = Reader::new(device, Buffer::Kept(slot), Users::All);
+    reader.expect_successor();
+    let silent = Silent::default();
+    let mut read = |bytes: &[u8]| {
+        if !bytes.is_empty() {
+            theirs.send(bytes).unwrap();
+        }
+        let done = reader.read(&silent, &mut Landing::default()).unwrap();
+        let pages = fstat(journal.fd()).unwrap().st_blocks as usize * 512 / PAGE;
+        (done, pages)
+    };
+    let mut bytes = request(opcode::SETXATTR, 2);
+    bytes.resize(LONGEST, 0);
+    bytes[..4].copy_from_slice(&(LONGEST as u32).to_ne_bytes());
+    let whole = LONGEST.div_ceil(PAGE);
+    // The head of the journal has a page, too.
+    assert_eq!(read(&bytes), (ReadResult::Handled, 1 + whole));
+    assert_eq!(read(&[]), (ReadResult::Empty, 1 + 2 * whole));
+    // Others have one page.
+    let mut short = request(opcode::GETATTR, 4);
+    short.resize(56, 0);
+    short[0] = 56;
+    for more in 0..2 {
+        let pages = 1 + 2 * whole + more;
+        assert_eq!(read(&short), (ReadResult::Handled, pages));
+    }
+    silent.0.lock().drain(..).for_each(|reply| reply.ok());
+}
+
+#[test]
 fn other_memory_is_refused() {
     let journal = Journal::create(LONGEST).unwrap();
     journal.head().magic.store(MAGIC + 1, Ordering::Relaxed);

@@ -92,6 +92,8 @@ pub struct Reader {
     owner: u32,
     /// Another process goes on with the mount if this one is killed.
     has_successor: bool,
+    /// The length of the last request, which that of the next one may be.
+    last: usize,
     /// What [`Reader::again`] hands over.
     unanswered: Vec<(Arc<Device>, Slot)>,
 }
@@ -148,6 +150,7 @@ impl Reader {
             users,
             owner: rustix::process::geteuid().as_raw(),
             has_successor: false,
+            last: 0,
             unanswered: Vec::new(),
         }
     }
@@ -156,7 +159,7 @@ impl Reader {
     /// whose pages are there. When a process is killed the kernel finds no more pages for it: a request that it was
     /// about to copy there would end with EIO, and no other process would get it.
     pub fn expect_successor(&mut self) {
-        // Slots of a journal keep the pages of their earlier requests.
+        // A slot of a journal is touched as far as the last request was long, which is another one each time.
         if let Buffer::Own(buffer) = &mut self.buffer {
             touch(buffer);
         }
@@ -192,14 +195,18 @@ impl Reader {
             users,
             owner,
             has_successor,
+            last,
             ..
         } = self;
-        if let Buffer::Kept(slot) = buffer
-            && !slot.prepare()
-        {
-            // A journal that is full, which cannot happen in practice: the others wait in the kernel.
-            sleep(Duration::from_millis(1));
-            return Ok(ReadResult::Empty);
+        if let Buffer::Kept(slot) = buffer {
+            if !slot.prepare() {
+                // A journal that is full, which cannot happen in practice: the others wait in the kernel.
+                sleep(Duration::from_millis(1));
+                return Ok(ReadResult::Empty);
+            }
+            if *has_successor && *last > PAGE {
+                touch(&mut slot[..*last]);
+            }
         }
         let memory = |len| {
             let mut memory = handler.buffer(len)?;
@@ -223,6 +230,7 @@ impl Reader {
             Received::Empty => return Ok(ReadResult::Empty),
             Received::Ended => return Ok(ReadResult::Ended),
         };
+        *last = len;
         let may_use = |header: &Header| may_use(*users, *owner, header);
         if in_parts {
             if let Some(head) = buffer.first_chunk::<WRITE_HEAD>()
