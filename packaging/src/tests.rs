@@ -182,7 +182,7 @@ fn every_shell_completes_every_command_and_option() {
             );
         }
         // Refused options are not offered.
-        assert!(!script.contains("sec=krb5"), "{name}");
+        assert!(!script.contains("xprtsec=tls"), "{name}");
     }
 }
 

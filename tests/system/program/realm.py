@@ -119,6 +119,7 @@ class Realm:
         return {
             **{name: value for name, value in os.environ.items() if not name.startswith("KRB5")},
             "KRB5_CONFIG": str(self.base / "krb5.conf"),
+            "KRB5_KTNAME": str(self.keytab),
             "KRB5RCACHENAME": "none:",
         }
 

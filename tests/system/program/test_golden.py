@@ -34,7 +34,7 @@ fatal_neterrors=ENETDOWN:ENETUNREACH|fatal_neterrors=x|addr=srv|mountaddr=x|naml
 mounthost=|mounthost=a b|mountport=x|mountport=99999|mountproto=quic|mountproto=|mountvers=1|mountvers=2|mountvers=4|hard=1
 soft=x|timeo=0|timeo=x|timeo=|retrans=x|retrans=-1|retry=x|retry=|bg=1|acregmin=x|acregmax=|acdirmin=1h|acdirmax=x
 actimeo=x|lookupcache=some|lookupcache=|rdirplus=x|write=soon|nconnect=0|nconnect=17|nconnect=x|fsc|fsc=tag|sharecache
-sec=krb5|sec=krb5i|sec=krb5p|sec=none|sec=x|sec=|sec=sys:x|sec=krb5:krb5i|xprtsec=tls|xprtsec=mtls|xprtsec=x|cert_serial=1
+sec=none|sec=lkey:spkm|sec=x|sec=|sec=sys:x|sec=krb5:x|gssport=x|xprtsec=tls|xprtsec=mtls|xprtsec=x|cert_serial=1
 privkey_serial=1|context=|fscontext=|permissions=|permissions=all|transport=tcp|transport=|write_chunk=x|inline=1500
 inline=1|inline=1M|credits=0|credits=5000|credits=x|fpdu=1|fpdu=x|cache=1K|cache=2T|cache=x|dirty=1|dirty=x|readahead=2G
 readahead=x|workers=0|workers=17|workers=x|metrics=0|metrics=x|metrics=unix:x|metrics=70000|allow_other=1|frobnicate|rszie=1
@@ -46,7 +46,7 @@ transport=verbs,nocrc|transport=verbs,fpdu=512|user_id=0|allow_other,noallow_oth
 
 FSTAB = """
 srv:/x|srv:/x /mnt|srv:/x /mnt ext4 ro 0 0|/dev/sda1 / ext4 defaults 0 1|# srv:/x /mnt nfs|srv:x /mnt nfs rdma|http://srv/x /mnt nfs rdma
-srv:/x /mnt nfs rdma,sec=krb5p 0 0|srv:/x /mnt nfs rdma,xprtsec=mtls 0 0|srv:/x /mnt nfs rdma,timeo=x 0 0|srv:/x /mnt nfs rdma,hard,soft 0 0
+srv:/x /mnt nfs rdma,sec=none 0 0|srv:/x /mnt nfs rdma,xprtsec=mtls 0 0|srv:/x /mnt nfs rdma,timeo=x 0 0|srv:/x /mnt nfs rdma,hard,soft 0 0
 srv:2049:/x /mnt nfs rdma|mount srv:/x|mount -t ext4 srv:/x /mnt
 """.replace("\n", "|").strip("|").split("|")  # fmt: skip
 

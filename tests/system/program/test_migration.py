@@ -113,11 +113,11 @@ def test_fstab_says_what_it_leaves_out():
     result = nfsrdma("fstab", "-", input=table)
     expect(result, 0)
     assert result.stdout == "# comment\n/dev/sda1 / ext4 defaults 0 1\n\nsrv:/x  /mnt  nfsrdma  rdma,_netdev  0  0\n"
-    expect(nfsrdma("fstab", "srv:/x", "/mnt", "nfs", "rdma,sec=krb5p"), 1, "only AUTH_SYS")
+    expect(nfsrdma("fstab", "srv:/x", "/mnt", "nfs", "rdma,sec=none"), 1, "AUTH_SYS and Kerberos")
     # All that stands in the way.
-    several = ("'sec=krb5p' cannot be honoured", "'timeo=x' is not allowed", "'xprtsec=mtls' cannot be honoured")
-    expect(nfsrdma("fstab", "srv:/x /mnt nfs rdma,sec=krb5p,timeo=x,xprtsec=mtls"), 1, *several)
-    expect(nfsrdma("fstab", "-", input="srv:/x /mnt nfs rdma,sec=krb5p,timeo=x,xprtsec=mtls"), 1, *several)
+    several = ("'sec=none' cannot be honoured", "'timeo=x' is not allowed", "'xprtsec=mtls' cannot be honoured")
+    expect(nfsrdma("fstab", "srv:/x /mnt nfs rdma,sec=none,timeo=x,xprtsec=mtls"), 1, *several)
+    expect(nfsrdma("fstab", "-", input="srv:/x /mnt nfs rdma,sec=none,timeo=x,xprtsec=mtls"), 1, *several)
     command = nfsrdma("fstab", "mount", "-t", "nfs", "-o", "rdma", "srv:/x", "/mnt")
     expect(command, 0, "srv:/x  /mnt  nfsrdma  rdma,_netdev  0  0")
 
@@ -135,7 +135,7 @@ def test_fstab_takes_commands_as_mount_8_does():
             result = nfsrdma("fstab", *words)
             expect(result, 0)
             assert result.stdout == line.format(wanted), (words, result.stdout)
-    expect(nfsrdma("fstab", "mount -o sec=krb5p -o rdma srv:/x /mnt"), 1, "only AUTH_SYS")
+    expect(nfsrdma("fstab", "mount -o sec=none -o rdma srv:/x /mnt"), 1, "AUTH_SYS and Kerberos")
     expect(nfsrdma("fstab", "mount --bind srv:/x /mnt"), 1, "cannot be translated: write mount -t nfs")
     result = nfsrdma("fstab", "mount", "-o", "rdma", "srv:/a b", "/mnt")
     assert result.stdout.startswith("srv:/a\\040b  /mnt  "), result.stdout
@@ -146,7 +146,7 @@ def test_fstab_takes_commands_as_mount_8_does():
 
 def test_fstab_goes_on_behind_what_it_cannot_translate():
     table = (
-        "srv:/a /a nfs rdma,sec=krb5 0 0\n/dev/sda1 / ext4 defaults 0 1\nsrv:/b /b nfs defaults,port=2049 0 0\n"
+        "srv:/a /a nfs rdma,sec=none 0 0\n/dev/sda1 / ext4 defaults 0 1\nsrv:/b /b nfs defaults,port=2049 0 0\n"
         "srv:/c /c nfs4 tcp 0 0\nsrv:/d /d nfs proto=rdma 0 0\nsrv:/e /e nfs rdma,timeo=x 0 0\n/dev/sdb none swap sw"
     )
     result = nfsrdma("fstab", "-", input=table)
@@ -154,7 +154,7 @@ def test_fstab_goes_on_behind_what_it_cannot_translate():
     wanted = table.replace("srv:/d /d nfs proto=rdma 0 0", "srv:/d  /d  nfsrdma  proto=rdma,_netdev  0  0")
     assert result.stdout == f"{wanted}\n", result.stdout
     for said in (
-        "# line 1: kept as it is: option 'sec=krb5' cannot be honoured",
+        "# line 1: kept as it is: option 'sec=none' cannot be honoured",
         "# line 3: kept as it is, since it does not ask for RDMA: to translate it, add the option rdma",
         "# line 4: kept as it is, since",
         "# line 6: kept as it is: 'timeo=x'",
@@ -166,7 +166,7 @@ def test_fstab_goes_on_behind_what_it_cannot_translate():
 
 def test_fstab_leaves_a_line_alone_that_does_not_ask_for_rdma():
     """Nothing in it is wrong for the kernel's client, which is meant to have it."""
-    for line in ("srv:/b /b nfs port=2049,ro", "srv:/b /b nfs4 tcp,sec=krb5p,timeo=x 0 0", "mount -t nfs srv:/b /b"):
+    for line in ("srv:/b /b nfs port=2049,ro", "srv:/b /b nfs4 tcp,sec=none,timeo=x 0 0", "mount -t nfs srv:/b /b"):
         result = nfsrdma("fstab", line)
         expect(result, 0, "# kept as it is, since it does not ask for RDMA: to translate it, add the option rdma")
         assert result.stdout == f"{line}\n" and result.stderr.count("\n") == 1, result
@@ -217,9 +217,9 @@ def test_nfsmount_conf_is_read():
                 (line,) = [line for line in result.stderr.splitlines() if " options: " in line]
                 assert wanted <= set(line.split(" options: ")[1].split(",")), line
         shutil.rmtree(server.base / "etc")
-        with etc(server, nfsmount_conf="[NFSMount_Global_Options]\nSec=krb5p\n") as there:
+        with etc(server, nfsmount_conf="[NFSMount_Global_Options]\nSec=none\n") as there:
             result = there(BIN / "nfsrdma", "mount", server.spec, server.mnt, "-o", server.options())
-            expect(result, 1, "sec=krb5p", "/etc/nfsmount.conf asks for it")
+            expect(result, 1, "sec=none", "/etc/nfsmount.conf asks for it")
         shutil.rmtree(server.base / "etc")
         conf = "[NFSMount_Global_Options]\nSec=krb5p\nXprtsec=mtls\nNfsvers=4\nProto=tcp\n"
         with etc(server, nfsmount_conf=conf) as there:

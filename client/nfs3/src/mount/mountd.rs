@@ -124,8 +124,12 @@ fn negotiate(options: &ClientOptions, listed: &[u32]) -> Option<Flavor> {
 /// Why the flavors wanted and those that the server listed have none in common.
 fn no_flavor(host: &str, path: &str, wanted: &[Flavor], listed: &[u32]) -> String {
     match (&known(listed)[..], wanted) {
-        (_, []) => format!(
+        ([], []) => format!(
             "{host} exports {path} with security other than sec=sys: allow sec=sys there, or use 'mount -t nfs'"
+        ),
+        (offered, []) => format!(
+            "{host} exports {path} with sec={offered} only: use sec={offered}, or allow sec=sys there",
+            offered = names(offered)
         ),
         ([], wanted) => format!(
             "{host} exports {path} with security that this program does not have: allow sec={} there",
@@ -485,8 +489,13 @@ mod tests {
         for (wanted, listed, says) in [
             (
                 &[][..],
-                &[390_003][..],
+                &[390_009][..],
                 "allow sec=sys there, or use 'mount -t nfs'",
+            ),
+            (
+                &[],
+                &[390_003, 390_005],
+                "with sec=krb5:krb5p only: use sec=krb5:krb5p, or allow sec=sys there",
             ),
             (&[KRB5], &[390_009], "allow sec=krb5 there"),
             (

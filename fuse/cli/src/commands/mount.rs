@@ -150,7 +150,7 @@ fn split(
 ) -> Result<(Held, Reporter), Failure> {
     let words = vec![plan.args.spec.clone(), plan.point.path.clone().into()];
     let program = Program::of_holder(words).map_err(Failure::no_threads)?;
-    begun::confine();
+    begun::confine(&plan.options);
     match holder::split(program).map_err(Failure::no_threads)? {
         Side::Daemon(held) => Ok((held, reporter)),
         Side::Holder(holder) => {
@@ -247,7 +247,7 @@ fn begin(
     reporter: &mut Reporter,
     keeper: Keeper,
 ) -> Result<(Runtime, Service), Failure> {
-    let runtime = begun::prepare()?;
+    let runtime = begun::prepare(&plan.options)?;
     let prepared = Prepared::new(&plan.options, None)?;
     let metrics = begun::metrics(&plan.options, &keeper)?;
     let table = match keeper.held() {

@@ -71,7 +71,7 @@ fn resume(
     keeper: Keeper,
     beside: bool,
 ) -> Result<(Runtime, Service), Failure> {
-    let runtime = begun::prepare()?;
+    let runtime = begun::prepare(&plan.options)?;
     let by_holder = keeper.held().and_then(Held::signals);
     let inside = runtime.enter();
     let signals =
@@ -93,7 +93,7 @@ fn resume(
     let prepared = Prepared::new(&plan.options, pool)?;
     let mounted = mount::resume(
         &target,
-        &settings::client(&plan.options),
+        &settings::client_with(&plan.options, &target.host, runtime.handle()),
         &record.found,
         provider,
         prepared.pool.clone(),

@@ -50,6 +50,19 @@ impl Helpers {
         }
     }
 
+    /// As [`Helpers::new`], but with the places that the environment names for programs of Kerberos.
+    pub fn by_environment(target: impl Into<String>) -> Self {
+        let usual = Helpers::new(target);
+        let keytab = std::env::var("KRB5_KTNAME").ok();
+        Helpers {
+            keytab: keytab.map_or(usual.keytab, |name| {
+                name.strip_prefix("FILE:").unwrap_or(&name).to_owned()
+            }),
+            config: std::env::var_os("KRB5_CONFIG").map(PathBuf::from),
+            ..usual
+        }
+    }
+
     fn request(&self, uid: u32, gid: u32) -> Request {
         let number = uid.to_string();
         let directories = self.directories.iter();

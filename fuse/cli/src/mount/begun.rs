@@ -38,18 +38,18 @@ pub(crate) struct Prepared {
 }
 
 /// Makes this process, which has one thread, one that serves or holds a mount. What it forks is one, too.
-pub(crate) fn confine() {
+pub(crate) fn confine(options: &Options) {
     // Before the capability that it needs is given up.
     daemon::mark_io_flusher();
     daemon::ignore_other_signals();
     // Capabilities belong to a thread, so this must happen before there are others.
-    privileges::give_up();
+    privileges::give_up(options.has_kerberos());
 }
 
 /// Prepares this process, which has one thread, to serve a mount.
-pub(crate) fn prepare() -> Result<Runtime, Failure> {
+pub(crate) fn prepare(options: &Options) -> Result<Runtime, Failure> {
     adapter::heap::limit_arenas();
-    confine();
+    confine(options);
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("nfsrdma-rt")

@@ -15,6 +15,7 @@ use nfsrdma_rpcrdma::words::counted;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
 use tracing::warn;
 
 /// The default of `retry`, in the foreground and in the background (nfs(5)).
@@ -155,8 +156,8 @@ fn was_cancelled(plan: &Plan) -> Failure {
 /// Makes one attempt. Also returns the reason for the choice of the provider.
 async fn attempt(plan: &Plan, pool: &Pool) -> Result<(Mounted, String), Failure> {
     let options = &plan.options;
-    let client = settings::client(options);
     let target = settings::target(&plan.spec);
+    let client = settings::client_with(options, &target.host, &Handle::current());
     // It may wait for DNS and for a device: not here, where signals are heard.
     let (given, host) = (options.clone(), target.host.clone());
     let chosen = tokio::task::spawn_blocking(move || provider::choose(&given, &host));

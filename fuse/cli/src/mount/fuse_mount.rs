@@ -29,14 +29,17 @@ pub(crate) fn allow_other(options: &Options) -> bool {
     options.allow_other.unwrap_or_else(|| geteuid().is_root())
 }
 
-/// Who checks permissions. By default this is the kernel if other users may use the mount.
+/// Who checks permissions. By default this is the kernel if other users may use the mount, and the server does not look
+/// for itself who calls: under Kerberos it may know a user by another number than this machine.
 /// Otherwise it is the server: there is nobody to protect files from, and the server may permit the
 /// user more than the modes show (ACLs, `all_squash`).
 pub(crate) fn permissions(options: &Options) -> Permissions {
-    options.permissions.unwrap_or(match allow_other(options) {
-        true => Permissions::Kernel,
-        false => Permissions::Server,
-    })
+    options
+        .permissions
+        .unwrap_or(match allow_other(options) && !options.has_kerberos() {
+            true => Permissions::Kernel,
+            false => Permissions::Server,
+        })
 }
 
 /// Whether the kernel has to check modes.

@@ -264,25 +264,26 @@ soft=True
 
     #[test]
     fn security_is_not_passed_over() {
-        let text = "[NFSMount_Global_Options]\nSec=krb5p";
+        let text = "[NFSMount_Global_Options]\nSec=none";
         let failure = complete(&settings(&[text]), "h", "/m", "").unwrap_err();
-        assert!(failure.message.contains("sec=krb5p"), "{failure}");
+        assert!(failure.message.contains("sec=none"), "{failure}");
         assert!(
             failure.message.ends_with("(/etc/f asks for it)"),
             "{failure}"
         );
         assert!(complete(&settings(&[text]), "h", "/m", "sloppy").is_err());
-        let text = "[NFSMount_Global_Options]\nSec=krb5p\nSloppy=True";
+        let text = "[NFSMount_Global_Options]\nSec=none\nSloppy=True";
         assert!(complete(&settings(&[text]), "h", "/m", "").is_err());
-        let text = "[NFSMount_Global_Options]\nSec=krb5p\nXprtsec=tls\nNfsvers=4\nProto=tcp";
+        let text = "[NFSMount_Global_Options]\nSec=none\nXprtsec=tls\nNfsvers=4\nProto=tcp";
         let given = "sec=sys,xprtsec=none,vers=3,rdma";
         let done = complete(&settings(&[text]), "h", "/m", given).unwrap();
         assert_eq!(done, (given.to_owned(), vec![]), "the nearer one counts");
-        let text = "[NFSMount_Global_Options]\nSec=krb5p\n[Server \"h\"]\nSec=sys";
+        let text = "[NFSMount_Global_Options]\nSec=none\n[Server \"h\"]\nSec=sys";
         assert!(complete(&settings(&[text]), "h", "/m", "").is_ok());
         assert!(complete(&settings(&[text]), "other", "/m", "").is_err());
-        let text = "[NFSMount_Global_Options]\nSec=krb5:sys";
-        assert!(complete(&settings(&[text]), "h", "/m", "").is_ok());
+        let text = "[NFSMount_Global_Options]\nSec=krb5p:sys";
+        let done = complete(&settings(&[text]), "h", "/m", "").unwrap();
+        assert_eq!(done.0, "sec=krb5p:sys");
     }
 
     proptest! {

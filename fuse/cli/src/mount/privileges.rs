@@ -15,6 +15,11 @@ const NEEDED: CapabilitySet = CapabilitySet::SYS_ADMIN // to mount and unmount,
     .union(CapabilitySet::IPC_LOCK) // for an RDMA device's memory, also after reconnecting,
     .union(CapabilitySet::SYS_PTRACE); // to see which waiting callers are being killed.
 
+/// And for Kerberos:
+const NEEDED_FOR_USERS: CapabilitySet = CapabilitySet::SETUID // to start processes that have the rights
+    .union(CapabilitySet::SETGID) // of users,
+    .union(CapabilitySet::KILL); // and to end them.
+
 /// Those that `nfsrdma metrics` keeps, to connect to the processes of other users: their sockets are
 /// for them alone (mode 0600).
 const NEEDED_TO_ASK: CapabilitySet = CapabilitySet::DAC_OVERRIDE;
@@ -22,9 +27,13 @@ const NEEDED_TO_ASK: CapabilitySet = CapabilitySet::DAC_OVERRIDE;
 /// Drops the privileges that a serving process does not need. As [`give_up_for_metrics`], it affects
 /// the calling thread and the threads that it starts later, so call it before there are others. What
 /// a sandbox has already taken away is no error.
-pub(crate) fn give_up() {
+pub(crate) fn give_up(kerberos: bool) {
+    let needed = match kerberos {
+        true => NEEDED.union(NEEDED_FOR_USERS),
+        false => NEEDED,
+    };
     // A process that cannot unmount by itself needs fusermount3, which is set-user-id.
-    if keep(NEEDED).contains(CapabilitySet::SYS_ADMIN) {
+    if keep(needed).contains(CapabilitySet::SYS_ADMIN) {
         gain_none();
     }
 }
@@ -75,16 +84,18 @@ mod tests {
     #[test]
     fn a_thread_keeps_what_is_needed_and_nothing_else() {
         let before = capabilities(None).unwrap();
-        // Capabilities belong to a thread, and a new thread inherits them.
-        let kept = std::thread::spawn(|| {
-            give_up();
-            capabilities(None).unwrap()
-        });
-        let kept = kept.join().unwrap();
-        let dumpable = rustix::process::dumpable_behavior().unwrap();
-        assert_eq!(dumpable, DumpableBehavior::NotDumpable);
-        assert_eq!(kept.permitted, before.permitted & NEEDED);
-        assert_eq!(kept.effective, before.permitted & NEEDED);
-        assert!(kept.inheritable.is_empty());
+        for (kerberos, needed) in [(false, NEEDED), (true, NEEDED | NEEDED_FOR_USERS)] {
+            // Capabilities belong to a thread, and a new thread inherits them.
+            let kept = std::thread::spawn(move || {
+                give_up(kerberos);
+                capabilities(None).unwrap()
+            });
+            let kept = kept.join().unwrap();
+            let dumpable = rustix::process::dumpable_behavior().unwrap();
+            assert_eq!(dumpable, DumpableBehavior::NotDumpable);
+            assert_eq!(kept.permitted, before.permitted & needed);
+            assert_eq!(kept.effective, before.permitted & needed);
+            assert!(kept.inheritable.is_empty());
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! Translates mount options into the settings of the transport, the file system and the adapter.
 
+use crate::kerberos::driver::Helpers;
+use crate::kerberos::establish::Kerberos;
 use crate::mount::fuse_mount::{allow_other, permissions};
 use crate::options::mount_source::MountSource;
 use crate::options::show::Negotiated;
@@ -8,8 +10,10 @@ use nfsrdma_fs::adapter::{Access, FuseOptions};
 use nfsrdma_fs::fs::{self, FsConfig};
 use nfsrdma_nfs3::Nfs3Client;
 use nfsrdma_nfs3::Transport;
-use nfsrdma_nfs3::options::{ClientOptions, MountTarget, TransportOptions};
+use nfsrdma_nfs3::options::{ClientOptions, Mechanism, MountTarget, TransportOptions};
 use rustix::process::geteuid;
+use std::sync::Arc;
+use tokio::runtime::Handle;
 
 /// Memory for messages and Reply chunks in flight, in addition to the cache, in bytes. It is
 /// reserved, and touched only when used.
@@ -53,6 +57,23 @@ pub(crate) fn client(options: &Options) -> ClientOptions {
             ..options.client.transport.clone()
         },
         ..options.client.clone()
+    }
+}
+
+/// The port of NFS over TCP, by which the tokens of contexts go (RFC 2623 section 2.1 leaves the transport open).
+const NFS_TCP_PORT: u16 = 2049;
+
+/// The same, with what makes the contexts of users on `runtime` if they may be needed for `host`.
+pub(crate) fn client_with(options: &Options, host: &str, runtime: &Handle) -> ClientOptions {
+    let mechanism = options.has_kerberos().then(|| {
+        let helpers = Helpers::by_environment(format!("nfs@{host}"));
+        let port = options.gss_port.unwrap_or(NFS_TCP_PORT);
+        let kerberos = Kerberos::new(helpers, port, runtime.clone());
+        Mechanism(Arc::new(kerberos))
+    });
+    ClientOptions {
+        mechanism,
+        ..client(options)
     }
 }
 

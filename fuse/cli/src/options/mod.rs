@@ -22,6 +22,7 @@ mod tests;
 
 use nfsrdma_fs::fs::FsConfig;
 use nfsrdma_nfs3::ClientOptions;
+use nfsrdma_nfs3::options::Flavor;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -174,6 +175,8 @@ pub struct Options {
     pub lock_port: Option<u16>,
     /// The port for callbacks of lock managers; `None` is any port, and 0 is no callbacks.
     pub callback_port: Option<u16>,
+    /// Where the server answers NFS over TCP, for Kerberos; `None` is port 2049.
+    pub gss_port: Option<u16>,
     pub transport: Transport,
     /// Whether to ask for CRC32C on iWARP.
     pub crc: bool,
@@ -230,6 +233,7 @@ impl Default for Options {
             local_lock: None,
             lock_port: None,
             callback_port: None,
+            gss_port: None,
             transport: Transport::Auto,
             //= RFC 5044, Section 1.2
             //# It is possible to disable this CRC check; however, CRCs MUST be enabled unless it is
@@ -310,6 +314,23 @@ impl OptionError {
 }
 
 impl Options {
+    /// Whether calls may be made under Kerberos.
+    pub fn has_kerberos(&self) -> bool {
+        let mut flavors = self.client.flavors.iter();
+        flavors.any(|flavor| *flavor != Flavor::Sys)
+    }
+
+    /// The flavors, as a value of `sec`.
+    pub(crate) fn flavors(&self) -> String {
+        match &self.client.flavors[..] {
+            [] => Flavor::Sys.name().to_owned(),
+            list => {
+                let names: Vec<_> = list.iter().map(|flavor| flavor.name()).collect();
+                names.join(":")
+            }
+        }
+    }
+
     /// The number of event loops: by default one for each CPU, up to four.
     pub fn workers(&self) -> usize {
         self.workers.unwrap_or(cpus().min(4))

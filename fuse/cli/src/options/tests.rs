@@ -2,7 +2,10 @@ use super::draft::MAX_SECONDS;
 use super::show::Negotiated;
 use super::*;
 use nfsrdma_fs::fs::AttributeTimes;
+use nfsrdma_nfs3::options::Service;
 use proptest::prelude::*;
+
+const KRB5: Flavor = Flavor::Kerberos(Service::None);
 
 fn ok(text: &str) -> Options {
     Options::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"))
@@ -115,6 +118,14 @@ const SETTINGS: &[(&str, Change)] = &[
         o.local_lock = Some(LocalLock::All);
     }),
     ("lockport=4045", |o| o.lock_port = Some(4045)),
+    ("sec=krb5", |o| o.client.flavors = vec![KRB5]),
+    ("sec=krb5p:none:sys:krb5p", |o| {
+        o.client.flavors = vec![Flavor::Kerberos(Service::Privacy), Flavor::Sys]
+    }),
+    ("sec=krb5,gssport=2050", |o| {
+        o.client.flavors = vec![KRB5];
+        o.gss_port = Some(2050);
+    }),
     ("callbackport=4046", |o| o.callback_port = Some(4046)),
     ("callbackport=none", |o| o.callback_port = Some(0)),
     ("mountproto=udp", |o| {
@@ -342,8 +353,8 @@ fn what_the_kernels_client_takes_is_taken() {
         "addr=::1,mountaddr=unspecified",
         "nosoftreval,softreval,notrunkdiscovery,nomigration",
         "lazytime,nolazytime,iversion,noiversion,mand,nomand,silent,loud,symfollow,seclabel",
-        "sec=sys:krb5",
-        "sec=krb5:sys",
+        "sec=sys:lkey",
+        "sec=none:sys:sys",
         "rdirplus=force",
         "write=lazy,alignwrite,posix,fatal_neterrors=default,nfsprog=100003,mountprog=100005",
     ] {
@@ -380,8 +391,8 @@ fn what_cannot_be_honoured_says_so() {
         ("clientaddr=1.2.3.4", "NFS version 4"),
         ("proto=tcp", "NFS over RDMA only; use mount -t nfs"),
         ("udp", "NFS over RDMA only"),
-        ("sec=krb5p", "only AUTH_SYS"),
-        ("sec=none", "only AUTH_SYS"),
+        ("sec=none", "AUTH_SYS and Kerberos"),
+        ("sec=spkm3:lkeyi", "AUTH_SYS and Kerberos"),
         ("xprtsec=tls", "TLS"),
         ("mountvers=1", "MOUNT version 3"),
         ("fsc", "cache=SIZE"),
@@ -394,7 +405,7 @@ fn what_cannot_be_honoured_says_so() {
         );
     }
     assert_eq!(ok("sloppy,vers=4").ignored, ["vers=4"]);
-    for text in ["sloppy,sec=krb5p", "xprtsec=mtls,sloppy"] {
+    for text in ["sloppy,sec=none", "xprtsec=mtls,sloppy"] {
         assert!(said(text).contains("cannot be honoured"), "{text}");
     }
 }

@@ -11,7 +11,8 @@ pub(super) const OBSOLETE: &str =
     "NFS version 2 is obsolete, and this program speaks version 3 only; use vers=3";
 pub(super) const NO_TLS: &str =
     "there is no TLS over RDMA; use mount -t nfs, or encrypt the network below (IPsec)";
-pub(super) const NO_GSS: &str = "only AUTH_SYS is available; use sec=sys";
+pub(super) const OTHER_FLAVORS: &str =
+    "AUTH_SYS and Kerberos are available; use sec=sys, krb5, krb5i or krb5p";
 
 pub(super) static SECTION: Section = Section {
     title: "Refused, and why",
@@ -34,7 +35,7 @@ pub(super) static SECTION: Section = Section {
             "fatal_neterrors=ENETDOWN:ENETUNREACH",
             "a network that is away is waited for like a server that is; use softerr",
         ),
-        refuse("sec=krb5 sec=krb5i sec=krb5p sec=none", NO_GSS),
+        refuse("sec=none", OTHER_FLAVORS),
         refuse(
             "xprtsec=tls xprtsec=mtls cert_serial=N privkey_serial=N",
             NO_TLS,

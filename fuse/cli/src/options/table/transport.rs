@@ -3,7 +3,8 @@
 use super::super::draft::{Draft, Outcome, PORT, SIZE};
 use super::super::entry::*;
 use super::super::{Transport, WriteChunk};
-use super::refused::{NO_GSS, NO_TLS, OBSOLETE, TCP_ONLY, V3_ONLY};
+use super::refused::{NO_TLS, OBSOLETE, OTHER_FLAVORS, TCP_ONLY, V3_ONLY};
+use nfsrdma_nfs3::options::Flavor;
 
 const INLINE: &str = "1024 to 262144 bytes, in steps of 1024";
 
@@ -88,13 +89,25 @@ pub(super) static SECTION: Section = Section {
             ..number!(1..=16, nconnect)
         },
         Entry {
-            forms: "sec=sys",
+            forms: "sec=sys|krb5|krb5i|krb5p",
             default: "`sys`",
-            help: "AUTH_SYS: the caller's user, group and up to 16 further groups. From a list \
-            (`sec=krb5:sys`) this one is chosen",
+            help: "how the server knows who calls. `sys`: by the caller's user, group and up to 16 \
+            further groups, unproven. `krb5`: by a Kerberos ticket; `krb5i` protects what is \
+            transferred against changes, too, and `krb5p` keeps it secret. Of a list \
+            (`sec=krb5p:krb5:sys`) the first that the export has is used. With Kerberos each user \
+            needs a ticket (kinit), and root a key in /etc/krb5.keytab; the server decides who may \
+            do what (`permissions=server`)",
             action: Action::Set(flavors),
-            show: |_, n, w| w.value(n, "sys"),
+            show: |o, n, w| w.value(n, o.flavors()),
             ..Entry::NONE
+        },
+        Entry {
+            forms: "gssport=N",
+            default: "2049, that of NFS",
+            takes: PORT,
+            help: "port of the server's NFS over TCP, by which a user's Kerberos context is made before calls \
+            over RDMA use it. nfs(5) has no such option",
+            ..port!(gss_port)
         },
         Entry {
             forms: "xprtsec=none",
@@ -199,18 +212,31 @@ fn version(d: &mut Draft, _: &'static str, value: &str) -> Outcome {
     }
 }
 
-/// A list, of which the first flavor that the server supports is used (nfs(5)).
+/// A list, of which the first flavor that the server supports is used (nfs(5)). Flavors of nfs(5) that
+/// are not here are passed over if others remain.
 fn flavors(d: &mut Draft, name: &'static str, value: &str) -> Outcome {
-    const OTHERS: [&str; 14] = [
-        "none", "null", "krb5", "krb5i", "krb5p", "lkey", "lkeyi", "lkeyp", "spkm", "spkmi",
-        "spkmp", "spkm3", "spkm3i", "spkm3p",
+    const OTHERS: [&str; 11] = [
+        "none", "null", "lkey", "lkeyi", "lkeyp", "spkm", "spkmi", "spkmp", "spkm3", "spkm3i",
+        "spkm3p",
     ];
-    let flavors = || value.split(':');
-    if !flavors().all(|flavor| flavor == "sys" || OTHERS.contains(&flavor)) {
-        return d.bad();
+    let mut list = Vec::new();
+    for word in value.split(':') {
+        match Flavor::of_name(word) {
+            Some(flavor) if !list.contains(&flavor) => list.push(flavor),
+            Some(_) => {}
+            None if OTHERS.contains(&word) => {}
+            None => return d.bad(),
+        }
     }
-    if !flavors().any(|flavor| flavor == "sys") {
-        return d.cannot(NO_GSS);
+    if list.is_empty() {
+        return d.cannot(OTHER_FLAVORS);
     }
-    d.claim(name, "sys")
+    let names: Vec<_> = list.iter().map(|flavor| flavor.name()).collect();
+    let claimed = d.claim(name, names.join(":"));
+    d.options.client.flavors = match list[..] {
+        // The default.
+        [Flavor::Sys] => Vec::new(),
+        _ => list,
+    };
+    claimed
 }
