@@ -200,8 +200,8 @@ impl Buddies {
     }
 }
 
-/// The size of an arena for `bytes`.
-fn arena_len(bytes: usize) -> Result<usize> {
+/// The size of a pool for `bytes`.
+pub fn pool_len(bytes: usize) -> Result<usize> {
     bytes
         .max(1)
         .checked_next_multiple_of(MAX_BLOCK)
@@ -213,7 +213,7 @@ impl Pool {
     /// A pool of `bytes`, rounded up to a multiple of the largest block. The memory is reserved but
     /// not touched, and is left out of core dumps, because it holds data of other users' files.
     pub fn new(bytes: usize) -> Result<Self> {
-        let len = arena_len(bytes)?;
+        let len = pool_len(bytes)?;
         let arena = Arena::new(len, None).map_err(|error| {
             Error::local(
                 format!("cannot map {len} bytes for the buffer pool; ask for a smaller cache"),
@@ -225,7 +225,7 @@ impl Pool {
 
     /// The same in a memfd; see [`Pool::fd`].
     pub fn in_memfd(bytes: usize) -> Result<Self> {
-        let len = arena_len(bytes)?;
+        let len = pool_len(bytes)?;
         let arena = memfd(len).and_then(|fd| Arena::new(len, Some(fd)));
         let arena = arena.map_err(|error| Error::local("cannot make the pool's memfd", error))?;
         Ok(Self::of(arena))
@@ -237,7 +237,7 @@ impl Pool {
     pub fn of_memfd(fd: OwnedFd, wanted: impl IntoIterator<Item = Place>) -> Result<Self> {
         let size = fstat(&fd).map(|stat| stat.st_size as usize);
         let size = size.map_err(|error| Error::local("cannot use a memfd", error.into()))?;
-        if size == 0 || arena_len(size)? != size {
+        if size == 0 || pool_len(size)? != size {
             return Err(Error::Misuse("a memfd that is not that of a pool"));
         }
         let arena = Arena::new(size, Some(fd))

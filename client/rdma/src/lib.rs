@@ -16,7 +16,7 @@ mod spin;
 mod sync;
 
 pub use attempts::Attempts;
-pub use buf::{Buf, BufMut, Place, Pool};
+pub use buf::{Buf, BufMut, Place, Pool, pool_len};
 pub use contract::*;
 pub use error::{Error, Result};
 pub use event_fd::EventFd;

@@ -422,7 +422,7 @@ def test_remount(server):
     expect(nfsrdma("mount", server.spec, server.mnt, "-o", "remount,ro,noexec"), 0)
     flags = set(mounted(server.mnt)[3].split(","))
     assert {"ro", "noexec"} <= flags, flags
-    expect(nfsrdma("mount", server.spec, server.mnt, "-o", "remount,rsize=4K"), 1, "unmount and mount")
+    expect(nfsrdma("mount", server.spec, server.mnt, "-o", "remount,rsize=4K"), 1, "unmount and mount for that")
 
 
 def test_a_remount_changes_access_times_as_told_and_keeps_them_otherwise(server):

@@ -312,6 +312,7 @@ fn greet(plan: &Plan, begun: &Begun, device: OwnedFd) -> io::Result<Kernel> {
         restarts: 0,
         upgrades: 0,
     };
+    let mut record = None;
     if let Some(table) = begun.table.fd() {
         channel.keep_requests(|fd| keeper.keep(REQUESTS, fd))?;
         begun.table.set_features((*channel.features()).into());
@@ -326,13 +327,16 @@ fn greet(plan: &Plan, begun: &Begun, device: OwnedFd) -> io::Result<Kernel> {
             mount: mount.clone(),
             mounted_ns: life.mounted_ns,
         };
-        keeper.keep(PLAN, Record::new(plan, facts)?.written()?.as_fd())?;
+        let known = Record::new(plan, facts)?;
+        keeper.keep(PLAN, known.written()?.as_fd())?;
+        record = Some(known);
     }
     Ok(Kernel {
         channel,
         device: copy,
         mount,
         life,
+        record,
     })
 }
 

@@ -1,32 +1,34 @@
-//! `-o remount`: changes the flags that the VFS keeps. All other options need a new mount.
+//! `-o remount`: changes the flags that the VFS keeps, and options of the process that serves the mount, which
+//! another process then goes on with. All other options need a new mount.
 
-use crate::cli::{self, Command};
+use crate::commands::upgrade;
 use crate::failure::Failure;
-use crate::ipc::exit_watch::ExitWatch;
+use crate::ipc::control;
 use crate::mount::fuse_mount;
+use crate::mount::remount::{InForce, OPTIONS};
 use crate::mounts::{self, Mount};
+use crate::options::remount::{changing, joined, merged, why_it_lasts};
 use crate::options::{Options, Permissions, VfsFlags};
 use crate::output::without_number;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount_remount};
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
-/// Changes the flags of the mount on `dir` to those of `options`, which were parsed from `text`.
+/// Changes the mount on `dir` to have `options`, which were parsed from `text`.
 pub(crate) fn run(dir: &Path, options: &Options, text: &str) -> Result<(), Failure> {
     let shown = dir.display();
     let failed = |message: String| Failure::failed(message);
     let (path, found) = mounts::find(dir)?;
-    let current = given(&found);
-    if !changes_flags_only(current.as_deref().unwrap_or_default(), text) {
+    let current = in_force(&found);
+    let changed = changes(current.as_deref().unwrap_or_default(), text).map_err(|why| {
         let unknown = match current {
             Some(_) => "",
             None => " (the mount's process could not be asked for the options in force)",
         };
-        return Err(Failure::usage(format!(
-            "a remount changes ro, nosuid, nodev, noexec and access-time flags only: unmount and mount for the rest{unknown}"
-        )));
+        Failure::usage(format!("{why}{unknown}"))
+    })?;
+    if !changed.is_empty() {
+        upgrade::remount(dir, &found, &joined(changed))?;
     }
     let mut flags = fuse_mount::flags(&options.vfs);
     flags.remove(TIMES);
@@ -98,39 +100,20 @@ fn access_times(current: &str, wanted: &str) -> MountFlags {
     times | directories
 }
 
-/// The options that the process serving `mount` was started with.
-fn given(mount: &Mount) -> Option<String> {
-    let pid = ExitWatch::connect(&mount.device, mount.owner).ok()?.pid()?;
-    match command_of(pid)? {
-        Command::Mount(args) => Some(args.options),
-        // It has taken the mount over, and its holder was started with the options.
-        Command::Serve { .. } => match command_of(parent_of(pid)?)? {
-            Command::Mount(args) => Some(args.options),
-            _ => None,
-        },
-        _ => None,
-    }
+/// The options that `mount` has.
+fn in_force(mount: &Mount) -> Option<String> {
+    let answer = control::ask(&mount.device, mount.owner, OPTIONS).ok()?;
+    let answer: InForce = serde_json::from_slice(&answer).ok()?;
+    Some(answer.options)
 }
 
-fn command_of(pid: i32) -> Option<Command> {
-    let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-    let words = line.strip_suffix(b"\0")?.split(|&byte| byte == 0);
-    let words = words.map(|word| OsString::from_vec(word.to_vec()));
-    cli::parse(words.collect()).ok()
-}
-
-fn parent_of(pid: i32) -> Option<i32> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
-    parent?.trim().parse().ok()
-}
-
-/// Whether `wanted` changes nothing of `current` but flags that the VFS keeps. mount(8) repeats the
-/// options of fstab and of /proc/mounts in `wanted`.
-fn changes_flags_only(current: &str, wanted: &str) -> bool {
+/// The options of `wanted` that the process which serves the mount has to change: none, if flags of the VFS change
+/// only. mount(8) repeats the options of fstab and of /proc/mounts in `wanted`. The error is a sentence, if it is
+/// something that cannot change.
+fn changes(current: &str, wanted: &str) -> Result<Vec<String>, String> {
     let lasting = |text: &str| {
-        let options = Options::parse(text).ok()?;
-        Some(Options {
+        let options = Options::parse(text).map_err(|error| error.to_string())?;
+        Ok::<_, String>(Options {
             vfs: VfsFlags {
                 sync: options.vfs.sync,
                 dirsync: options.vfs.dirsync,
@@ -145,14 +128,28 @@ fn changes_flags_only(current: &str, wanted: &str) -> bool {
             ..options
         })
     };
-    let before = lasting(current);
-    before.is_some() && before == lasting(&format!("{current},{wanted}"))
+    let before = lasting(current)?;
+    let (changed, others) = changing(wanted);
+    let kept = |word: &str| lasting(&merged(current, word)).map(|after| after == before);
+    if !kept(&joined(others.clone()))? {
+        // Some say nothing alone.
+        let word = others.iter().find(|word| !kept(word).unwrap_or(true));
+        let word = word.map_or(wanted, String::as_str);
+        let why = why_it_lasts(word);
+        return Err(format!(
+            "a remount does not change '{word}', because {why}: unmount and mount for that"
+        ));
+    }
+    match kept(&joined(changed.clone()))? {
+        true => Ok(Vec::new()),
+        false => Ok(changed),
+    }
 }
 
 /// Whether device files must stay closed because the kernel does not check their modes. The mount
 /// may have got `permissions=server` from its first options, which a remount need not repeat.
 fn keeps_devices_closed(current: &str, wanted: &str) -> bool {
-    Options::parse(&format!("{current},{wanted}"))
+    Options::parse(&merged(current, wanted))
         .is_ok_and(|options| options.permissions == Some(Permissions::Server) && !options.vfs.dev)
 }
 
@@ -160,48 +157,54 @@ fn keeps_devices_closed(current: &str, wanted: &str) -> bool {
 mod tests {
     use super::*;
 
+    /// What has to change, or the first option that cannot.
+    fn told(current: &str, wanted: &str) -> String {
+        match changes(current, wanted) {
+            Ok(words) => joined(words),
+            Err(why) => format!("not {}", why.split('\'').nth(1).unwrap()),
+        }
+    }
+
     #[test]
     fn what_can_change() {
-        let only = |text: &str| changes_flags_only("", text);
-        assert!(only("remount,ro,nosuid,noatime"));
-        assert!(!only("remount,soft"));
-        assert!(!only("remount,sync"));
-        assert!(!only("remount,rsize=4K"));
+        assert_eq!(told("", "remount,ro,nosuid,noatime"), "");
+        assert_eq!(told("", "remount,soft,ro"), "soft");
+        assert_eq!(told("", "remount,sync"), "not sync");
+        assert_eq!(told("", "remount,soft,rsize=4K"), "not rsize=4K");
     }
 
     #[test]
     fn what_is_in_force_may_be_repeated() {
-        let only = |text: &str| changes_flags_only("rw,soft,nconnect=2,allow_other", text);
-        assert!(only("remount,ro"));
+        let told = |wanted: &str| told("rw,soft,nconnect=2,allow_other", wanted);
+        assert_eq!(told("remount,ro"), "");
         // Options from fstab, followed by those from /proc/mounts.
-        assert!(only("rw,soft,nconnect=2,_netdev,remount,ro"));
-        assert!(only(
-            "rw,relatime,user_id=0,group_id=0,allow_other,remount,ro"
-        ));
-        assert!(!only("remount,nconnect=3"));
-        assert!(!only("remount,hard"));
-        assert!(!only("remount,noac"));
-        assert!(!only("remount,noallow_other"));
+        assert_eq!(told("rw,soft,nconnect=2,_netdev,remount,ro"), "");
+        assert_eq!(
+            told("rw,relatime,user_id=0,group_id=0,allow_other,remount,ro"),
+            ""
+        );
+        assert_eq!(told("remount,soft,nconnect=3"), "soft,nconnect=3");
+        assert_eq!(told("remount,hard"), "hard");
+        assert_eq!(told("remount,noac"), "not noac");
+        assert_eq!(told("remount,noallow_other"), "not noallow_other");
     }
 
     #[test]
     fn permissions_may_be_repeated_in_either_spelling() {
-        assert!(changes_flags_only(
-            "allow_other",
-            "rw,user_id=0,group_id=0,default_permissions,allow_other,remount,ro"
-        ));
-        assert!(changes_flags_only(
+        let of_kernel = "rw,user_id=0,group_id=0,default_permissions,allow_other,remount,ro";
+        assert_eq!(told("allow_other", of_kernel), "");
+        let repeated = told(
             "allow_other,permissions=server",
-            "remount,permissions=server,ro"
-        ));
-        assert!(!changes_flags_only(
-            "allow_other",
-            "remount,permissions=server"
-        ));
-        assert!(!changes_flags_only(
-            "noallow_other",
-            "remount,permissions=kernel"
-        ));
+            "remount,permissions=server,ro",
+        );
+        assert_eq!(repeated, "");
+        for (current, wanted) in [
+            ("allow_other", "permissions=server"),
+            ("noallow_other", "permissions=kernel"),
+        ] {
+            let said = told(current, &format!("remount,{wanted}"));
+            assert_eq!(said, format!("not {wanted}"));
+        }
         assert!(keeps_devices_closed("permissions=server", "remount,ro"));
         assert!(!keeps_devices_closed(
             "permissions=server,dev",

@@ -16,8 +16,9 @@ use crate::mount::service::{Service, Signals};
 use crate::mount::{provider, settings};
 use crate::stats::Life;
 use nfsrdma_fs::adapter::{self, Channel, Features};
-use nfsrdma_fs::fs::pool_of;
+use nfsrdma_fs::fs::{has_data, pool_of};
 use nfsrdma_nfs3::mount;
+use nfsrdma_rdma::pool_len;
 use nfsrdma_record::{Refused, Table};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -86,11 +87,18 @@ fn resume(
         // Later it would be a crash.
         begun::try_threads(&plan.options).map_err(Failure::no_threads)?;
     }
-    let table = table(keeper.needed(TABLE)?, keeper.held().filter(|_| beside))?;
-    let pool = keeper.take(POOL).map(|pool| pool_of(pool, &table));
-    let pool = pool.transpose();
+    let kept = keeper.take(POOL);
+    let resized = kept.as_ref().is_some_and(|pool| is_resized(pool, plan));
+    let old = keeper.held().filter(|_| beside);
+    let table = table(keeper.needed(TABLE)?, old, resized)?;
+    let pool = kept.filter(|_| !resized || has_data(&table));
+    let pool = pool.map(|pool| pool_of(pool, &table)).transpose();
     let pool = pool.map_err(|error| Failure::new(Exit::System, error.to_string()))?;
+    let is_new = pool.is_none();
     let prepared = Prepared::new(&plan.options, pool)?;
+    if is_new && let Some(pool) = prepared.pool.fd() {
+        keeper.keep(POOL, pool).map_err(Failure::no_threads)?;
+    }
     let mounted = mount::resume(
         &target,
         &settings::client_with(&plan.options, &target.host, runtime.handle()),
@@ -131,6 +139,7 @@ fn resume(
             device: Arc::new(copy),
             mount: record.mount.clone(),
             life,
+            record: Some(record.clone()),
         };
         begun.serve(plan, log, &runtime, kernel)
     });
@@ -147,9 +156,17 @@ fn resume(
     Ok((runtime, service))
 }
 
+/// Whether the options want a pool of another size, as after a remount.
+fn is_resized(pool: &OwnedFd, plan: &Plan) -> bool {
+    let config = settings::file_system(&plan.options);
+    let wanted = pool_len(settings::pool_bytes(&plan.options, &config));
+    let found = rustix::fs::fstat(pool).map(|stat| stat.st_size as usize);
+    wanted.is_ok_and(|wanted| found != Ok(wanted))
+}
+
 /// What the other process has left. If that one still serves, it is waited for and killed here; until then nothing is
-/// changed.
-fn table(memory: OwnedFd, beside: Option<&Held>) -> Result<Table, Failure> {
+/// changed. `resized`: there is to be another pool, so there must be no data in the one that there is.
+fn table(memory: OwnedFd, beside: Option<&Held>, resized: bool) -> Result<Table, Failure> {
     let refused = |why: Refused| Failure::new(Exit::Internal, why.to_string());
     let Some(held) = beside else {
         let table = Table::open(memory).map_err(refused)?;
@@ -160,7 +177,7 @@ fn table(memory: OwnedFd, beside: Option<&Held>) -> Result<Table, Failure> {
     Table::check(copy).map_err(refused)?;
     held.ready().map_err(Failure::no_threads)?;
     let table = Table::open(memory).map_err(refused)?;
-    if table.unsafe_files() > 0 {
+    if table.unsafe_files() > 0 || resized && has_data(&table) {
         let why = "the server does not have all data yet";
         held.refuse(Why::new(UNSAFE, why));
         return Err(Failure::failed(why));

@@ -5,6 +5,7 @@ use crate::failure::{Exit, Failure};
 use crate::ipc::client;
 use crate::ipc::control::{self, ANSWER_TIME, AskError};
 use crate::ipc::upgrade_request::{Answer, UPGRADE};
+use crate::mount::remount::REMOUNT;
 use crate::mounts::{self, Mount};
 use crate::output;
 use crate::stats::mount_list::{document, no_table};
@@ -109,6 +110,20 @@ fn upgrade(dir: &Path, mount: &Mount, limit: Duration) -> Outcome {
         Err(_) => Outcome::Failed(Failure::failed(failed(
             "its program ended meanwhile, and another one goes on, or the mount has ended: see its log",
         ))),
+    }
+}
+
+/// Has another process go on with the mount on `dir` that has these options besides.
+pub(crate) fn remount(dir: &Path, mount: &Mount, options: &str) -> Result<(), Failure> {
+    let request = format!("{REMOUNT}{options}");
+    let line = control::ask_within(&mount.device, mount.owner, &request, LIMIT)
+        .map_err(|error| client::failure(dir, error))?;
+    let shown = dir.display();
+    let failed = |why: &str| Failure::failed(format!("{shown} has the options that it had: {why}"));
+    match serde_json::from_slice(&line) {
+        Ok(Answer { upgraded: true, .. }) => Ok(()),
+        Ok(Answer { error, .. }) => Err(failed(&error)),
+        Err(error) => Err(failed(&error.to_string())),
     }
 }
 

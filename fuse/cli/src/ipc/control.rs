@@ -28,7 +28,7 @@ const CLIENTS: usize = 4;
 /// Longest time that one conversation may take.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Longest request, in bytes.
-const REQUEST_MAX: usize = 256;
+const REQUEST_MAX: usize = 4096;
 /// Most feeds at a time.
 const FEEDS: usize = 16;
 /// How long feeds may take to write their last data when the mount ends.

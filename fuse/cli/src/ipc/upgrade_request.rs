@@ -6,25 +6,28 @@
 //! holder exchanges the processes. So nothing is lost; and if it cannot be done in time, this process goes on.
 //! With `restart=data` that is hardly ever anything.
 //!
+//! The same request may bring other options into force ([`Change`]).
+//!
 //! The answer is one line of JSON, an object with `error`, or the holder's that the other program serves.
 
 use crate::holder::client::Held;
 use crate::holder::protocol::Why;
 use crate::ipc::control::{self, ControlReply, Feed};
+use crate::ipc::keeper::PLAN;
 use nfsrdma_fs::adapter::Session;
 use nfsrdma_fs::fs::Fs;
 use nfsrdma_nfs3::Nfs3Client;
 use serde::{Deserialize, Serialize};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
-use tokio::sync::oneshot;
+use tokio::sync::{Mutex, oneshot};
 use tokio::time::timeout;
-use tracing::info;
+use tracing::{info, warn};
 
 /// The name of the request.
 pub(crate) const UPGRADE: &str = "upgrade";
@@ -57,6 +60,16 @@ pub(crate) struct Upgradable {
     pub(crate) session: Arc<Session>,
     /// `None`: nobody keeps the mount.
     pub(crate) held: Option<Held>,
+    /// Locked by whoever gives the mount away.
+    pub(crate) busy: Mutex<()>,
+}
+
+/// The records of a mount whose successor is to have other options.
+pub(crate) struct Change {
+    pub(crate) now: OwnedFd,
+    pub(crate) next: OwnedFd,
+    /// The successor has a pool of another size, in which no data are.
+    pub(crate) other_memory: bool,
 }
 
 /// Reads none of the kernel's requests while it lives.
@@ -76,19 +89,19 @@ impl Drop for Paused<'_> {
 }
 
 /// Answers [`UPGRADE`] before `next`.
-pub(crate) fn answer(of: Upgradable, next: control::Answer) -> control::Answer {
-    let of = Arc::new(of);
+pub(crate) fn answer(of: Arc<Upgradable>, next: control::Answer) -> control::Answer {
     Arc::new(move |request| match request {
-        UPGRADE => Some(ControlReply::Feed(feed(of.clone()))),
+        UPGRADE => Some(ControlReply::Feed(feed(of.clone(), None))),
         _ => next(request),
     })
 }
 
-fn feed(of: Arc<Upgradable>) -> Feed {
+/// Gives the mount to a successor.
+pub(crate) fn feed(of: Arc<Upgradable>, change: Option<Change>) -> Feed {
     Box::new(move |mut stream| {
         Box::pin(async move {
             let why = match &of.held {
-                Some(held) => of.upgrade(held, &stream).await,
+                Some(held) => of.give(held, change, &stream).await,
                 None => "it was mounted without restart=, by which a mount outlives its program: unmount it, and \
                          mount it again"
                     .into(),
@@ -110,16 +123,31 @@ fn feed(of: Arc<Upgradable>) -> Feed {
 
 impl Upgradable {
     /// Returns only if this process is to go on, and why.
-    async fn upgrade(&self, held: &Held, stream: &UnixStream) -> String {
+    async fn give(&self, held: &Held, change: Option<Change>, stream: &UnixStream) -> String {
+        let Ok(_busy) = self.busy.try_lock() else {
+            return "another upgrade of this mount is under way".into();
+        };
+        let Some(change) = change else {
+            return self.upgrade(held, false, stream).await;
+        };
+        if let Err(error) = held.keep(PLAN, change.next.as_fd()) {
+            return error.to_string();
+        }
+        let why = self.upgrade(held, change.other_memory, stream).await;
+        if let Err(error) = held.keep(PLAN, change.now.as_fd()) {
+            warn!("the next process of this mount has other options: {error}");
+        }
+        why
+    }
+
+    /// The same. `all`: also what the successor would have is written back.
+    async fn upgrade(&self, held: &Held, all: bool, stream: &UnixStream) -> String {
         let began = Instant::now();
         for _ in 0..ATTEMPTS {
             if began.elapsed() > LIMIT {
                 break;
             }
-            if timeout(WRITE_BACK, self.fs.write_back_unkept())
-                .await
-                .is_err()
-            {
+            if timeout(WRITE_BACK, self.write_back(all)).await.is_err() {
                 let limit = WRITE_BACK.as_secs();
                 return format!(
                     "the server has not taken within {limit} s what programs have written: try again when it answers"
@@ -135,7 +163,7 @@ impl Upgradable {
                 Ok(Err(why)) => return why.text,
                 Err(error) => return error.to_string(),
             }
-            match self.hand_over(held).await {
+            match self.hand_over(held, all).await {
                 Ok(why) if i32::from(why.number) != UNSAFE => return why.text,
                 Ok(_) => {}
                 Err(error) => {
@@ -147,10 +175,17 @@ impl Upgradable {
         "programs write faster than the server takes it: try again when they write less".into()
     }
 
+    async fn write_back(&self, all: bool) {
+        match all {
+            true => self.fs.write_back_all().await,
+            false => self.fs.write_back_unkept().await,
+        }
+    }
+
     /// A successor waits: gives it the mount. Returns only if it does not have it, and why.
-    async fn hand_over(&self, held: &Held) -> io::Result<Why> {
+    async fn hand_over(&self, held: &Held, all: bool) -> io::Result<Why> {
         let paused = Paused::new(&self.session);
-        if timeout(REST, self.fs.write_back_unkept()).await.is_err() {
+        if timeout(REST, self.write_back(all)).await.is_err() {
             drop(paused);
             held.cancel_upgrade();
             return Ok(Why::new(UNSAFE, ""));

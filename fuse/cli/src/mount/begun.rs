@@ -8,9 +8,9 @@ use crate::ipc::{control, exit_watch, flush_request};
 use crate::mount::connect::Plan;
 use crate::mount::locking::Chosen;
 use crate::mount::log::Log;
-use crate::mount::record::MountIdentity;
+use crate::mount::record::{MountIdentity, Record};
 use crate::mount::service::{Service, Signals};
-use crate::mount::{daemon, privileges, settings};
+use crate::mount::{daemon, privileges, remount, settings};
 use crate::options::{Options, Restart};
 use crate::stats::{self, Life};
 use nfsrdma_fs::adapter::{self, Channel, FuseOptions, OwnMount};
@@ -124,6 +124,8 @@ pub(crate) struct Kernel {
     pub(crate) device: Arc<OwnedFd>,
     pub(crate) mount: MountIdentity,
     pub(crate) life: Life,
+    /// What a successor is told, if there may be one.
+    pub(crate) record: Option<Record>,
 }
 
 impl Prepared {
@@ -227,12 +229,14 @@ impl Begun {
         ));
         let _inside = runtime.enter();
         let answer = answer_sync(fs.clone(), kernel.device, source.clone().answer());
-        let upgradable = Upgradable {
+        let upgradable = Arc::new(Upgradable {
             fs: fs.clone(),
             session: session.clone(),
             held: keeper.held().cloned(),
-        };
-        let answer = upgrade_request::answer(upgradable, log.answer(answer));
+            busy: Default::default(),
+        });
+        let answer = upgrade_request::answer(upgradable.clone(), log.answer(answer));
+        let answer = remount::answer(upgradable, plan.text.clone(), kernel.record, answer);
         let control = device.and_then(|device| {
             control::Control::start_kept(device, answer, &keeper)
                 .inspect_err(|error| warn!("no statistics: {error}"))

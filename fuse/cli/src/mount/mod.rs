@@ -13,6 +13,7 @@ pub(crate) mod nfsmount_conf;
 pub(crate) mod privileges;
 pub(crate) mod provider;
 pub(crate) mod record;
+pub(crate) mod remount;
 pub(crate) mod service;
 pub(crate) mod settings;
 pub(crate) mod summary;

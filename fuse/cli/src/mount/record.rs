@@ -24,7 +24,7 @@ use std::time::Duration;
 const VERSION: u32 = 1;
 
 /// The record. Paths and the source are bytes, since they need not be UTF-8.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
     version: u32,
     spec: Vec<u8>,
@@ -104,6 +104,19 @@ impl Record {
             mount: facts.mount,
             mounted_ns: facts.mounted_ns,
         })
+    }
+
+    /// The options, with those of nfsmount.conf.
+    pub(crate) fn options(&self) -> &str {
+        &self.options
+    }
+
+    /// The same mount with other options.
+    pub(crate) fn with_options(&self, options: String) -> Record {
+        Record {
+            options,
+            ..self.clone()
+        }
     }
 
     /// Memory with this record, which nobody can change any longer.

@@ -1,6 +1,7 @@
 //! The state while options are parsed: the settings, which option set each, and the checks.
 //!
-//! Options have no order, so two that contradict each other are an error, which names both. What
+//! Options have no order, so two that contradict each other are an error, which names both; but with `remount`
+//! the last one counts, since those in force stand before. What
 //! depends on several options is decided when all have been read ([`Draft::finish`]).
 
 use super::{IO_UNIT, LocalLock, MAX_IO, OptionError, Options, Permissions, Transport};
@@ -25,6 +26,8 @@ pub(super) struct Draft {
     pub(super) options: Options,
     /// Maps a setting to its value in one spelling, and to the option as given.
     claims: HashMap<&'static str, (String, String)>,
+    /// Whether an option may follow another one that it contradicts: the last one counts.
+    pub(super) last_counts: bool,
     /// The option being parsed, as given.
     pub(super) given: String,
     /// Its name, and the values that it takes.
@@ -45,6 +48,7 @@ impl Draft {
         Draft {
             options: Options::default(),
             claims: HashMap::new(),
+            last_counts: false,
             given: String::new(),
             name: "",
             takes: String::new(),
@@ -59,12 +63,13 @@ impl Draft {
     pub(super) fn claim(&mut self, setting: &'static str, value: impl ToString) -> Outcome {
         let value = value.to_string();
         match self.claims.get(setting) {
-            Some((other, first)) if *other != value => Err(OptionError::Contradiction {
-                first: first.clone(),
-                second: self.given.clone(),
-            }),
-            Some(_) => Ok(()),
-            None => {
+            Some((other, first)) if *other != value && !self.last_counts => {
+                Err(OptionError::Contradiction {
+                    first: first.clone(),
+                    second: self.given.clone(),
+                })
+            }
+            _ => {
                 self.claims.insert(setting, (value, self.given.clone()));
                 Ok(())
             }

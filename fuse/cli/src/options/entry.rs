@@ -32,6 +32,8 @@ pub struct Entry {
     /// The values that it takes, for errors; empty if they are all in `forms`.
     pub(super) takes: &'static str,
     pub(super) action: Action,
+    /// Whether a remount can change it.
+    pub(super) changes: bool,
     /// Adds the value in force to the options that are shown, by the first name.
     pub(super) show: fn(&Options, &'static str, &mut Words),
 }
@@ -40,6 +42,8 @@ pub struct Entry {
 #[derive(Debug)]
 pub struct Section {
     pub title: &'static str,
+    /// Why a remount does not change those that it cannot change: a sentence about one of them.
+    pub(super) lasts: &'static str,
     pub entries: &'static [Entry],
 }
 
@@ -55,6 +59,7 @@ impl Entry {
         help: "",
         takes: "",
         action: Action::Accept,
+        changes: false,
         show: |_, _, _| {},
     };
 

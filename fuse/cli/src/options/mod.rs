@@ -7,6 +7,7 @@ mod draft;
 mod entry;
 pub mod mount_source;
 mod parse;
+pub(crate) mod remount;
 pub mod show;
 pub mod size;
 pub mod table;

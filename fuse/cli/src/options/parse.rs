@@ -64,6 +64,7 @@ fn parse(text: &str, url_port: Option<u16>) -> Result<Options, OptionError> {
     }
     let mut words = split(text);
     if words.iter().any(|word| word == "remount") {
+        draft.last_counts = true;
         words.retain(|word| !OF_FUSE.iter().any(|name| word.starts_with(name)));
     }
     draft.options.sloppy = words.iter().any(|word| word == "sloppy");

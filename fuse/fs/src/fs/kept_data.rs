@@ -27,6 +27,11 @@ pub(super) fn write_back_of(inode: &Arc<Inode>, pool: &Pool, records: &Table) ->
     }
 }
 
+/// Whether records name data in a pool.
+pub fn has_data(records: &Table) -> bool {
+    !records.extents().peek(|_| ()).is_empty()
+}
+
 /// The pool of a process that has died, with the data in it that the records name, for [`Fs`](super::Fs).
 pub fn pool_of(pool: OwnedFd, records: &Table) -> nfsrdma_rdma::Result<Pool> {
     Pool::of_memfd(pool, records.extents().peek(place_of))

@@ -93,7 +93,7 @@ pub use dir_handle::{DirHandle, Listed, Listing};
 pub use entry::Entry;
 pub use error::{FsError, FsResult};
 pub use inode::{Inode, ROOT};
-pub use kept_data::pool_of;
+pub use kept_data::{has_data, pool_of};
 pub use kernel_cache::KernelCache;
 pub use kernel_pages::Behind;
 pub use locking::SetLock;

@@ -4,6 +4,7 @@ use super::super::entry::*;
 
 pub(super) static SECTION: Section = Section {
     title: "Access control lists",
+    lasts: "the kernel is told of it once",
     entries: &[Entry {
         forms: "acl noacl",
         default: "`acl`",

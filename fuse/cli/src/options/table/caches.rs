@@ -6,9 +6,11 @@ use super::super::entry::*;
 
 pub(super) static SECTION: Section = Section {
     title: "Caching",
+    lasts: "the kernel is told of it once",
     entries: &[
         Entry {
             forms: "acregmin=S acregmax=S",
+            changes: true,
             default: "`3`, `60`",
             takes: SECONDS,
             help: "the shortest and the longest time, in seconds, for which the attributes of a file \
@@ -24,6 +26,7 @@ pub(super) static SECTION: Section = Section {
         },
         Entry {
             forms: "acdirmin=S acdirmax=S",
+            changes: true,
             default: "`30`, `60`",
             takes: SECONDS,
             help: "the same for directories, and for the names in them",
@@ -37,6 +40,7 @@ pub(super) static SECTION: Section = Section {
         },
         Entry {
             forms: "actimeo=S",
+            changes: true,
             takes: SECONDS,
             help: "sets all four",
             action: Action::Set(Draft::actime),
@@ -52,6 +56,7 @@ pub(super) static SECTION: Section = Section {
         },
         Entry {
             forms: "cto nocto",
+            changes: true,
             default: "`cto`",
             help: "close-to-open: open(2) asks the server whether the file has changed. `nocto` saves \
             one call for each open, and is for files that nobody changes",
@@ -59,6 +64,7 @@ pub(super) static SECTION: Section = Section {
         },
         Entry {
             forms: "lookupcache=all|positive|none",
+            changes: true,
             default: "`all`",
             takes: "all, positive or none",
             help: "which results of LOOKUP are remembered: with `all` names that exist and names that \
@@ -79,6 +85,7 @@ pub(super) static SECTION: Section = Section {
         },
         Entry {
             forms: "rdirplus rdirplus=force nordirplus rdirplus=none",
+            changes: true,
             default: "`rdirplus`",
             takes: "none or force, or stands alone",
             help: "use READDIRPLUS, which returns attributes with the names, for listings. \
@@ -114,6 +121,7 @@ pub(super) static SECTION: Section = Section {
         },
         Entry {
             forms: "cache=SIZE",
+            changes: true,
             default: "`256M`",
             takes: "16M to 1T",
             help: "memory for data, 16M to 1T: three quarters are the page cache of this mount, for \
@@ -132,6 +140,7 @@ pub(super) static SECTION: Section = Section {
         },
         Entry {
             forms: "dirty=SIZE",
+            changes: true,
             default: "a quarter of the cache",
             takes: "1M to the size of the cache",
             help: "memory, in bytes, that unwritten data may take before write(2) waits, at least 1M \
@@ -143,6 +152,7 @@ pub(super) static SECTION: Section = Section {
         },
         Entry {
             forms: "readahead=SIZE",
+            changes: true,
             default: "`4M`",
             takes: "0 to 1G",
             help: "bytes read ahead of a sequential reader, up to 1G; 0 turns it off. A mount by root \

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 pub(super) static SECTION: Section = Section {
     title: "Finding the export",
+    lasts: "the export has been found",
     entries: &[
         Entry {
             forms: "bg fg",
@@ -32,6 +33,7 @@ pub(super) static SECTION: Section = Section {
                 d.claim(n, minutes)
             }),
             show: |o, n, w| w.some(n, o.retry.map(|retry| retry.as_secs() / 60)),
+            ..Entry::NONE
         },
         Entry {
             forms: "mounthost=HOST",
@@ -47,6 +49,7 @@ pub(super) static SECTION: Section = Section {
                 d.claim(n, v)
             }),
             show: |o, n, w| w.some(n, o.client.mounthost.as_ref()),
+            ..Entry::NONE
         },
         Entry {
             forms: "mountaddr=ADDRESS",
@@ -90,6 +93,7 @@ pub(super) static SECTION: Section = Section {
                 let six = if o.client.mount_ipv6_only { "6" } else { "" };
                 w.value(n, format_args!("{proto}{six}"));
             },
+            ..Entry::NONE
         },
         Entry {
             forms: "mountvers=3",

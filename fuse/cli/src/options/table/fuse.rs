@@ -6,6 +6,7 @@ use super::super::{MetricsAt, Permissions, Restart};
 
 pub(super) static SECTION: Section = Section {
     title: "FUSE",
+    lasts: "the kernel is told of it once",
     entries: &[
         Entry {
             forms: "allow_other noallow_other",
@@ -79,6 +80,7 @@ pub(super) static SECTION: Section = Section {
             mount needs an address of its own. `nfsrdma metrics` serves those of all mounts",
             action: Action::Set(metrics),
             show: |o, n, w| w.some(n, o.metrics.as_ref()),
+            ..Entry::NONE
         },
     ],
 };

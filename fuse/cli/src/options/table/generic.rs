@@ -6,6 +6,7 @@ use super::super::{AccessTime, Permissions};
 
 pub(super) static SECTION: Section = Section {
     title: "Of mount(8) and fstab(5)",
+    lasts: "the kernel is told of it once",
     entries: &[
         Entry {
             forms: "defaults",
@@ -161,7 +162,11 @@ pub(super) static SECTION: Section = Section {
         },
         Entry {
             forms: "remount",
-            help: "change `ro`, `nosuid`, `nodev`, `noexec` and the access-time flags of a mount; all \
+            help: "change `ro`, `nosuid`, `nodev`, `noexec` and the access-time flags of a mount. With \
+            `restart=files` or `data` also `acregmin`, `acregmax`, `acdirmin`, `acdirmax`, \
+            `actimeo`, `cto`, `nocto`, `lookupcache`, `rdirplus`, `nordirplus`, `cache`, \
+            `dirty`, `readahead`, `hard`, `soft`, `softerr`, `timeo`, `retrans` and `nconnect`: \
+            another process goes on with the mount, and programs wait for some tenths of a second. All \
             other options need a new mount",
             action: Action::Set(|d, _, _| {
                 d.options.remount = true;

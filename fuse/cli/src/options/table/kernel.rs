@@ -10,6 +10,7 @@ pub(super) const ADDRESS: &str = "an IPv4 or IPv6 address";
 
 pub(super) static SECTION: Section = Section {
     title: "Of the kernel's NFS client",
+    lasts: "it has no effect on a mount",
     entries: &[
         Entry {
             forms: "addr=ADDRESS",

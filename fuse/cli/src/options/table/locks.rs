@@ -6,6 +6,7 @@ use super::super::entry::*;
 
 pub(super) static SECTION: Section = Section {
     title: "Locks",
+    lasts: "locks that are held stay where they are",
     entries: &[
         Entry {
             forms: "lock nolock",
@@ -61,6 +62,7 @@ pub(super) static SECTION: Section = Section {
                 Some(0) => w.value(n, "none"),
                 port => w.some(n, port),
             },
+            ..Entry::NONE
         },
     ],
 };

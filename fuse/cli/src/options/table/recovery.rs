@@ -6,9 +6,11 @@ use std::time::Duration;
 
 pub(super) static SECTION: Section = Section {
     title: "When the server does not answer",
+    lasts: "it has no effect on a mount",
     entries: &[
         Entry {
             forms: "hard soft softerr",
+            changes: true,
             default: "`hard`",
             help: "with `hard` a call is sent again until the server answers, for ever; a signal that \
             ends the process ends the wait. With `soft` it fails with EIO after `retrans` \
@@ -35,6 +37,7 @@ pub(super) static SECTION: Section = Section {
         },
         Entry {
             forms: "timeo=TENTHS",
+            changes: true,
             default: "`600`",
             takes: "tenths of a second, at least 1",
             help: "tenths of a second to wait for a reply before the call is sent again on a new \
@@ -55,6 +58,7 @@ pub(super) static SECTION: Section = Section {
         },
         Entry {
             forms: "retrans=N",
+            changes: true,
             default: "`2`",
             takes: "a number of tries",
             help: "retransmissions before a soft mount gives up and a hard mount logs \"server HOST \

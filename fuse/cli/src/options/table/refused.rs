@@ -16,6 +16,7 @@ pub(super) const OTHER_FLAVORS: &str =
 
 pub(super) static SECTION: Section = Section {
     title: "Refused, and why",
+    lasts: "it is not for this program",
     entries: &[
         refuse("proto=tcp proto=udp tcp udp", TCP_ONLY),
         refuse(

@@ -10,6 +10,7 @@ const INLINE: &str = "1024 to 262144 bytes, in steps of 1024";
 
 pub(super) static SECTION: Section = Section {
     title: "Transport",
+    lasts: "it was settled with the server when the mount was made",
     entries: &[
         Entry {
             forms: "vers=3 nfsvers=3 v3",
@@ -42,6 +43,7 @@ pub(super) static SECTION: Section = Section {
                 w.some("rsize", o.client.rsize);
                 w.some("wsize", o.client.wsize);
             },
+            ..Entry::NONE
         },
         Entry {
             forms: "proto=rdma|rdma6 rdma",
@@ -77,9 +79,11 @@ pub(super) static SECTION: Section = Section {
                 Ok(())
             }),
             show: |o, n, w| w.value(n, o.client.port),
+            ..Entry::NONE
         },
         Entry {
             forms: "nconnect=N",
+            changes: true,
             default: "as many as `workers`, up to 4",
             help: "connections to the server, 1 to 16. Each worker polls one or several of them. It \
             sends its calls on its own connection, and on another one while its own is down, \
@@ -163,6 +167,7 @@ pub(super) static SECTION: Section = Section {
                 d.claim(n, size)
             }),
             show: |o, n, w| w.value(n, o.client.transport.inline),
+            ..Entry::NONE
         },
         Entry {
             forms: "credits=N",
