@@ -67,6 +67,8 @@ pub enum Fate {
     Lost,
     /// It cannot be sent, because the client's machine lacks something.
     Local,
+    /// It is not sent, because its user's ticket has expired.
+    NoTicket,
     /// It is executed, and its answer makes no sense.
     Nonsense,
 }
@@ -343,6 +345,9 @@ impl MemoryServer {
         }
         if fate == Fate::Local {
             return Err(NfsError::Local("no buffer".into()));
+        }
+        if fate == Fate::NoTicket {
+            return Err(NfsError::Expired("no ticket".into()));
         }
         let result = run(&mut self.tree.lock()).map_err(NfsError::Status);
         self.turn().await;

@@ -109,6 +109,11 @@ impl FsError {
     }
 }
 
+/// Fails if data is kept because its user has no valid ticket.
+pub(super) fn is_written(kept: Option<NfsError>) -> FsResult<()> {
+    kept.map_or(Ok(()), |why| Err(why.into()))
+}
+
 fn errno_of_call(error: &NfsError) -> i32 {
     match error {
         NfsError::Status(status) | NfsError::Unfinished(status) => errno_of_status(*status),

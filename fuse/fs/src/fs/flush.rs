@@ -4,7 +4,8 @@
 //! The file's `WriteBack` keeps the state of each byte and names the next action, which this file carries
 //! out: a WRITE is sent as soon as `wtmax` bytes are dirty, several at a time, but with about half of the
 //! server's credits at most, so that READs and LOOKUPs do not queue behind a flush. The reply makes the
-//! bytes unstable or clean. If the WRITE fails, its data is dropped, and the error is recorded.
+//! bytes unstable or clean. If the WRITE fails, its data is dropped, and the error is recorded; if its user
+//! has no valid ticket, the data is kept.
 //! `write_back` starts WRITEs, waits for their replies, and sends a COMMIT, until nothing is dirty or
 //! unstable. If the COMMIT returns another write verifier than the WRITEs, the server has restarted, and
 //! `WriteBack` makes the data dirty again. Programs' writes wait meanwhile, so a flush ends.
@@ -16,7 +17,7 @@ use super::unsafe_files::Hold;
 use super::unwritten::Unwritten;
 use crate::cache::{Action, Goal, Verdict, WriteCall, WriteJob, WriteLimits};
 use futures_util::stream::{self, StreamExt};
-use nfsrdma_nfs3::{Cred, Nfs3};
+use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
 use nfsrdma_rpcrdma::exec;
 use nfsrdma_xdr::nfs3::Stable;
 use std::ops::Range;
@@ -71,9 +72,13 @@ impl<N: Nfs3> Files<N> {
         data: &Arc<FileData>,
         goal: Goal,
     ) {
-        let next = |inner: &mut FileState| {
-            let limits = self.write_limits();
-            inner.write_back().next(goal, &limits)
+        let next = |inner: &mut FileState| match inner.refusal() {
+            // Who waits for the data asks again, and the next tick.
+            Some(_) => Action::Wait,
+            None => {
+                let limits = self.write_limits();
+                inner.write_back().next(goal, &limits)
+            }
         };
         while let Action::Write(call) = data.with(next) {
             self.spawn_write(inode, call);
@@ -114,6 +119,9 @@ impl<N: Nfs3> Files<N> {
 
     /// Sends a COMMIT if at least `least` bytes are unstable, which lets them go.
     fn start_commit(self: &Arc<Self>, inode: &Arc<Inode>, data: &Arc<FileData>, least: usize) {
+        if data.is_refused() {
+            return;
+        }
         let commit = data.with(|inner| inner.write_back().commit_of(least as u64));
         let Action::Commit(cred) = commit else {
             return;
@@ -152,6 +160,7 @@ impl<N: Nfs3> Files<N> {
             .await;
         match answer {
             Ok(done) => {
+                data.set_refusal(None);
                 let count = done.count.min(job.len);
                 let verdict = data.with(|inner| {
                     // A READ that is under way may return the old data, and it must not be cached
@@ -166,6 +175,8 @@ impl<N: Nfs3> Files<N> {
                     self.suspect_locks();
                 }
             }
+            // The data is dirty again.
+            Err(error) if self.waits_for_ticket(&error) => data.set_refusal(Some(error)),
             Err(error) => {
                 let error = self.note_error(inode, error);
                 data.with(|inner| inner.write_back().write_failed(sent.clone()));
@@ -184,17 +195,26 @@ impl<N: Nfs3> Files<N> {
     }
 
     /// Writes all dirty data, and with `commit` puts it on stable storage. Errors are recorded in the
-    /// file.
-    pub(super) async fn write_back(self: &Arc<Self>, inode: &Arc<Inode>, commit: bool) {
-        let Some(data) = inode.data() else { return };
+    /// file, but for the one that is returned: a user whose data that is has no valid ticket. The data is
+    /// kept then as if the server were silent, but nobody waits for it.
+    pub(super) async fn write_back(
+        self: &Arc<Self>,
+        inode: &Arc<Inode>,
+        commit: bool,
+    ) -> Option<NfsError> {
+        let data = inode.data()?;
         let _flushing = Flushing::new(data);
         let _turn = data.flush_turn[usize::from(commit)].lock().await;
+        let before = data.with(|inner| inner.refusals());
         let goal = match commit {
             true => Goal::Committed,
             false => Goal::Written,
         };
         loop {
             let action = data.until(|inner| {
+                if inner.refusals() > before {
+                    return Some(Action::Done);
+                }
                 let limits = self.write_limits();
                 match inner.write_back().next(goal, &limits) {
                     Action::Wait => None,
@@ -214,6 +234,17 @@ impl<N: Nfs3> Files<N> {
             }
         }
         self.note_safe(inode);
+        data.with(|inner| {
+            let refused = inner.refusals() > before;
+            inner.refusal().filter(|_| refused).cloned()
+        })
+    }
+
+    /// Whether a WRITE or COMMIT is not made now, and its data kept, because its user has no valid ticket: until
+    /// there is one, or the mount ends.
+    fn waits_for_ticket(&self, error: &NfsError) -> bool {
+        let lacks = matches!(error, NfsError::Expired(_) | NfsError::NoCredential(_));
+        lacks && self.config.hard && !self.at_end()
     }
 
     /// The files with data that may not be on stable storage.
@@ -250,10 +281,13 @@ impl<N: Nfs3> Files<N> {
         match self.commit_call(cred, inode).await {
             Ok((_, verifier)) => {
                 let verdict = data.with(|inner| inner.write_back().commit_answered(verifier));
+                data.set_refusal(None);
                 if verdict == Verdict::Restarted {
                     self.suspect_locks();
                 }
             }
+            // It waits for another COMMIT.
+            Err(error) if self.waits_for_ticket(&error) => data.set_refusal(Some(error)),
             Err(error) => {
                 let error = self.note_error(inode, error);
                 let lost = data.with(|inner| inner.write_back().commit_failed());
@@ -291,7 +325,7 @@ impl<N: Nfs3> Files<N> {
 
     async fn write_back_files(self: &Arc<Self>, files: Vec<Arc<Inode>>) {
         let files = stream::iter(files);
-        let write_back = async |inode| self.write_back(&inode, true).await;
+        let write_back = async |inode| drop(self.write_back(&inode, true).await);
         files.for_each_concurrent(FILES_AT_A_TIME, write_back).await;
     }
 

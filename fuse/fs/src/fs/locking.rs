@@ -6,7 +6,7 @@
 //! whether somebody else wrote at the same moment. This includes the names in the directory of the
 //! file (`sibling_names`).
 
-use super::error::{FsError, FsResult};
+use super::error::{FsError, FsResult, is_written};
 use super::inode::Inode;
 use super::objects::Objects;
 use super::open_file::OpenFile;
@@ -146,7 +146,7 @@ impl<N: Nfs3> Objects<N> {
             // The open files that wrote get an error at fsync(2) or close(2).
             let flush = self.write_back(inode, true);
             let flushed = match of.mode {
-                Some(_) => unless(interrupt, flush).await,
+                Some(_) => unless(interrupt, flush).await.and_then(is_written),
                 None => {
                     flush.await;
                     Ok(())

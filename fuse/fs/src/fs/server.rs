@@ -145,7 +145,7 @@ impl<N: Nfs3> Server<N> {
         }
     }
 
-    fn at_end(&self) -> bool {
+    pub(super) fn at_end(&self) -> bool {
         self.closing.load(Ordering::Relaxed) || self.ended.load(Ordering::Relaxed)
     }
 

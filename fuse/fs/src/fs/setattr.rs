@@ -5,7 +5,7 @@
 //! restarted, can undo a truncation, a time that was set, or the clearing of a set-id bit.
 
 use super::changing::not_abandoned;
-use super::error::{FsError, FsResult};
+use super::error::{FsError, FsResult, is_written};
 use super::file::{Begun, FileData, FileState};
 use super::inode::{Inode, Kind};
 use super::objects::Objects;
@@ -93,7 +93,7 @@ impl<N: Nfs3> Objects<N> {
             _ => inode.data(),
         };
         // Data that is about to be truncated is written as well, since the server may refuse.
-        let _exclusive = self.exclusively(inode, data).await;
+        let _exclusive = self.exclusively(inode, data).await?;
         let void = || {
             if let Some(data) = data {
                 data.with(|inner| inner.void_reads(0..u64::MAX));
@@ -178,8 +178,8 @@ impl<N: Nfs3> Objects<N> {
         self: &Arc<Self>,
         inode: &Arc<Inode>,
         data: Option<&'a Arc<FileData>>,
-    ) -> Option<Begun<&'a FileData>> {
-        let data = data?;
+    ) -> FsResult<Option<Begun<&'a FileData>>> {
+        let Some(data) = data else { return Ok(None) };
         let exclusive = Begun {
             data: &**data,
             number: data.with(FileState::begin_setattr),
@@ -188,8 +188,8 @@ impl<N: Nfs3> Objects<N> {
         data.until(|inner| (!inner.under_way().any(direct)).then_some(()))
             .await;
         if !data.with(|inner| !inner.write_back().is_under_way() && inner.is_safe()) {
-            self.write_back(inode, true).await;
+            is_written(self.write_back(inode, true).await)?;
         }
-        Some(exclusive)
+        Ok(Some(exclusive))
     }
 }

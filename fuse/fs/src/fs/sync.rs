@@ -8,7 +8,7 @@
 //! The kernel's pages stay. It is told nothing, unless data was lost: then it drops them.
 
 use super::err_seq::By;
-use super::error::FsResult;
+use super::error::{FsResult, is_written};
 use super::objects::Objects;
 use super::open_file::OpenFile;
 use nfsrdma_nfs3::Nfs3;
@@ -54,8 +54,9 @@ impl<N: Nfs3> Objects<N> {
         let file = self.file(handle)?;
         // Set before the data is looked at, so that later writes see it.
         file.flushed.store(true, Ordering::Relaxed);
+        let mut kept = None;
         if file.can_write() {
-            self.write_back(&file.inode, true).await;
+            kept = self.write_back(&file.inode, true).await;
             if self.unsafe_files.lock().contains(file.inode.nodeid) {
                 self.hold_unsafe();
             }
@@ -64,7 +65,8 @@ impl<N: Nfs3> Objects<N> {
             true => self.close_locks(&file.inode, handle, closer).await,
             false => Ok(()),
         };
-        self.report(&file, By::Close, gets).and(unlocked)
+        self.report(&file, By::Close, gets).and(unlocked)?;
+        is_written(kept)
     }
 
     /// Fails if data that was written before through `file` is lost, and no write(2) has told it.
@@ -76,11 +78,14 @@ impl<N: Nfs3> Objects<N> {
         file: &OpenFile,
         gets: impl FnOnce() -> bool,
     ) -> FsResult<()> {
-        if file.error(By::Write).is_none() || file.is_sync() || self.config.sync {
+        let refused = file.inode.data().is_some_and(|data| data.is_refused());
+        let has_failed = refused || file.error(By::Write).is_some();
+        if !has_failed || file.is_sync() || self.config.sync {
             return Ok(());
         }
-        self.write_back(&file.inode, false).await;
-        self.report(file, By::Write, gets)
+        let kept = self.write_back(&file.inode, refused).await;
+        self.report(file, By::Write, gets)?;
+        is_written(kept)
     }
 
     /// FSYNC. `gets`: as for [`Objects::flush`]; the next fsync reports an error that no program got.
@@ -97,8 +102,9 @@ impl<N: Nfs3> Objects<N> {
         gets: impl FnOnce() -> bool,
     ) -> FsResult<()> {
         let since = file.told.syncs();
-        self.write_back(&file.inode, true).await;
+        let kept = self.write_back(&file.inode, true).await;
         let result = self.report(file, By::Fsync, gets);
+        let result = result.and_then(|()| is_written(kept));
         if result.is_err() {
             file.told.not_synced(since);
         }

@@ -12,7 +12,7 @@
 
 use super::changing::not_abandoned;
 use super::err_seq::By;
-use super::error::{FsError, FsResult};
+use super::error::{FsError, FsResult, is_written};
 use super::file::FileState;
 use super::objects::Objects;
 use super::open_file::OpenFile;
@@ -80,7 +80,8 @@ impl<N: Nfs3> Objects<N> {
     ) -> Option<FsResult<u32>> {
         let file = self.files.get(handle)?;
         let waits = OpenFile::is_direct(flags) || file.is_sync() || self.config.sync;
-        if waits || file.error(By::Write).is_some() {
+        let refused = file.inode.data().is_some_and(|data| data.is_refused());
+        if waits || refused || file.error(By::Write).is_some() {
             return None;
         }
         self.check_locks(&file, handle).ok()?;
@@ -204,10 +205,15 @@ impl<N: Nfs3> Objects<N> {
             }
             match put.accepted {
                 Accepted::All => break stored + put.len,
-                Accepted::OtherUser => self.write_back(inode, true).await,
+                Accepted::OtherUser => is_written(self.write_back(inode, true).await)?,
                 waits @ (Accepted::Wait | Accepted::Full | Accepted::Short(_)) => {
                     if let Accepted::Short(more) = waits {
                         stored += more;
+                    }
+                    if data.is_refused() {
+                        // There will be no room in this file before there is a ticket.
+                        is_written(self.write_back(inode, true).await)?;
+                        continue;
                     }
                     self.shared.stats.write_waits.add(1);
                     self.start_writes(inode, data, Goal::Started);
