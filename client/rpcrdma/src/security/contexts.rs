@@ -84,8 +84,9 @@ impl fmt::Debug for Contexts {
     }
 }
 
-/// For how long a user who has no valid ticket is refused without another look: a program that goes through a
-/// tree would start a process for each file. (Linux does not look again for five seconds.)
+/// For how long a user whose ticket has expired is refused without another look: a program that goes through a
+/// tree would start a process for each file. (Linux does not look again for five seconds. It does at once for
+/// who has no ticket.)
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 impl State {
@@ -93,8 +94,8 @@ impl State {
     fn failure(&self, before: u64) -> Option<NoContext> {
         let (why, at) = self.failure.as_ref()?;
         let lasts = match why {
-            NoContext::NoCredential(_) | NoContext::Expired(_) => at.elapsed() < LOOK_AGAIN,
-            NoContext::Unavailable(_) => false,
+            NoContext::Expired(_) => at.elapsed() < LOOK_AGAIN,
+            NoContext::NoCredential(_) | NoContext::Unavailable(_) => false,
         };
         (lasts || self.failures > before).then(|| why.clone())
     }
@@ -120,6 +121,21 @@ impl Contexts {
             server,
             of: Mutex::default(),
         }
+    }
+
+    /// How calls are protected.
+    pub fn service(&self) -> Service {
+        self.security.service
+    }
+
+    /// How many users have a context that can be used, and when the first of these expires.
+    pub fn in_use(&self) -> (usize, Option<SystemTime>) {
+        let of = self.of.lock();
+        let usable = of.values().filter_map(|entry| entry.usable());
+        usable.fold((0, None), |(count, first), context| {
+            let expires = context.security().expires();
+            (count + 1, first.into_iter().chain(expires).min())
+        })
     }
 
     fn entry(&self, cred: &Cred) -> Arc<Entry> {
