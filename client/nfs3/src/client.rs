@@ -28,7 +28,7 @@ use nfsrdma_xdr::nfs3::*;
 use nfsrdma_xdr::rpc::CallTemplate;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// First and longest pause before a call is repeated that was answered with JUKEBOX.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -109,6 +109,18 @@ impl Nfs3Client {
     /// The mount's `hard`, `soft` or `softerr`, which decides the error after a time-out.
     pub fn recovery(&self) -> Recovery {
         self.inner.recovery
+    }
+
+    /// How calls are secured.
+    pub fn flavor(&self) -> Flavor {
+        let contexts = self.inner.contexts.as_ref();
+        contexts.map_or(Flavor::Sys, |contexts| Flavor::Kerberos(contexts.service()))
+    }
+
+    /// How many users have a security context now, and when the first of these expires; `None` under
+    /// AUTH_SYS.
+    pub fn contexts_in_use(&self) -> Option<(usize, Option<SystemTime>)> {
+        Some(self.inner.contexts.as_ref()?.in_use())
     }
 
     /// The name of the provider: `iwarp`, `verbs`, `loopback`.
@@ -436,6 +448,6 @@ impl Transport for Nfs3Client {
 /// Whether a procedure, given by its counter, brings data of a program to the server. Such a call is
 /// made until it is answered, because a part of that data may have been written, and other programs
 /// that write or read the same range wait for it.
-fn sends_data(procedure: usize) -> bool {
+pub(crate) fn sends_data(procedure: usize) -> bool {
     [Write::NUMBER, Commit::NUMBER].contains(&(procedure as u32))
 }

@@ -4,14 +4,18 @@
 //! so, and has not run the call; the call is then made once more under a new one, with a new XID (RFC
 //! 2203 section 5.3.3.3). If that is refused, too, the user is.
 
-use crate::api::{Cred, NfsResult};
-use crate::client::{Kept, Nfs3Client};
+use crate::api::{Cred, NfsError, NfsResult};
+use crate::client::{Kept, Nfs3Client, sends_data};
+use nfsrdma_rpcrdma::abandon::is_abandoned;
 use nfsrdma_rpcrdma::error::LocalError;
+use nfsrdma_rpcrdma::options::Recovery;
+use nfsrdma_rpcrdma::security::{Context, Contexts, NoContext};
 use nfsrdma_rpcrdma::transport::{Reply as RpcReply, Request};
 use nfsrdma_rpcrdma::{Error, Result};
 use nfsrdma_xdr::codec::Encoder;
 use nfsrdma_xdr::rpc::AuthStat;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
 
 /// Whether the context is at fault.
 fn is_of_context(answer: &Result<RpcReply>) -> bool {
@@ -22,6 +26,17 @@ fn is_of_context(answer: &Result<RpcReply>) -> bool {
         ),
         Err(error) => matches!(error, Error::Local(LocalError::Security(_))),
     }
+}
+
+/// Between two attempts to make a context.
+const PAUSE: Duration = Duration::from_secs(1);
+/// By how much the clocks of two machines may differ in a realm (the default of MIT's krb5.conf, `clockskew`).
+const CLOCK_SKEW: Duration = Duration::from_secs(300);
+
+/// Whether the context is over for a server whose clock is ahead of this machine's.
+fn expires_soon(context: &Context) -> bool {
+    let expires = context.security().expires();
+    expires.is_some_and(|at| at <= SystemTime::now() + CLOCK_SKEW)
 }
 
 impl Nfs3Client {
@@ -41,16 +56,14 @@ impl Nfs3Client {
         let max_ddp_result = request.max_ddp_result;
         // A call that fails leaves no payload.
         let kept = Kept::beside(&request.payload);
-        let context = contexts.get(cred).await;
-        let context = context.map_err(|why| failed(why.into()))?;
+        let context = self.context(contexts, cred, procedure).await?;
         let answer = engine.call_secured(request, &context, encode).await;
         if !is_of_context(&answer) {
             return answer.map_err(failed);
         }
         contexts.refused(cred, &context);
         let retransmitted = answer.is_ok_and(|reply| reply.retransmitted);
-        let context = contexts.get(cred).await;
-        let context = context.map_err(|why| failed(why.into()))?;
+        let context = self.context(contexts, cred, procedure).await?;
         let request = Request {
             procedure,
             max_results,
@@ -60,10 +73,55 @@ impl Nfs3Client {
         let answer = engine.call_secured(request, &context, encode).await;
         if is_of_context(&answer) {
             contexts.refused(cred, &context);
+            if expires_soon(&context) {
+                let why =
+                    "the Kerberos ticket has expired by the server's clock; get a new one by kinit";
+                return Err(NfsError::Expired(why.to_owned()));
+            }
         }
         let mut reply = answer.map_err(failed)?;
         reply.retransmitted |= retransmitted;
         Ok(reply)
+    }
+
+    /// The context of a user. A KDC or a server that makes none now is waited for as `hard` and `soft` say.
+    async fn context(
+        &self,
+        contexts: &Contexts,
+        cred: &Cred,
+        procedure: usize,
+    ) -> NfsResult<Arc<Context>> {
+        let engine = self.engine();
+        let begin = Instant::now();
+        let mut told = false;
+        loop {
+            let why = match contexts.get(cred).await {
+                Err(NoContext::Unavailable(why)) => why,
+                made => return made.map_err(|why| self.failed(why.into())),
+            };
+            if engine.is_shut_down() {
+                return Err(NfsError::Interrupted);
+            }
+            if self.recovery() != Recovery::Hard && begin.elapsed() >= engine.timeo() {
+                return Err(self.failed(NoContext::Unavailable(why).into()));
+            }
+            if !std::mem::replace(&mut told, true) {
+                tracing::warn!("a call waits for a Kerberos context: {why}");
+            }
+            engine.sleep(PAUSE).await;
+            // Others may meanwhile have changed what a call was to change that nobody waits for.
+            if !sends_data(procedure) && is_abandoned() {
+                return Err(NfsError::Interrupted);
+            }
+        }
+    }
+
+    /// Makes the context of a user, if it is needed, without waiting for what does not answer.
+    pub(crate) async fn try_context(&self, cred: &Cred) -> Result<(), NoContext> {
+        match self.contexts() {
+            Some(contexts) => contexts.get(cred).await.map(drop),
+            None => Ok(()),
+        }
     }
 
     /// Tells the server to forget the contexts of all users. The answers do not matter.

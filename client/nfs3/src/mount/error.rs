@@ -23,6 +23,8 @@ pub enum Step {
     PrivateData,
     /// The first NFS call.
     Null,
+    /// Making the security context of the user who mounts.
+    Context,
     /// FSINFO, PATHCONF, or the root's attributes.
     Fsinfo,
     /// Asking for NFS_ACL. A server without it is mounted, too.

@@ -29,6 +29,7 @@ use crate::transport::Transport;
 use dial::{Probe, dial};
 use mountd::{Mountd, Root};
 use nfsrdma_rdma::{Pool, Protection, Provider};
+use nfsrdma_rpcrdma::security::NoContext;
 use nfsrdma_rpcrdma::transport::{Engine, SessionInfo};
 use nfsrdma_xdr::nfs3::{FileHandle, FileType, FsinfoOk, PathconfOk};
 use std::fmt;
@@ -210,7 +211,7 @@ impl<'a> Attempts<'a> {
             Step::Export => 4,
             Step::Connect => 5,
             Step::PrivateData => 6,
-            Step::Null => 9,
+            Step::Null | Step::Context => 9,
             Step::Fsinfo | Step::Acl | Step::Locks => 10,
         }
     }
@@ -460,6 +461,24 @@ async fn find_acls(client: &Nfs3Client, cred: &Cred, host: &str, timeout: Durati
     );
 }
 
+/// Fails if the user who mounts cannot call as himself, where that takes a ticket or a key.
+async fn try_context(
+    client: &Nfs3Client,
+    cred: &Cred,
+    host: &str,
+    timeout: Duration,
+) -> Result<(), MountError> {
+    let made = tokio::time::timeout(timeout, client.try_context(cred));
+    let why = match made.await {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(why)) => why,
+        Err(_) => NoContext::Unavailable("no answer in time".to_owned()),
+    };
+    let transient = matches!(why, NoContext::Unavailable(_));
+    let message = format!("no Kerberos context with {host}: {why}");
+    Err(MountError::new(Step::Context, transient, message))
+}
+
 /// What the server returned about itself and the export's root.
 struct Examined {
     fsinfo: FsinfoOk,
@@ -480,6 +499,7 @@ async fn examine(
         host,
         timeout,
     };
+    try_context(client, cred, host, timeout).await?;
     step(Step::Null, "NULL").run(client.null(cred)).await?;
     let fsinfo = step(Step::Fsinfo, "FSINFO")
         .run(client.fsinfo(cred, root))

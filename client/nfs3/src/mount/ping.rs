@@ -9,7 +9,7 @@
 use super::dial::{Probe, dial};
 use super::error::{MountError, Step};
 use super::mountd::{Exported, Mountd, Root, names};
-use super::{Attempts, PlainMount, Undo, at_address, identity, resolve};
+use super::{Attempts, PlainMount, Undo, at_address, identity, resolve, try_context};
 use crate::client::Nfs3Client;
 use crate::nlm::NlmClient;
 use crate::options::{ClientOptions, Flavor, MountProtocol};
@@ -195,6 +195,7 @@ async fn ping_at(
     let timeout = options.transport.connect_timeout;
     let cred = identity::own_credential();
     let machine = identity::machine_name();
+    let mut flavor = None;
     if let Some(export) = export
         && options.mountproto != MountProtocol::Rdma
     {
@@ -209,6 +210,7 @@ async fn ping_at(
         let located = |mountd: &Mountd| taken(Step::Mount, mountd.place());
         let (_, root) = ask.run(located).await?;
         taken(Step::Export, about(&root));
+        flavor = Some(root.flavor);
     }
     let peer = SocketAddr::new(address, options.port);
     let engine = dial(provider, peer, host, options, pool).await?;
@@ -239,6 +241,12 @@ async fn ping_at(
         Step::Null,
         format!("{}, credits {credits}", round_trips(&times)),
     );
+    if let Some(flavor @ Flavor::Kerberos(_)) = flavor {
+        let client = Nfs3Client::new(engine.clone(), machine.as_bytes(), options, flavor);
+        try_context(&client, &cred, shown, timeout).await?;
+        client.destroy_contexts(timeout).await;
+        taken(Step::Context, format!("sec={flavor}, user {}", cred.uid));
+    }
     if options.acl {
         let probe = tokio::time::timeout(timeout, client.probe_acl(&cred));
         let found = match probe.await {

@@ -107,6 +107,7 @@ fn name(step: Step) -> &'static str {
         Step::Connect => "connect",
         Step::PrivateData => "private data",
         Step::Null => "null",
+        Step::Context => "kerberos",
         Step::Fsinfo => "fsinfo",
         Step::Acl => "acl",
         Step::Locks => "locks",
@@ -116,8 +117,9 @@ fn name(step: Step) -> &'static str {
 /// Prints a line for each step: its name, its time, and what was found.
 pub(crate) fn ping(args: &ServerArgs) -> Result<(), Failure> {
     let (spec, options) = prepare(args)?;
-    let client = settings::client(&options);
+    let runtime = runtime()?;
     let host = settings::target(&spec).host;
+    let client = settings::client_with(&options, &host, runtime.handle());
     let pool = Pool::new(POOL).map_err(|e| Failure::new(Exit::System, e.to_string()))?;
     // A closed pipe (`| head`) does not end the ping, because its exit status is a result, too.
     let mut unwritten = None;
@@ -145,7 +147,7 @@ pub(crate) fn ping(args: &ServerArgs) -> Result<(), Failure> {
     };
     let chosen = provider::choose(&options, &host)?;
     let provider = chosen.provider.clone();
-    runtime()?
+    runtime
         .block_on(mount::ping(target, &client, provider, pool, report))
         .map_err(|error| {
             let step = name(error.step);

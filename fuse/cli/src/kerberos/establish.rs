@@ -84,9 +84,11 @@ impl Establish for Kerberos {
 impl From<Refusal> for NoContext {
     fn from(refusal: Refusal) -> Self {
         match refusal.kind {
-            Kind::NoCredential | Kind::NoServerKey => NoContext::NoCredential(refusal.sentence),
+            Kind::NoCredential | Kind::NoServerKey | Kind::NotInstalled => {
+                NoContext::NoCredential(refusal.sentence)
+            }
             Kind::Expired => NoContext::Expired(refusal.sentence),
-            Kind::NotInstalled | Kind::ClockSkew | Kind::Realm | Kind::Defective | Kind::Other => {
+            Kind::ClockSkew | Kind::Realm | Kind::Defective | Kind::Other => {
                 NoContext::Unavailable(refusal.sentence)
             }
         }
