@@ -19,14 +19,15 @@ use tokio::runtime::Handle;
 /// reserved, and touched only when used.
 const MESSAGES: usize = 16 << 20;
 
-/// The options with the READ and WRITE sizes in force, which may change when a server restarts.
+/// The options with the flavor and the READ and WRITE sizes in force, which may change when a server restarts.
 pub(crate) fn effective(options: &Options, client: &Nfs3Client) -> String {
     let limits = client.limits();
-    let options = Options {
+    let mut options = Options {
         permissions: Some(permissions(options)),
         local_lock: options.local_lock.or(Some(options.wanted_local_lock())),
         ..options.clone()
     };
+    options.client.flavors = vec![client.flavor()];
     options.effective(Negotiated {
         rsize: limits.rtmax,
         wsize: limits.wtmax,

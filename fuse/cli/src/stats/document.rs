@@ -4,7 +4,7 @@ use crate::ipc::shorten;
 use nfsrdma_rpcrdma::stats::{ConnectionStats, LATENCY_BUCKETS, ProcedureStats};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// The counters of a mount at one moment. Names that end in `_ns` are times in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -37,6 +37,9 @@ pub struct Document {
     /// The process is gone that would start the program again.
     #[serde(default)]
     pub unprotected: bool,
+    /// Of a mount with Kerberos.
+    #[serde(default)]
+    pub kerberos: Option<Kerberos>,
     pub procedures: Vec<Procedure>,
     /// Counters of the file system and its caches, by name.
     pub cache: BTreeMap<String, u64>,
@@ -48,6 +51,25 @@ pub struct Document {
     /// The server does not know the exported directory any longer: every call fails.
     #[serde(default)]
     pub stale: bool,
+}
+
+/// The users of a mount with Kerberos.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Kerberos {
+    /// How many have a context with the server now.
+    pub contexts: u64,
+    /// The time until the first of these expires.
+    pub expires_ns: Option<u64>,
+}
+
+impl Kerberos {
+    pub(super) fn new((contexts, expires): (usize, Option<SystemTime>)) -> Self {
+        let left = |at: SystemTime| at.duration_since(SystemTime::now()).unwrap_or_default();
+        Kerberos {
+            contexts: contexts as u64,
+            expires_ns: expires.map(|at| nanoseconds(left(at))),
+        }
+    }
 }
 
 /// The calls that have not ended for ten seconds or longer.

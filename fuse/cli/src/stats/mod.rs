@@ -21,7 +21,7 @@ use crate::mount::settings;
 use crate::observe;
 use crate::options::Options;
 use crate::output::{self, Reader};
-use document::{Limits, ServerLimits};
+use document::{Kerberos, Limits, ServerLimits};
 use mount_list::MountState;
 use nfsrdma_fs::fs::{Fs, Paths};
 use nfsrdma_nfs3::mount::Mounted;
@@ -102,6 +102,7 @@ impl Source {
             },
             unprotected: self.holder.as_ref().is_some_and(Held::is_gone),
             options: settings::effective(&self.options, &self.client),
+            kerberos: self.client.contexts_in_use().map(Kerberos::new),
             procedures: stats.procedures.iter().map(Into::into).collect(),
             connections: stats.connections.iter().map(Into::into).collect(),
             waits: stats.waits.into(),

@@ -6,6 +6,8 @@
 
 use super::document::{Connection, Document};
 use crate::mounts;
+use nfsrdma_nfs3::options::Flavor;
+use nfsrdma_xdr::rpc::flavor;
 use std::fmt::Write;
 
 /// Escapes names as the kernel does in its tables.
@@ -16,6 +18,17 @@ fn escape(text: &str) -> String {
 fn join(numbers: &[u64]) -> String {
     let words: Vec<_> = numbers.iter().map(u64::to_string).collect();
     words.join(" ")
+}
+
+/// The flavor and pseudoflavor of the option `sec` (RFC 2623 section 2.3).
+fn security(options: &str) -> (u32, u32) {
+    let sec = options
+        .split(',')
+        .find_map(|word| word.strip_prefix("sec="));
+    match sec.and_then(Flavor::of_name) {
+        Some(Flavor::Kerberos(service)) => (flavor::RPCSEC_GSS, service.pseudo_flavor()),
+        Some(Flavor::Sys) | None => (flavor::SYS, flavor::SYS),
+    }
 }
 
 /// A complete `device` entry.
@@ -41,7 +54,8 @@ fn write(document: &Document, out: &mut String) -> std::fmt::Result {
         "\tcaps:\tcaps=0x0,wtmult={},dtsize={},bsize=0,namlen={}",
         document.server.wtmult, document.server.dtpref, document.server.name_max
     )?;
-    writeln!(out, "\tsec:\tflavor=1,pseudoflavor=1")?;
+    let (flavor, pseudoflavor) = security(&document.options);
+    writeln!(out, "\tsec:\tflavor={flavor},pseudoflavor={pseudoflavor}")?;
     writeln!(out, "\tevents:\t{} ", join(&events(document)))?;
     writeln!(out, "\tbytes:\t{} ", join(&bytes(document)))?;
     writeln!(out, "\tRPC iostats version: 1.1  p/v: 100003/3 (nfs)")?;
@@ -212,5 +226,16 @@ mod tests {
              \tper-op statistics\n\
              \t     GETATTR: 3 5 0 300 336 2 7 9 1\n\n"
         );
+    }
+
+    #[test]
+    fn flavors_by_number() {
+        for (options, numbers) in [
+            ("rw,vers=3", (1, 1)),
+            ("rw,sec=sys", (1, 1)),
+            ("rw,sec=krb5i,addr=1.1.1.1", (6, 390_004)),
+        ] {
+            assert_eq!(security(options), numbers);
+        }
     }
 }

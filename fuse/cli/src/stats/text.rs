@@ -79,6 +79,20 @@ pub(crate) fn stale(document: &Document) -> Option<&'static str> {
     )
 }
 
+/// How many users of a mount with Kerberos have a context, and for how long.
+fn kerberos(document: &Document) -> Option<String> {
+    let kerberos = document.kerberos?;
+    let contexts = counted(kerberos.contexts, "context");
+    let first = match kerberos.contexts {
+        1 => "it",
+        _ => "the first",
+    };
+    Some(match kerberos.expires_ns {
+        Some(left) => format!("Kerberos: {contexts}, {first} expires in {}", age(left)),
+        None => format!("Kerberos: {contexts}"),
+    })
+}
+
 /// How many calls wait, whether long or not.
 pub(crate) fn waiting(calls: u64) -> String {
     let verb = if calls == 1 { "waits" } else { "wait" };
@@ -121,6 +135,9 @@ fn write(document: &Document, change: bool, out: &mut String) -> fmt::Result {
     }
     if let Some(restarted) = restarted(document).filter(|_| !change) {
         writeln!(out, "{restarted}")?;
+    }
+    if let Some(kerberos) = kerberos(document).filter(|_| !change) {
+        writeln!(out, "{kerberos}")?;
     }
     if let Some(unprotected) = unprotected(document) {
         writeln!(out, "{unprotected}")?;
@@ -330,7 +347,7 @@ fn connections(document: &Document, change: bool, out: &mut String) -> fmt::Resu
 
 #[cfg(test)]
 mod tests {
-    use super::super::document::Connection;
+    use super::super::document::{Connection, Kerberos};
     use super::*;
 
     #[test]
@@ -341,6 +358,34 @@ mod tests {
             "0 us", "999 us", "1.0 ms", "219.5 ms", "999.9 ms", "1.0 s", "7.5 s",
         ];
         assert_eq!(said, wanted);
+    }
+
+    #[test]
+    fn the_users_of_a_mount_with_kerberos() {
+        let said = |contexts, expires_ns| {
+            kerberos(&Document {
+                kerberos: Some(Kerberos {
+                    contexts,
+                    expires_ns,
+                }),
+                ..Document::default()
+            })
+        };
+        let hours = Some(2 * 3_600_000_000_000);
+        for (said, is) in [
+            (said(0, None), "Kerberos: 0 contexts"),
+            (
+                said(1, hours),
+                "Kerberos: 1 context, it expires in 2 h 0 min",
+            ),
+            (
+                said(3, hours),
+                "Kerberos: 3 contexts, the first expires in 2 h 0 min",
+            ),
+        ] {
+            assert_eq!(said.as_deref(), Some(is));
+        }
+        assert_eq!(kerberos(&Document::default()), None);
     }
 
     #[test]
