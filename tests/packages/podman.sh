@@ -55,6 +55,22 @@ check "a container beside it sees the data" gives world "${beside[@]}" cat $imag
 check "and writes" "${beside[@]}" sh $image -c 'echo beside >/shared/data/from-beside && sync -f /shared/data/from-beside'
 check "to the server" gives beside cat "$work/export/from-beside"
 
+# Another program is put in the place of the old one, and the mount goes on with it.
+check "a mount that outlives its program starts" "${run[@]}" -d --name lasting --device /dev/fuse --cap-add SYS_ADMIN \
+    -v "$shared:/shared:rshared" $image server:/export /shared/lasting -o allow_other,restart=data
+check "it appears on the host" until_true 60 is_mounted "$shared/lasting"
+exec 8<"$shared/lasting/hello"
+check "the program is taken out" podman cp lasting:/usr/bin/nfsrdma "$work/nfsrdma.new"
+check "and put in beside itself" podman cp "$work/nfsrdma.new" lasting:/usr/bin/nfsrdma.new
+check "it takes its place" looks lasting mv /usr/bin/nfsrdma.new /usr/bin/nfsrdma
+check "the mount is upgraded" gives "/shared/lasting: served by $(looks lasting nfsrdma --version) now" \
+    looks lasting nfsrdma upgrade --all
+check "what was open stays open" gives world cat <&8
+exec 8<&-
+check "it is stopped" podman stop -t 60 lasting
+check "by the program itself, too" gives 0 podman inspect --format '{{.State.ExitCode}}' lasting
+podman rm lasting >/dev/null
+
 # Killed, as for lack of memory: the mount stays, but is dead.
 "${run[@]}" -d --name work -v "$shared:/shared:rslave" --entrypoint sleep $image 600 >/dev/null
 check "killed" podman kill -s KILL data
