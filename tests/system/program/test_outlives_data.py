@@ -4,12 +4,15 @@ an error, and all of it reaches the server."""
 import mmap
 import os
 import random
+import re
 import signal
+import sys
 
 import pytest
 
 from program.outlives_support import document, goals, kept, killed_under, on_kernels, packed
 from program.support import *  # noqa: F403
+from program.support import BIN, ROOT
 
 
 def keeping(more=""):
@@ -191,3 +194,23 @@ def test_without_a_memfd_lost_data_are_told_of():
             os.fsync(file)
         os.fsync(file)
         os.close(file)
+
+
+def test_the_copy_that_the_readme_shows():
+    """What its terminal shows is what these commands say."""
+    blocks = re.findall(r"^```text\n(\$ .*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    (block,) = [block for block in blocks if "kill -9" in block]
+    commands = [line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ")]
+    shown = [line for line in block.splitlines() if not line.startswith("$ ")]
+    with Server("--no-root-squash") as server:
+        (server.base / "disk.img").write_bytes(random.Random(5).randbytes(64 << 20))
+        script = "\n".join(commands).replace("server:/srv", server.spec).replace("/mnt", str(server.mnt))
+        script = script.replace("restart=data", server.options("restart=data"))
+        # jq need not be installed, and /usr/bin/nfsrdma may be another one.
+        jq = f"""jq() {{ {sys.executable} -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1][1:]])' "$1"; }}"""
+        found = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
+        done = run("bash", "-c", f"{jq}\n{script}", cwd=server.base, env=found)
+        said = [line for line in done.stdout.splitlines() if "mounted on" not in line]
+        assert said == shown, f"{said}: {done.stderr}"
+        assert document(server)["restarts"] == 1
+        assert (server.export / "disk.img").read_bytes() == (server.base / "disk.img").read_bytes()
