@@ -1,5 +1,6 @@
 """Functions that the suites of this directory share: waiting, ports, a responder."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -76,8 +77,22 @@ def stop(child, number=signal.SIGTERM, limit=10):
         child.wait()
 
 
+def parent_of(pid):
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
 def servers_of(path, below=False):
-    """The processes that mount on `path` (or below it), by their command lines."""
+    """The processes that serve a mount on `path` (or below it), without those that hold it only."""
+    found = processes_of(path, below)
+    parents = {parent_of(pid) for pid in found}
+    return [pid for pid in found if pid not in parents]
+
+
+def processes_of(path, below=False):
+    """All processes of a mount on `path` (or below it), by their command lines."""
     found = []
 
     def meant(word):
@@ -92,6 +107,18 @@ def servers_of(path, below=False):
             if any(map(meant, words)) and words[0].endswith(b"nfsrdma"):
                 found.append(int(entry.name))
     return found
+
+
+def kill_mount(path, below=False):
+    """Kills all processes of a mount on `path` (or below it)."""
+    kill_processes(processes_of(path, below))
+
+
+def kill_processes(found):
+    """Kills the processes of mounts. Holders come first: they would start others."""
+    for pid in sorted(found, key=lambda pid: parent_of(pid) in found):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def start_responder(command, folder, port=0, mountport=0, env=None):

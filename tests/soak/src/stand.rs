@@ -171,13 +171,24 @@ impl Stand {
     }
 }
 
+/// The process that would start another one in the place of `pid`.
+fn holder(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+    let parent = parent.trim().parse().ok()?;
+    let name = fs::read_to_string(format!("/proc/{parent}/comm")).ok()?;
+    (name.trim() == "nfsrdma").then_some(parent)
+}
+
 impl Drop for Stand {
     fn drop(&mut self) {
         let _ = self.server.freeze(false);
         for mount in &self.mounts {
             // By force, because this cleans up after a failure.
             let _ = Command::new("umount").arg("-l").arg(&mount.dir).status();
-            let _ = sys::signal(mount.pid, libc::SIGKILL);
+            for pid in holder(mount.pid).into_iter().chain([mount.pid]) {
+                let _ = sys::signal(pid, libc::SIGKILL);
+            }
         }
         let _ = self.server.kill();
         if self.keep {

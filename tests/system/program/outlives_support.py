@@ -126,7 +126,7 @@ def ends(server, how):
             expect(nfsrdma("umount", "-f", server.mnt), 0)
         case _:
             daemon = document(server)["pid"]
-            holder, = set(servers_of(server.mnt)) - {daemon}
+            holder, = set(processes_of(server.mnt)) - {daemon}
             os.kill(daemon if how == "SIGTERM" else holder, signal.SIGTERM)
     until(lambda: not mounted(server.mnt), "the end of the mount")
     server.ended()

@@ -19,8 +19,12 @@ from suites import (  # noqa: F401
     LIMIT,
     blocked,
     free_port,
+    kill_mount,
+    kill_processes,
     links_of,
     of_threads,
+    parent_of,
+    processes_of,
     servers_of,
     start_responder,
     state,
@@ -103,26 +107,11 @@ def mounts_below(base):
     return [point for point in reversed(points) if point.startswith(f"{base}/")]
 
 
-def parent_of(pid):
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return None
-
-
 def serving(path):
     """The holder and the daemon of a mount with restart=; None as long as these are not two processes."""
-    found = servers_of(path)
+    found = processes_of(path)
     pairs = [(parent_of(pid), pid) for pid in found if parent_of(pid) in found]
     return pairs[0] if len(found) == 2 and pairs else None
-
-
-def kill_mount(path, below=False):
-    """Kills the processes that mount on `path` (or below it). Holders come first: they would start others."""
-    found = servers_of(path, below)
-    for pid in sorted(found, key=lambda pid: parent_of(pid) in found):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
 
 
 class Place:

@@ -20,10 +20,9 @@ def is_dead(path):
 
 
 def kill(server, at=None):
-    """Kills the process of the mount, and waits until the kernel has noticed."""
+    """Kills the processes of the mount, and waits until the kernel has noticed."""
     at = at or server.mnt
-    (pid,) = servers_of(at)
-    os.kill(pid, signal.SIGKILL)
+    kill_mount(at)
     until(lambda: not servers_of(at), "the end of the serving process")
     # An ending process frees its memory before it closes its files, one of which is the kernel's side.
     until(lambda: is_dead(at), "the end of the kernel's side")
@@ -60,8 +59,7 @@ def test_dead_mounts_on_top_of_each_other_are_replaced(server):
     over = server.export / "over"
     over.mkdir()
     expect(nfsrdma("mount", f"127.0.0.1:{over}", server.mnt, "-o", server.options()), 0)
-    for pid in servers_of(server.mnt):
-        os.kill(pid, signal.SIGKILL)
+    kill_mount(server.mnt)
     until(lambda: not servers_of(server.mnt), "the end of the serving processes")
     until(lambda: is_dead(server.mnt), "the end of the kernel's side")
     expect(server.mount(), 0, "had ended")

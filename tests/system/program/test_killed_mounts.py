@@ -73,7 +73,7 @@ def test_a_mount_that_is_killed_while_it_notifies_the_kernel_is_gone():
                         return any(line.rpartition(") ")[2][0] == "D" for line in of_threads(pid, "stat"))
 
                     until(waits, "a notification that waits for the LOOKUP")
-                    os.kill(pid, signal.SIGKILL)
+                    kill_mount(server.mnt)
                     until(lambda: is_gone(pid), "the end of the serving process", ENDS)
                     assert program.wait(LIMIT) != 0
                 finally:

@@ -260,13 +260,13 @@ def device_of(path):
 def test_a_process_that_is_killed_before_its_data_are_safe_has_not_written_everything(when):
     with Server() as server:
         server.mount_well()
-        (pid,), device = servers_of(server.mnt), device_of(server.mnt)
+        found, device = processes_of(server.mnt), device_of(server.mnt)
         unwritten(server)
         waits = when == "umount waits"
         with unmounting(server, *([] if waits else ["-f"])) as child:
             try:
                 until(lambda: asks(device) if waits else not mounted(server.mnt), when)
-                os.kill(pid, signal.SIGKILL)
+                kill_processes(found)
                 said = child.communicate(timeout=LIMIT)[1]
             finally:
                 child.kill()
@@ -278,14 +278,14 @@ def test_a_killed_process_may_release_its_mount_after_its_sockets():
     """umount does not say that a mount is in use which only the rest of a killed process holds."""
     with Server() as server:
         server.mount_well()
-        (pid,), device = servers_of(server.mnt), device_of(server.mnt)
+        found, device = processes_of(server.mnt), device_of(server.mnt)
         unwritten(server)
         # In place of the descriptor that the kernel has not closed yet.
         held = os.open(server.mnt, os.O_PATH)
         with unmounting(server) as child:
             try:
                 until(lambda: asks(device), "umount to wait for the data")
-                os.kill(pid, signal.SIGKILL)
+                kill_processes(found)
                 asleep = Path(f"/proc/{child.pid}/wchan")
                 until(lambda: child.poll() is not None or "nanosleep" in asleep.read_text(), "umount to wait for the mount")
                 os.close(held)
@@ -331,8 +331,7 @@ def test_sigterm_unmounts_where_no_thread_can_be_made():
                 until(lambda: not mounted(server.mnt), "the mount to be gone")
                 server.ended()
             finally:
-                for left in servers_of(server.mnt):
-                    os.kill(left, signal.SIGKILL)
+                kill_mount(server.mnt)
 
 
 def test_reads_wait_for_memory_where_no_thread_can_be_made():
@@ -371,8 +370,7 @@ def test_reads_wait_for_memory_where_no_thread_can_be_made():
                 server.ended()
             finally:
                 run("umount", control)
-                for left in servers_of(server.mnt):
-                    os.kill(left, signal.SIGKILL)
+                kill_mount(server.mnt)
 
 
 def test_names_forge_no_lines_in_the_log():
@@ -546,8 +544,7 @@ def test_strangers_cannot_hide_an_attempt_to_mount_behind_many_names(place):
         )
         assert not servers_of(place.mnt)
     finally:
-        for pid in servers_of(place.mnt):
-            os.kill(pid, signal.SIGKILL)
+        kill_mount(place.mnt)
 
 
 def test_strangers_cannot_hold_up_a_mount_by_the_lock_of_the_table():

@@ -709,8 +709,7 @@ def test_a_client_that_is_killed_leaves_locks_that_the_next_mount_unlocks():
         two.do("open", "f", str(b / "f"))
         two.do("open", "g", str(b / "g"))
         assert one.set("f", WRITE, 0, 50) == two.set("f", WRITE, 50, 50) == two.set("g", READ) == 0
-        (pid,) = servers_of(a)
-        os.kill(pid, signal.SIGKILL)
+        kill_mount(a)
         until(lambda: not servers_of(a), "the end of the process")
         assert two.set("f", WRITE, 0, 10) == AGAIN, "nobody has unlocked it"
         expect(run("umount", "-l", a), 0)

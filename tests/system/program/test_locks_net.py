@@ -131,8 +131,7 @@ def test_a_machine_keeps_its_locks_while_the_server_cannot_be_reached_and_only_i
         assert two.got() == 0
         assert counters(a)["locks_lost"] == counters(b)["locks_lost"] == 0
         # Its process is killed. A new mount of another machine releases nothing, its own new mount does.
-        (pid,) = servers_of(a)
-        os.kill(pid, signal.SIGKILL)
+        kill_mount(a)
         until(lambda: not servers_of(a), "the end of the process")
         expect(run("umount", "-l", a), 0)
         assert two.do("close", "f") == 0

@@ -245,7 +245,7 @@ def test_a_program_that_cannot_go_on_leaves_everything_to_the_next_one():
             opened(rival, b, "f")
             assert one.set("f", WRITE) == 0
             serving = pid_of(a)
-            (holder,) = set(servers_of(a)) - {serving}
+            (holder,) = set(processes_of(a)) - {serving}
             log = server.base / "log"
             with limited_threads(holder, most) as release:
                 os.kill(serving, signal.SIGKILL)
@@ -254,7 +254,7 @@ def test_a_program_that_cannot_go_on_leaves_everything_to_the_next_one():
             failed = "cannot serve the mount" in log.read_text()
             if "goes on" in log.read_text() and not failed:
                 # It may have too few to work with: the next one has enough.
-                (serving,) = set(servers_of(a)) - {holder}
+                (serving,) = set(processes_of(a)) - {holder}
                 os.kill(serving, signal.SIGKILL)
             until(lambda: "goes on" in log.read_text().rpartition("starting another")[2], "a successor")
             assert rival.set("f", WRITE) == AGAIN

@@ -281,7 +281,7 @@ def threads(pid):
 
 def crash(point):
     (pid,) = servers_of(point)
-    os.kill(pid, signal.SIGKILL)
+    kill_mount(point)
     # A new mount takes a journal that is still locked for that of a living process. The command line disappears before
     # the lock does.
     until(lambda: state(pid) in (None, "Z") and threads(pid) <= 1, "the end of the process")
@@ -567,9 +567,10 @@ os.posix_fadvise(file, 0, 4 << 20, os.POSIX_FADV_WILLNEED)
 def ends(how, point, pid):
     """Whether a mount and its process can be removed: by umount(8), lazily because that does not look at the
     directory, or by a signal."""
-    if how != "umount":
-        os.kill(pid, getattr(signal, how))
+    if how == "SIGTERM":
+        os.kill(pid, signal.SIGTERM)
     if how == "SIGKILL":
+        kill_mount(point)
         until(lambda: not servers_of(point), "the end of the process")
     if how != "SIGTERM":
         # It is not waited for if it fails, because the kernel may not let it end.

@@ -56,8 +56,7 @@ def test_stats_list_all_mounts():
         both = nfsrdma("stats", "--mountstats").stdout
         assert all(f"mounted on {server.mnt} with" in both for server in (first, second)), both
         # A mount whose process was killed is listed, and does not hide others.
-        (pid,) = servers_of(second.mnt)
-        os.kill(pid, signal.SIGKILL)
+        kill_mount(second.mnt)
         second.ended()
         entries = listed()
         assert entries[str(second.mnt)]["state"] == "silent" and entries[str(first.mnt)]["state"] == "up", entries
@@ -668,6 +667,5 @@ def test_the_success_line_fits_a_terminal():
             expect(nfsrdma("umount", at), 0)
         finally:
             subprocess.run(["umount", "-l", at], check=False, stderr=subprocess.DEVNULL)
-            for pid in servers_of(at):
-                os.kill(pid, signal.SIGKILL)
+            kill_mount(at)
             at.rmdir()

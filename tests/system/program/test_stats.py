@@ -180,8 +180,7 @@ def test_stats_without_a_mount(place):
 
 def test_stats_of_the_dead(server):
     server.mount_well()
-    (pid,) = servers_of(server.mnt)
-    os.kill(pid, signal.SIGKILL)
+    kill_mount(server.mnt)
     server.ended()
     expect(nfsrdma("stats", server.mnt), 32, "nobody answers")
 

@@ -206,7 +206,7 @@ def test_after_a_crash_the_program_that_mounted_goes_on_if_the_new_one_does_not(
 def test_a_program_that_does_not_know_the_format_leaves_the_old_one():
     with kept() as server:
         before = document(server)["pid"]
-        holder, = set(servers_of(server.mnt)) - {before}
+        holder, = set(processes_of(server.mnt)) - {before}
         links = [Path(f"/proc/{holder}/fd/{fd}") for fd in os.listdir(f"/proc/{holder}/fd")]
         table, = [link for link in links if "memfd:nfsrdma-table" in os.readlink(link)]
         with open(table, "r+b", buffering=0) as memory:
@@ -240,7 +240,7 @@ def test_a_program_that_cannot_have_its_threads_leaves_the_old_one():
     root()
     with kept() as server:
         before = document(server)["pid"]
-        holder, = set(servers_of(server.mnt)) - {before}
+        holder, = set(processes_of(server.mnt)) - {before}
         # Those of its runtime, and no more.
         with limited_threads(holder, 7):
             expect(nfsrdma("upgrade", server.mnt), 32, f"{server.mnt} is not upgraded: cannot start the mount's threads")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from suites import LIMIT, of_threads, servers_of, start_responder, state, until  # noqa: F401
+from suites import LIMIT, kill_mount, of_threads, servers_of, start_responder, state, until  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[3]
 #: The seconds in which a killed process must be gone, with allowance for a busy machine. docs/RELIABILITY.md has the
@@ -169,8 +169,7 @@ class Setup:
             self.server.send_signal(signal.SIGCONT)
         while mounted(self.mnt):
             subprocess.run(["umount", "-l", self.mnt], check=True)
-        for pid in servers_of(self.mnt):
-            os.kill(pid, signal.SIGKILL)
+        kill_mount(self.mnt)
         for child in self.helpers:
             child.communicate()
         if self.server:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from reliability.support import GONE, LIMIT, READY, ROOT, Setup, begin, gone
-from reliability.support import mounted, pattern, program, ready, run, state, until, waits
+from reliability.support import kill_mount, mounted, pattern, program, ready, run, state, until, waits
 
 #: The directory of the sockets by which root's commands find the process that serves a mount (fuse/cli/src/ipc/sockets.rs).
 SOCKETS = Path("/run/nfsrdma")
@@ -371,7 +371,7 @@ def test_lazy_unmount_with_a_dead_server(setup):
 def test_client_killed(setup):
     """ENOTCONN, at once, until somebody removes the mount."""
     (setup.mnt / "f").write_text("x")
-    os.kill(setup.client, signal.SIGKILL)
+    kill_mount(setup.mnt)
     setup.client_ended()
     for deed in (lambda: os.stat(setup.mnt), lambda: os.listdir(setup.mnt), lambda: (setup.mnt / "f").read_text()):
         try:
