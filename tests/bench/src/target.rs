@@ -103,11 +103,22 @@ impl Mounted {
         self.child.as_ref().map(Child::id)
     }
 
-    /// CPU time and peak memory of the mounting process until now.
+    /// CPU time and peak memory of the mounting process until now, and of the one that serves in its place (`restart=`).
     pub(crate) fn usage(&self) -> Usage {
-        self.child
-            .as_ref()
-            .map_or(Usage::default(), |c| usage(c.id()))
+        let Some(pid) = self.pid() else {
+            return Usage::default();
+        };
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        let children = children.unwrap_or_default();
+        let children = children
+            .split_whitespace()
+            .filter_map(|pid| pid.parse().ok());
+        let mut all = usage(pid);
+        for child in children.map(usage) {
+            all.cpu_seconds += child.cpu_seconds;
+            all.peak_bytes += child.peak_bytes;
+        }
+        all
     }
 }
 
