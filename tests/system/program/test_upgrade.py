@@ -365,7 +365,7 @@ def test_another_user_may_not_ask():
 
 
 def test_a_mount_without_restart_is_not_upgraded(server):
-    server.mount_well()
+    server.mount_well("restart=no")
     expect(nfsrdma("upgrade", server.mnt), 1, f"{server.mnt} is not upgraded: it was mounted without restart=")
     said = nfsrdma("upgrade", "--all")
     assert f"{server.mnt} is not upgraded: it was mounted without restart=" in said.stderr
