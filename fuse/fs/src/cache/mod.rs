@@ -10,6 +10,7 @@ mod block;
 mod budget;
 mod dirty;
 #[cfg(test)]
+#[path = "tests/model.rs"]
 mod model;
 mod pages;
 mod ranges;

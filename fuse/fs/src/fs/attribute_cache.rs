@@ -425,7 +425,7 @@ impl AttributeCache {
 }
 
 #[cfg(test)]
-#[path = "attribute_model.rs"]
+#[path = "attribute_cache/tests/model.rs"]
 pub(super) mod model;
 
 #[cfg(test)]

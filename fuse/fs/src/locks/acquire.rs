@@ -399,5 +399,5 @@ impl Locks {
 mod tests;
 
 #[cfg(test)]
-#[path = "waiting_model.rs"]
+#[path = "tests/waiting_model.rs"]
 mod waiting_model;

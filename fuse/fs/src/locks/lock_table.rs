@@ -319,5 +319,5 @@ impl LockTable {
 }
 
 #[cfg(test)]
-#[path = "model.rs"]
+#[path = "tests/table_model.rs"]
 mod model;

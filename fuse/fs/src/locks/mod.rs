@@ -40,6 +40,7 @@ mod config;
 mod ending;
 mod error;
 #[cfg(test)]
+#[path = "tests/fake_server.rs"]
 pub(crate) mod fake_server;
 mod getlk;
 mod holding;

@@ -190,5 +190,5 @@ impl Locks {
 mod tests;
 
 #[cfg(test)]
-#[path = "releasing_model.rs"]
+#[path = "tests/releasing_model.rs"]
 mod model;
