@@ -98,29 +98,20 @@ pub const MIN_READ_BUFFER: usize = 8192;
 
 /// INIT flags.
 pub mod init {
-    pub const ASYNC_READ: u64 = 1 << 0;
     pub const POSIX_LOCKS: u64 = 1 << 1;
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
-    pub const EXPORT_SUPPORT: u64 = 1 << 4;
-    pub const BIG_WRITES: u64 = 1 << 5;
     pub const DONT_MASK: u64 = 1 << 6;
     pub const FLOCK_LOCKS: u64 = 1 << 10;
     pub const AUTO_INVAL_DATA: u64 = 1 << 12;
     pub const DO_READDIRPLUS: u64 = 1 << 13;
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;
     pub const ASYNC_DIO: u64 = 1 << 15;
-    pub const WRITEBACK_CACHE: u64 = 1 << 16;
-    pub const NO_OPEN_SUPPORT: u64 = 1 << 17;
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
     pub const HANDLE_KILLPRIV: u64 = 1 << 19;
     pub const POSIX_ACL: u64 = 1 << 20;
-    pub const ABORT_ERROR: u64 = 1 << 21;
-    pub const MAX_PAGES: u64 = 1 << 22;
     pub const CACHE_SYMLINKS: u64 = 1 << 23;
-    pub const NO_OPENDIR_SUPPORT: u64 = 1 << 24;
     pub const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
-    pub const SETXATTR_EXT: u64 = 1 << 29;
     pub const HAS_EXPIRE_ONLY: u64 = 1 << 35;
     pub const HAS_RESEND: u64 = 1 << 39;
 }
@@ -142,23 +133,14 @@ pub mod fattr {
 pub const GETATTR_FH: u32 = 1 << 0;
 /// WRITE flag: the data comes from the page cache (the handle is a guess).
 pub const WRITE_CACHE: u32 = 1 << 0;
-/// RELEASE flags.
-pub const RELEASE_FLUSH: u32 = 1 << 0;
+/// RELEASE flag: the locks of flock(2) end with the open file.
 pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
-/// FSYNC flag: only data, not metadata.
-pub const FSYNC_FDATASYNC: u32 = 1 << 0;
-/// Lock flag: the lock is one of flock(2).
-pub const LK_FLOCK: u32 = 1 << 0;
 
 /// Flags of the replies to OPEN and OPENDIR.
 pub mod fopen {
-    pub const DIRECT_IO: u32 = 1 << 0;
     pub const KEEP_CACHE: u32 = 1 << 1;
-    pub const NONSEEKABLE: u32 = 1 << 2;
     pub const CACHE_DIR: u32 = 1 << 3;
-    pub const STREAM: u32 = 1 << 4;
     pub const NOFLUSH: u32 = 1 << 5;
-    pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 
 /// Notification codes.

@@ -41,42 +41,48 @@ impl<'a> Fields<'a> {
         Ok(head)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let (head, tail) = self.0.split_first_chunk().ok_or(Malformed::Truncated)?;
-        self.0 = tail;
-        Ok(*head)
-    }
-
-    pub(crate) fn u16(&mut self) -> Result<u16, Malformed> {
-        self.array().map(u16::from_ne_bytes)
-    }
-
-    pub(crate) fn u32(&mut self) -> Result<u32, Malformed> {
-        self.array().map(u32::from_ne_bytes)
-    }
-
-    pub(crate) fn i32(&mut self) -> Result<i32, Malformed> {
-        self.array().map(i32::from_ne_bytes)
-    }
-
-    pub(crate) fn u64(&mut self) -> Result<u64, Malformed> {
-        self.array().map(u64::from_ne_bytes)
-    }
-
-    pub(crate) fn skip(&mut self, len: usize) -> Result<(), Malformed> {
-        self.bytes(len).map(|_| ())
-    }
-
-    /// A string that ends with a zero byte, without that.
-    pub(crate) fn name(&mut self) -> Result<&'a OsStr, Malformed> {
-        let end = self.0.iter().position(|&byte| byte == 0);
-        let name = self.bytes(end.ok_or(Malformed::Unterminated)?)?;
-        self.skip(1)?;
-        Ok(OsStr::from_bytes(name))
+    pub(crate) fn take<T: Argument<'a>>(&mut self) -> Result<T, Malformed> {
+        T::read(self)
     }
 
     /// The bytes that were not read yet.
     pub(crate) fn rest(self) -> &'a [u8] {
         self.0
+    }
+}
+
+/// What can be read from the fields of a request.
+pub(crate) trait Argument<'a>: Sized {
+    fn read(fields: &mut Fields<'a>) -> Result<Self, Malformed>;
+}
+
+macro_rules! numbers {
+    ($($type:ident)*) => {$(
+        impl Argument<'_> for $type {
+            fn read(fields: &mut Fields<'_>) -> Result<Self, Malformed> {
+                let (head, tail) = fields.0.split_first_chunk().ok_or(Malformed::Truncated)?;
+                fields.0 = tail;
+                Ok($type::from_ne_bytes(*head))
+            }
+        }
+    )*};
+}
+
+numbers!(u16 u32 i32 u64);
+
+/// The lowest bit of a word of flags.
+impl Argument<'_> for bool {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Malformed> {
+        u32::read(fields).map(|flags| flags & 1 != 0)
+    }
+}
+
+/// A string that ends with a zero byte, without that.
+impl<'a> Argument<'a> for &'a OsStr {
+    fn read(fields: &mut Fields<'a>) -> Result<Self, Malformed> {
+        let end = fields.0.iter().position(|&byte| byte == 0);
+        let name = fields.bytes(end.ok_or(Malformed::Unterminated)?)?;
+        fields.bytes(1)?;
+        Ok(OsStr::from_bytes(name))
     }
 }

@@ -61,20 +61,20 @@ impl Header {
         read: usize,
     ) -> Result<(Header, usize, &[u8]), Malformed> {
         let mut fields = Fields::new(first);
-        let len = fields.u32()? as usize;
+        let len: u32 = fields.take()?;
         let header = Header {
-            opcode: fields.u32()?,
-            unique: fields.u64()?,
-            nodeid: fields.u64()?,
-            uid: fields.u32()?,
-            gid: fields.u32()?,
-            pid: fields.u32()?,
+            opcode: fields.take()?,
+            unique: fields.take()?,
+            nodeid: fields.take()?,
+            uid: fields.take()?,
+            gid: fields.take()?,
+            pid: fields.take()?,
             replayed: false,
         };
         // The extensions, in units of eight bytes, follow the arguments of the operation.
-        let extensions = usize::from(fields.u16()?) * 8;
-        fields.skip(2)?;
-        if len != read {
+        let extensions = usize::from(fields.take::<u16>()?) * 8;
+        fields.bytes(2)?;
+        if len as usize != read {
             return Err(Malformed::Length);
         }
         Ok((header, extensions, fields.rest()))

@@ -44,7 +44,7 @@ pub mod support;
 mod waiting_notifier;
 
 pub use device::{Device, Received};
-pub use directory::{Directory, DirectoryPlus};
+pub use directory::Directory;
 pub use fields::Malformed;
 pub use header::Header;
 pub use landing::Landing;

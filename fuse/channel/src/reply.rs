@@ -8,7 +8,7 @@
 use super::abi::opcode;
 use super::device::Device;
 use super::header::Header;
-use super::out::{self, Attr, Entry, EntryBody, Lock, Statfs};
+use super::out::{self, Attr, CreateBody, Entry, Lock, OpenBody, Statfs};
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::Duration;
@@ -117,7 +117,7 @@ impl Reply {
 
     /// LOOKUP, MKNOD, MKDIR, SYMLINK, LINK.
     pub fn entry(self, entry: &Entry) {
-        self.body(&EntryBody::from(entry));
+        self.body(entry);
     }
 
     /// GETATTR, SETATTR.
@@ -137,42 +137,32 @@ impl Reply {
 
     /// OPEN, OPENDIR; the flags are those of [`abi::fopen`](super::abi::fopen).
     pub fn opened(self, handle: u64, flags: u32) {
-        self.body(&out::open(handle, flags));
+        self.body(&OpenBody(handle, flags, 0));
     }
 
     /// CREATE.
     pub fn created(self, entry: &Entry, handle: u64, flags: u32) {
-        self.body(&out::create(entry, handle, flags));
+        self.body(&CreateBody(*entry, OpenBody(handle, flags, 0)));
     }
 
-    /// WRITE, COPY_FILE_RANGE.
+    /// WRITE.
     pub fn written(self, bytes: u32) {
-        self.body(&out::number(bytes));
+        self.body(&[bytes, 0]);
     }
 
     /// STATFS.
     pub fn statfs(self, of: &Statfs) {
-        self.body(&out::statfs(of));
+        self.body(of);
     }
 
     /// GETXATTR and LISTXATTR with size 0: how long the answer would be.
     pub fn xattr_size(self, bytes: u32) {
-        self.body(&out::number(bytes));
+        self.body(&[bytes, 0]);
     }
 
     /// GETLK.
     pub fn lock(self, lock: &Lock) {
-        self.body(&out::lock(lock));
-    }
-
-    /// LSEEK.
-    pub fn offset(self, offset: u64) {
-        self.body(&offset);
-    }
-
-    /// POLL.
-    pub fn poll(self, events: u32) {
-        self.body(&out::number(events));
+        self.body(lock);
     }
 }
 

@@ -427,8 +427,8 @@ fn handle(
     }
     match request.operation {
         Operation::Forget { count } => handler.forget(header.nodeid, count),
-        Operation::BatchForget(forgets) => {
-            forgets.for_each(|(nodeid, count)| handler.forget(nodeid, count));
+        Operation::BatchForget { nodes } => {
+            nodes.for_each(|(nodeid, count)| handler.forget(nodeid, count));
         }
         Operation::Interrupt { unique } => handler.interrupt(unique),
         Operation::Destroy => {

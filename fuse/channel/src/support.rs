@@ -8,8 +8,8 @@ pub fn decode(bytes: &[u8]) {
     let Ok(request) = Request::parse(bytes) else {
         return;
     };
-    if let Operation::BatchForget(forgets) = request.operation {
-        let count = forgets.count();
+    if let Operation::BatchForget { nodes } = request.operation {
+        let count = nodes.count();
         assert!(count * 16 <= bytes.len());
     }
     let shown = format!("{request:?}");

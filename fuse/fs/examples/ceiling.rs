@@ -8,8 +8,8 @@
 
 use nfsrdma_channel::abi::fopen;
 use nfsrdma_channel::{
-    Attr, Directory, DirectoryPlus, Entry, Handler, Header, Landing, Operation, ReadResult, Reader,
-    Reply, Request, SetAttr, Statfs, TimeOrNow, WriteIn,
+    Attr, Directory, Entry, Handler, Header, Landing, Operation, ReadResult, Reader, Reply,
+    Request, SetAttr, Statfs, TimeOrNow, WriteIn,
 };
 use nfsrdma_fs::adapter::{self, FuseOptions};
 use parking_lot::{Mutex, RwLock};
@@ -71,15 +71,18 @@ impl Memory {
         let now = since_1970(SystemTime::now());
         let of = Attr {
             fileid: id,
-            atime: now,
-            mtime: now,
-            ctime: now,
+            atime: now.as_secs(),
+            mtime: now.as_secs(),
+            ctime: now.as_secs(),
+            atime_nanos: now.subsec_nanos(),
+            mtime_nanos: now.subsec_nanos(),
+            ctime_nanos: now.subsec_nanos(),
             mode,
             nlink: 1 + u32::from(mode & libc::S_IFMT == libc::S_IFDIR),
             uid,
             gid,
             blksize: 4096,
-            ..Attr::NONE
+            ..Attr::default()
         };
         let node = Arc::new(Node {
             of: Mutex::new(of),
@@ -180,13 +183,7 @@ impl Memory {
 }
 
 fn entry(of: Attr) -> Entry {
-    Entry {
-        nodeid: of.fileid,
-        generation: 0,
-        entry_valid: TTL,
-        attr_valid: TTL,
-        attr: of,
-    }
+    Entry::new(of.fileid, TTL, TTL, of)
 }
 
 /// Answers with a result: by `ok`, or with the errno.
@@ -217,7 +214,7 @@ impl Handler for Memory {
             Operation::Getattr { .. } => answer(reply, self.node(node), |reply, node| {
                 reply.attr(TTL, &node.of.lock());
             }),
-            Operation::Setattr(to) => answer(reply, self.setattr(node, &to), |reply, of| {
+            Operation::Setattr { to } => answer(reply, self.setattr(node, &to), |reply, of| {
                 reply.attr(TTL, &of);
             }),
             Operation::Mkdir { name, mode, .. } => {
@@ -266,9 +263,9 @@ impl Handler for Memory {
                 answer(reply, listed, |reply, ()| reply.data(entries.bytes()));
             }
             Operation::Readdirplus { offset, size, .. } => {
-                let mut entries = DirectoryPlus::new(size);
+                let mut entries = Directory::new(size);
                 let listed = self.list(node, offset, |name, of, next| {
-                    entries.add(&entry(of), next, name)
+                    entries.add_plus(&entry(of), next, name)
                 });
                 answer(reply, listed, |reply, ()| reply.data(entries.bytes()));
             }
@@ -285,6 +282,7 @@ impl Handler for Memory {
                 bsize: 4096,
                 namelen: 255,
                 frsize: 4096,
+                ..Statfs::default()
             }),
             _ => reply.error(libc::ENOSYS),
         }
@@ -305,9 +303,13 @@ fn since_1970(at: SystemTime) -> Duration {
 
 impl Memory {
     fn setattr(&self, node: u64, to: &SetAttr) -> Result<Attr, i32> {
+        let now = since_1970(SystemTime::now());
         let time = |of: TimeOrNow| match of {
-            TimeOrNow::SpecificTime(at) => since_1970(at),
-            TimeOrNow::Now => since_1970(SystemTime::now()),
+            TimeOrNow::At {
+                seconds,
+                nanoseconds,
+            } => (seconds as u64, nanoseconds),
+            TimeOrNow::Now => (now.as_secs(), now.subsec_nanos()),
         };
         let node = self.node(node)?;
         if let Some(size) = to.size {
@@ -320,8 +322,8 @@ impl Memory {
         of.uid = to.uid.unwrap_or(of.uid);
         of.gid = to.gid.unwrap_or(of.gid);
         of.size = to.size.unwrap_or(of.size);
-        of.atime = to.atime.map_or(of.atime, time);
-        of.mtime = to.mtime.map_or(of.mtime, time);
+        (of.atime, of.atime_nanos) = to.atime.map_or((of.atime, of.atime_nanos), time);
+        (of.mtime, of.mtime_nanos) = to.mtime.map_or((of.mtime, of.mtime_nanos), time);
         Ok(*of)
     }
 
@@ -350,7 +352,8 @@ impl Memory {
         drop(data);
         let mut of = node.of.lock();
         of.size = size;
-        of.mtime = since_1970(SystemTime::now());
+        let now = since_1970(SystemTime::now());
+        (of.mtime, of.mtime_nanos) = (now.as_secs(), now.subsec_nanos());
         Ok(())
     }
 

@@ -103,24 +103,17 @@ fn attr(node: u64) -> Attr {
     Attr {
         fileid: node,
         size,
-        atime: Duration::ZERO,
         mode,
         nlink: 1,
         uid: rustix::process::getuid().as_raw(),
         gid: rustix::process::getgid().as_raw(),
         blksize: 4096,
-        ..Attr::NONE
+        ..Attr::default()
     }
 }
 
 fn entry(node: u64) -> Entry {
-    Entry {
-        nodeid: node,
-        generation: 0,
-        entry_valid: LONG,
-        attr_valid: LONG,
-        attr: attr(node),
-    }
+    Entry::new(node, LONG, LONG, attr(node))
 }
 
 impl Handler for Small {

@@ -1,9 +1,8 @@
 //! Conversions between the types of NFS and of FUSE.
 
-use crate::fs::{Entry, FsError};
+use crate::fs::FsError;
 use nfsrdma_channel::{Attr, Statfs, TimeOrNow};
 use nfsrdma_xdr::nfs3::{Attributes, FileType, FsstatOk, SetTime, SpecData, Time};
-use std::time::{Duration, UNIX_EPOCH};
 
 /// A block in bytes.
 const BLOCK: u32 = 4096;
@@ -39,10 +38,10 @@ fn device(of: SpecData) -> u32 {
     of.minor & 0xff | (of.major & 0xfff) << 8 | (of.minor & 0xf_ff00) << 12
 }
 
-/// A time as programs see it. Nothing but "nanoseconds" (RFC 1813 section 2.5, nfstime3) says that
-/// there are less than 10^9: more are shown as the last of the second.
-fn time(of: Time) -> Duration {
-    Duration::new(of.seconds.into(), of.nanoseconds.min(999_999_999))
+/// The nanoseconds of a time as programs see it. Nothing but "nanoseconds" (RFC 1813 section 2.5, nfstime3)
+/// says that there are less than 10^9: more are shown as the last of the second.
+fn nanos(of: Time) -> u32 {
+    of.nanoseconds.min(999_999_999)
 }
 
 /// Attributes in FUSE's form. `fileid` is the inode number that stat(2) shows.
@@ -52,9 +51,12 @@ pub(super) fn attributes(of: &Attributes) -> Attr {
         // The kernel refuses sizes beyond off_t.
         size: of.size.min(i64::MAX as u64),
         blocks: of.used.div_ceil(512),
-        atime: time(of.atime),
-        mtime: time(of.mtime),
-        ctime: time(of.ctime),
+        atime: of.atime.seconds.into(),
+        mtime: of.mtime.seconds.into(),
+        ctime: of.ctime.seconds.into(),
+        atime_nanos: nanos(of.atime),
+        mtime_nanos: nanos(of.mtime),
+        ctime_nanos: nanos(of.ctime),
         mode: kind(of.kind) | of.mode & 0o7777,
         nlink: of.nlink,
         uid: of.uid,
@@ -64,6 +66,7 @@ pub(super) fn attributes(of: &Attributes) -> Attr {
             FileType::Regular => BLOCK_OF_FILE,
             _ => BLOCK,
         },
+        flags: 0,
     }
 }
 
@@ -80,11 +83,8 @@ pub(super) fn space(of: &FsstatOk, name_max: u32) -> Statfs {
         bsize: BLOCK,
         namelen: name_max,
         frsize: BLOCK,
+        ..Statfs::default()
     }
-}
-
-pub(super) fn entry_attributes(entry: &Entry) -> Attr {
-    attributes(&entry.attributes)
 }
 
 /// A time for SETATTR. NFSv3's times have 32 bits of unsigned seconds (RFC 1813 section 2.6,
@@ -99,11 +99,14 @@ pub(super) fn set_time(to: Option<TimeOrNow>) -> SetTime {
     match to {
         None => SetTime::Keep,
         Some(TimeOrNow::Now) => SetTime::ToServerTime,
-        Some(TimeOrNow::SpecificTime(at)) => SetTime::To(match at.duration_since(UNIX_EPOCH) {
-            Err(_) => Time::default(),
-            Ok(since) => u32::try_from(since.as_secs()).map_or(LATEST, |seconds| Time {
+        Some(TimeOrNow::At {
+            seconds,
+            nanoseconds,
+        }) => SetTime::To(match seconds {
+            ..0 => Time::default(),
+            _ => u32::try_from(seconds).map_or(LATEST, |seconds| Time {
                 seconds,
-                nanoseconds: since.subsec_nanos(),
+                nanoseconds,
             }),
         }),
     }
@@ -185,23 +188,28 @@ mod tests {
                 seconds: 5,
                 nanoseconds,
             };
-            assert_eq!(time(at), Duration::new(5, shown));
+            assert_eq!(nanos(at), shown);
         }
     }
 
     #[test]
     fn times_out_of_range_become_the_nearest() {
-        let set = |at| match set_time(Some(TimeOrNow::SpecificTime(at))) {
-            SetTime::To(time) => (time.seconds, time.nanoseconds),
-            other => panic!("{other:?}"),
+        let set = |seconds, nanoseconds| {
+            let at = TimeOrNow::At {
+                seconds,
+                nanoseconds,
+            };
+            match set_time(Some(at)) {
+                SetTime::To(time) => (time.seconds, time.nanoseconds),
+                other => panic!("{other:?}"),
+            }
         };
-        let after = |seconds, nanoseconds| UNIX_EPOCH + Duration::new(seconds, nanoseconds);
-        assert_eq!(set(after(5, 7)), (5, 7));
-        assert_eq!(set(after(0, 7)), (0, 7));
-        assert_eq!(set(after(u32::MAX.into(), 7)), (u32::MAX, 7));
-        assert_eq!(set(after(1 << 32, 7)), (u32::MAX, 0));
-        assert_eq!(set(after(1 << 40, 0)), (u32::MAX, 0));
-        assert_eq!(set(UNIX_EPOCH - Duration::new(0, 1)), (0, 0));
-        assert_eq!(set(UNIX_EPOCH - Duration::new(1 << 40, 5)), (0, 0));
+        assert_eq!(set(5, 7), (5, 7));
+        assert_eq!(set(0, 7), (0, 7));
+        assert_eq!(set(u32::MAX.into(), 7), (u32::MAX, 7));
+        assert_eq!(set(1 << 32, 7), (u32::MAX, 0));
+        assert_eq!(set(1 << 40, 0), (u32::MAX, 0));
+        assert_eq!(set(-1, 999_999_999), (0, 0));
+        assert_eq!(set(-1 << 40, 5), (0, 0));
     }
 }

@@ -9,7 +9,7 @@ use super::replies::{channel_entry, reply_held, reply_ok, reply_or_undo, reply_w
 use super::state::Adapter;
 use crate::fs::Fs;
 use nfsrdma_channel::abi::fopen;
-use nfsrdma_channel::{self as channel, Attr, Directory, DirectoryPlus, Header, Reply};
+use nfsrdma_channel::{self as channel, Attr, Directory, Header, Reply};
 use nfsrdma_nfs3::Nfs3;
 use std::time::Duration;
 
@@ -113,11 +113,11 @@ impl<N: Nfs3> Adapter<N> {
 }
 
 fn reply_plus<N: Nfs3>(fs: &Fs<N>, reply: Reply, size: u32, listing: &crate::fs::Listing) {
-    let mut entries = DirectoryPlus::new(size);
+    let mut entries = Directory::new(size);
     let mut taken = 0;
     for listed in listing.entries() {
         // First, because what `listed_entry` returns counts as told to the kernel.
-        if !entries.fits(&listed.name) {
+        if !entries.fits_plus(&listed.name) {
             break;
         }
         let entry = fs.listed_entry(listing, listed);
@@ -127,7 +127,7 @@ fn reply_plus<N: Nfs3>(fs: &Fs<N>, reply: Reply, size: u32, listing: &crate::fs:
             // attributes, which the kernel looks up if it needs more than name and type.
             None => unlooked(listed),
         };
-        let added = entries.add(&told, listed.cookie, &listed.name);
+        let added = entries.add_plus(&told, listed.cookie, &listed.name);
         debug_assert!(added);
         taken += 1;
     }
@@ -137,12 +137,10 @@ fn reply_plus<N: Nfs3>(fs: &Fs<N>, reply: Reply, size: u32, listing: &crate::fs:
 
 /// An entry of a listing that gives no reference: only inode number and, if it is known, type.
 fn unlooked(listed: &crate::fs::Listed) -> channel::Entry {
-    channel::Entry {
-        attr: Attr {
-            fileid: listed.fileid,
-            mode: listed.kind.map_or(0, kind),
-            ..Attr::NONE
-        },
-        ..channel::Entry::absent(Duration::ZERO)
-    }
+    let attr = Attr {
+        fileid: listed.fileid,
+        mode: listed.kind.map_or(0, kind),
+        ..Attr::default()
+    };
+    channel::Entry::absent(Duration::ZERO, attr)
 }

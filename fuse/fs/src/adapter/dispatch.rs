@@ -47,7 +47,7 @@ impl<N: Nfs3> Adapter<N> {
         match request.operation {
             Operation::Lookup { name } => self.lookup(header, node, name, reply),
             Operation::Getattr { handle } => self.getattr(header, node, handle, reply),
-            Operation::Setattr(to) => self.setattr(header, node, &to, reply),
+            Operation::Setattr { to } => self.setattr(header, node, &to, reply),
             Operation::Readlink => self.readlink(header, node, reply),
             Operation::Symlink { name, target } => self.symlink(header, node, name, target, reply),
             Operation::Mknod {
@@ -86,9 +86,8 @@ impl<N: Nfs3> Adapter<N> {
             Operation::Release {
                 handle,
                 flock_owner,
-                ..
             } => self.release(header, handle, flock_owner, reply),
-            Operation::Fsync { handle, .. } => self.fsync(header, handle, reply),
+            Operation::Fsync { handle } => self.fsync(header, handle, reply),
             Operation::Opendir { .. } => self.opendir(header, node, reply),
             Operation::Readdir {
                 handle,
@@ -100,8 +99,8 @@ impl<N: Nfs3> Adapter<N> {
                 offset,
                 size,
             } => self.readdirplus(header, handle, offset, size, reply),
-            Operation::Releasedir { handle, .. } => self.releasedir(handle, reply),
-            Operation::Fsyncdir { handle, .. } => self.fsyncdir(handle, reply),
+            Operation::Releasedir { handle } => self.releasedir(handle, reply),
+            Operation::Fsyncdir { handle } => self.fsyncdir(handle, reply),
             Operation::Statfs => self.statfs(header, node, reply),
             Operation::Access { mask } => self.access(header, node, mask, reply),
             Operation::Create {

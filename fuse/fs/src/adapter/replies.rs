@@ -3,7 +3,7 @@
 //! A reply that a killed caller no longer gets is *unheard*: `undo` takes back references and open files,
 //! and the functions named `*_unheard` mark what the kernel has as out of date and notify it.
 
-use super::convert::{attributes, entry_attributes, errno};
+use super::convert::{attributes, errno};
 use super::signals::{Caller, caller};
 use super::waiting::Held;
 use crate::fs::{Entry, FsResult, Opened};
@@ -94,14 +94,8 @@ pub(super) fn reply_ok(reply: Reply, (): ()) {
 
 /// An entry in the kernel's form.
 pub(super) fn channel_entry(entry: &Entry) -> channel::Entry {
-    channel::Entry {
-        nodeid: entry.nodeid,
-        // A node id is never used again, so no generation is needed to tell objects apart.
-        generation: 0,
-        entry_valid: entry.entry_ttl,
-        attr_valid: entry.attr_ttl,
-        attr: entry_attributes(entry),
-    }
+    let attr = attributes(&entry.attributes);
+    channel::Entry::new(entry.nodeid, entry.entry_ttl, entry.attr_ttl, attr)
 }
 
 pub(super) fn reply_entry(reply: Reply, entry: Entry) {
@@ -113,7 +107,7 @@ pub(super) fn reply_absent(reply: Reply, ttl: Duration) {
     if ttl.is_zero() {
         return reply.error(libc::ENOENT);
     }
-    reply.entry(&channel::Entry::absent(ttl));
+    reply.entry(&channel::Entry::absent(ttl, channel::Attr::default()));
 }
 
 pub(super) fn reply_attributes(reply: Reply, (of, ttl): (Attributes, Duration)) {
