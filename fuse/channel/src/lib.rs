@@ -10,8 +10,7 @@
 //!   of its handler ([`Landing`]).
 //! * [`Reply`] answers one request once, with any number of slices. If it is dropped without an
 //!   answer, it answers EIO, so that no caller waits for ever.
-//! * [`Notifier`] tells the kernel which of its caches to drop, and [`WaitingNotifier`] does so where
-//!   that waits for requests that this process has to answer.
+//! * [`Notifier`] tells the kernel which of its caches to drop.
 //! * [`Channel`] is the mount. It uses `fuser`, to mount, answer INIT and unmount; only [`mount`]
 //!   uses that crate. [`Channel::resume`] takes a mount over from a process that has ended.
 //!   [`Channel::serve_loops`] starts the threads that read requests, each from a
@@ -41,7 +40,6 @@ mod resume;
 mod serve;
 #[cfg(feature = "test-support")]
 pub mod support;
-mod waiting_notifier;
 
 pub use device::{Device, Received};
 pub use directory::Directory;
@@ -55,4 +53,3 @@ pub use out::{Attr, Entry, Lock, Statfs};
 pub use reply::Reply;
 pub use request::Request;
 pub use serve::{Handler, Keep, ReadResult, Reader, Serving};
-pub use waiting_notifier::WaitingNotifier;

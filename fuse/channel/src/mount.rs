@@ -10,7 +10,6 @@ use super::abi::init;
 use super::device::Device;
 use super::journal::{Journal, Slot};
 use super::notify::Notifier;
-use super::waiting_notifier::WaitingNotifier;
 use fuser::{Config, Filesystem, InitFlags, KernelConfig, MountOption, SessionACL};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -253,14 +252,11 @@ impl Channel {
         &self.device
     }
 
-    /// A sender of notifications for this mount.
+    /// A sender of notifications for this mount, with a device of its own, where the kernel has that.
     pub fn notifier(&self) -> Notifier {
-        Notifier::new(self.device.clone(), self.features.expires_names())
-    }
-
-    /// The same for notifications that wait for locks.
-    pub fn waiting_notifier(&self) -> WaitingNotifier {
-        WaitingNotifier::new(&self.device, self.features.expires_names())
+        let own = self.device.try_clone().map(Arc::new);
+        let device = own.unwrap_or_else(|_| self.device.clone());
+        Notifier::new(device, self.features.expires_names())
     }
 }
 

@@ -2,11 +2,23 @@
 //!
 //! The kernel takes locks of the directory or the inode for them. So a thread must not send one if
 //! an operation that holds such a lock waits for this thread.
+//!
+//! FUSE_NOTIFY_INVAL_INODE for data waits for page locks, and FUSE_NOTIFY_INVAL_ENTRY for the lock
+//! of a directory. Requests hold these locks until this process answers them. If it is killed
+//! meanwhile, its requests would end when /dev/fuse is closed; but the threads of a process share
+//! their descriptors, which stay open until the last thread has ended, and that one waits for the
+//! requests: a process that nobody can kill, with a mount that hangs for ever. So a thread that sends such a
+//! notification shares no descriptors ([`Notifier::apart`]). It has only a device that nobody reads requests
+//! from. When the other threads have ended, the devices that they read from are closed, the requests
+//! fail, and it ends as well.
 
 use super::abi::notify;
 use super::device::Device;
+use super::own_table;
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::thread::{self, Builder};
 use zerocopy::{Immutable, IntoBytes};
 
 /// `fuse_notify_store_out`.
@@ -28,16 +40,6 @@ struct InvalEntry {
     flags: u32,
 }
 
-/// `fuse_notify_delete_out`.
-#[derive(IntoBytes, Immutable)]
-#[repr(C)]
-struct Delete {
-    parent: u64,
-    child: u64,
-    name_len: u32,
-    unused: u32,
-}
-
 /// Sends notifications. The error ENOENT means that the kernel does not know the inode or name.
 #[derive(Debug, Clone)]
 pub struct Notifier {
@@ -49,6 +51,26 @@ impl Notifier {
     /// A sender that uses `device`. `expire`: whether the kernel knows FUSE_EXPIRE_ONLY.
     pub fn new(device: Arc<Device>, expire: bool) -> Self {
         Notifier { device, expire }
+    }
+
+    /// Sends what waits for locks, on a thread that shares no descriptors with others. The caller waits, too, and can be
+    /// killed. `send` may need no other descriptor, neither directly nor by waking a thread.
+    pub fn apart(&self, send: impl Fn(&Notifier) + Sync) {
+        let own = || {
+            let own = own_table::with_only(self.device.as_fd())?;
+            send(&Notifier::new(Arc::new(own.into()), self.expire));
+            io::Result::Ok(())
+        };
+        let sent = thread::scope(|scope| {
+            let thread = Builder::new().name("notify".into());
+            let ended = thread.spawn_scoped(scope, own)?.join();
+            ended.unwrap_or_else(|_| Err(io::Error::other("the thread has panicked")))
+        });
+        if let Err(error) = sent {
+            // There is no thread to be had, or the kernel, or a filter of system calls, gives it no table of its own.
+            tracing::debug!("a notification keeps the other descriptors open: {error}");
+            send(self);
+        }
     }
 
     fn send(&self, code: i32, body: &[&[u8]]) -> io::Result<()> {
@@ -84,11 +106,6 @@ impl Notifier {
         self.inval_inode(nodeid, last as i64, 1)
     }
 
-    /// Makes the kernel drop a name.
-    pub fn inval_entry(&self, parent: u64, name: &[u8]) -> io::Result<()> {
-        self.entry(parent, name, 0)
-    }
-
     /// Whether the kernel can expire a name without dropping it, which would unmount what is
     /// mounted there.
     pub fn can_expire(&self) -> bool {
@@ -97,29 +114,12 @@ impl Notifier {
 
     /// Makes the kernel look a name up again before it is used. Kernels before 6.2 drop it instead.
     pub fn expire_entry(&self, parent: u64, name: &[u8]) -> io::Result<()> {
-        let flags = if self.expire { notify::EXPIRE_ONLY } else { 0 };
-        self.entry(parent, name, flags)
-    }
-
-    fn entry(&self, parent: u64, name: &[u8], flags: u32) -> io::Result<()> {
         let body = InvalEntry {
             parent,
             name_len: name.len() as u32,
-            flags,
+            flags: if self.expire { notify::EXPIRE_ONLY } else { 0 },
         };
         self.send(notify::INVAL_ENTRY, &[body.as_bytes(), name, &[0]])
-    }
-
-    /// Tells the kernel that a name of the node `child` was removed, which it reports by
-    /// inotify(7).
-    pub fn delete(&self, parent: u64, child: u64, name: &[u8]) -> io::Result<()> {
-        let body = Delete {
-            parent,
-            child,
-            name_len: name.len() as u32,
-            unused: 0,
-        };
-        self.send(notify::DELETE, &[body.as_bytes(), name, &[0]])
     }
 }
 

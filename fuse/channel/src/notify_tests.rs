@@ -26,17 +26,36 @@ fn notifications_in_bytes() {
         "fuse_notify_store_out, whose end is the end of the file"
     );
     assert_eq!(other(), [header(40, 2), le(&[7, 4096, 1])].concat());
-    notifier.inval_entry(1, b"ab").unwrap();
     let entry = |flags: u64| [header(35, 3), le(&[1, 2 | flags << 32]), b"ab\0".to_vec()].concat();
-    assert_eq!(other(), entry(0), "fuse_notify_inval_entry_out");
     notifier.expire_entry(1, b"ab").unwrap();
-    assert_eq!(other(), entry(1));
+    assert_eq!(other(), entry(1), "fuse_notify_inval_entry_out");
     Notifier::new(device, false).expire_entry(1, b"ab").unwrap();
     assert_eq!(other(), entry(0), "an older kernel is told to drop it");
-    notifier.delete(1, 9, b"abc").unwrap();
-    assert_eq!(
-        other(),
-        [header(44, 6), le(&[1, 9, 3]), b"abc\0".to_vec()].concat(),
-        "fuse_notify_delete_out"
-    );
+}
+
+#[test]
+fn the_same_bytes_from_a_thread_of_its_own() {
+    let (device, other) = peer();
+    let notifier = Notifier::new(device, true);
+    notifier.apart(|notifier| notifier.inval_inode(7, 4096, 100).unwrap());
+    let header = le(&[40 | 2 << 32, 0]);
+    assert_eq!(other(), [header, le(&[7, 4096, 100])].concat());
+}
+
+#[test]
+fn a_thread_of_its_own_has_the_device_alone_and_closes_nobody_s() {
+    let (device, _other) = peer();
+    let bystander = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    let listed = || {
+        let entries = std::fs::read_dir("/proc/thread-self/fd").unwrap();
+        entries.count()
+    };
+    let own = std::sync::Mutex::new(None);
+    let notifier = Notifier::new(device.clone(), true);
+    notifier.apart(|_| *own.lock().unwrap() = Some(listed()));
+    // Standard input, output and error, the device, and the directory that is listed.
+    let own = own.into_inner().unwrap().unwrap();
+    assert!(own <= 5, "{own} descriptors");
+    rustix::io::write(&bystander, &1_u64.to_ne_bytes()).unwrap();
+    rustix::io::write(&*device, b"x").unwrap();
 }

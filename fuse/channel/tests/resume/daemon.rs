@@ -4,8 +4,8 @@
 
 use nfsrdma_channel::abi::opcode;
 use nfsrdma_channel::{
-    Attr, Channel, Entry, Features, Handler, Header, Landing, Operation, ReadResult, Reader, Reply,
-    Request, Users, WaitingNotifier, WriteIn,
+    Attr, Channel, Entry, Features, Handler, Header, Landing, Notifier, Operation, ReadResult,
+    Reader, Reply, Request, Users, WriteIn,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
@@ -85,7 +85,7 @@ impl Orders {
 /// A file system with the file `f` of [`SIZE`] bytes `z`, in which directories can be made.
 struct Small {
     orders: Orders,
-    notifier: WaitingNotifier,
+    notifier: Notifier,
 }
 
 fn tell(line: &str) {
@@ -128,7 +128,8 @@ impl Handler for Small {
             std::mem::forget(reply);
             if self.orders.notifies {
                 let notifier = self.notifier.clone();
-                thread::spawn(move || notifier.drop_pages(FILE, 0, 0));
+                let send = |notifier: &Notifier| drop(notifier.inval_inode(FILE, 0, 0));
+                thread::spawn(move || notifier.apart(send));
             }
             return;
         }
@@ -195,7 +196,7 @@ fn daemon() {
             thread::park();
         }
     }
-    let notifier = channel.waiting_notifier();
+    let notifier = channel.notifier();
     let body = || {
         let (orders, notifier) = (orders.clone(), notifier.clone());
         move |reader| serve(reader, &Small { orders, notifier })

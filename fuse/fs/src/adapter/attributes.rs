@@ -31,16 +31,16 @@ impl<N: Nfs3> Adapter<N> {
         }
         let (fs, cred) = (self.fs.clone(), self.credentials.user_of(request));
         let reply = self.waiting.hold(request, reply);
-        let notifiers = self.notifiers.clone();
+        let notifier = self.notifier.clone();
         self.start(move || async move {
             // What was known before can be told at once then.
-            let told = tell_behind(&fs, &notifiers, node).await;
+            let told = tell_behind(&fs, &notifier, node).await;
             let known = told.then(|| known(&fs, node, revalidate)).flatten();
             let result = match known {
                 Some(known) => Ok(known),
                 None => fs.getattr(&cred, node, revalidate).await,
             };
-            tell_behind(&fs, &notifiers, node).await;
+            tell_behind(&fs, &notifier, node).await;
             reply_or_undo(reply, result, reply_attributes, |_| {
                 fs.attributes_unheard(node);
             });

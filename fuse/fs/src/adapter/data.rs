@@ -18,7 +18,7 @@ use nfsrdma_nfs3::Nfs3;
 impl<N: Nfs3> Adapter<N> {
     pub(super) fn open(&self, request: &Header, node: u64, flags: i32, reply: Reply) {
         let (fs, cred) = (self.fs.clone(), self.cred(request, node));
-        let notifiers = self.notifiers.clone();
+        let notifier = self.notifier.clone();
         let unflushed = !self.posix_locks();
         let operation = move |reply: Held| async move {
             let result = fs.open(&cred, node, flags).await;
@@ -26,7 +26,7 @@ impl<N: Nfs3> Adapter<N> {
             // valid, and longer, whatever the reply to OPEN says of its pages.
             if let Ok(opened) = &result {
                 fs.close_earlier(opened.handle).await;
-                tell(&notifiers, fs.behind_open(opened.handle).await).await;
+                tell(&notifier, fs.behind_open(opened.handle).await).await;
             }
             reply_or_undo(
                 reply,
@@ -105,7 +105,7 @@ impl<N: Nfs3> Adapter<N> {
         let copy = !OpenFile::is_direct(flags) && self.fs.is_short_of_buffers();
         let (fs, data) = (self.fs.clone(), data.keep(copy));
         let waits = fs.kernel_write(handle, range.clone());
-        let (waiting, node) = (self.notifiers.waiting.clone(), request.nodeid);
+        let (waiting, node) = (self.notifier.clone(), request.nodeid);
         self.change(request, reply, |reply| async move {
             let mut answer = Answer::new(reply, pid);
             let write = fs.write(handle, offset, &data, flags, || answer.is_got());
@@ -116,7 +116,7 @@ impl<N: Nfs3> Adapter<N> {
                 // The kernel drops the pages before an O_DIRECT write, and after one that the program waits
                 // for, but not after an asynchronous one (io_submit(2)): what was read meanwhile would stay.
                 fs.kernel_reads_answered(node).await;
-                drop_pages(waiting, node, range).await;
+                drop_pages(&waiting, node, range).await;
             }
             answer.give(result, Reply::written);
         });

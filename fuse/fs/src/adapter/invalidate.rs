@@ -15,7 +15,7 @@
 //! inode that the kernel knows.
 
 use crate::fs::{Behind, Fs, KernelCache};
-use nfsrdma_channel::{Notifier, WaitingNotifier};
+use nfsrdma_channel::Notifier;
 use nfsrdma_nfs3::Nfs3;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -81,62 +81,62 @@ impl KernelCache for Queues {
     }
 }
 
-/// The two ways to notify the kernel.
-#[derive(Debug, Clone)]
-pub(super) struct Notifiers {
-    pub(super) now: Notifier,
-    /// Waits for page locks.
-    pub(super) waiting: WaitingNotifier,
-}
-
 /// Tells the kernel of changes by somebody else, before it is given attributes of `node`. False if
 /// there was nothing to tell.
-pub(super) async fn tell_behind<N: Nfs3>(
-    fs: &Arc<Fs<N>>,
-    notifiers: &Notifiers,
-    node: u64,
-) -> bool {
+pub(super) async fn tell_behind<N: Nfs3>(fs: &Arc<Fs<N>>, notifier: &Notifier, node: u64) -> bool {
     let behind = fs.behind_attributes(node).await;
     let any = behind.is_some();
-    tell(notifiers, behind).await;
+    tell(notifier, behind).await;
     any
 }
 
 /// Tells the kernel of a change by somebody else, before the reply that shows it.
-pub(super) async fn tell(notifiers: &Notifiers, behind: Option<Behind>) {
+pub(super) async fn tell(notifier: &Notifier, behind: Option<Behind>) {
     let Some(behind) = behind else { return };
     if behind.has_pages() || behind.end.is_some() {
-        let waiting = notifiers.waiting.clone();
-        let _ = apart(move || tell_now(&waiting, behind)).await;
+        tell_apart(notifier, behind).await;
     } else {
-        let _ = notifiers.now.inval_inode(behind.nodeid(), -1, 0);
+        let _ = notifier.inval_inode(behind.nodeid(), -1, 0);
         behind.told();
     }
 }
 
-/// The same, on a thread that may wait for page locks.
-fn tell_now(waiting: &WaitingNotifier, behind: Behind) {
-    // An error means that the kernel has forgotten the inode, or that the mount is gone.
-    let _ = waiting.changed(behind.nodeid(), behind.end);
-    behind.told();
+/// The same, on threads that may wait for page locks. False if there is no thread to be had.
+async fn tell_apart(notifier: &Notifier, behind: Behind) -> bool {
+    let (node, end) = (behind.nodeid(), behind.end);
+    apart(
+        notifier,
+        move |notifier| {
+            // An error means that the kernel has forgotten the inode, or that the mount is gone.
+            let _ = notifier.changed(node, end);
+        },
+        || behind.told(),
+    )
+    .await
 }
 
 /// Makes the kernel drop the pages of `range`.
-pub(super) async fn drop_pages(waiting: WaitingNotifier, node: u64, range: Range<u64>) {
+pub(super) async fn drop_pages(notifier: &Notifier, node: u64, range: Range<u64>) {
     let (from, len) = (range.start as i64, (range.end - range.start) as i64);
-    let _ = apart(move || {
+    let drop_pages = move |notifier: &Notifier| {
         // An error means that the kernel has forgotten the inode and its pages.
-        let _ = waiting.drop_pages(node, from, len);
-    })
-    .await;
+        let _ = notifier.inval_inode(node, from, len);
+    };
+    apart(notifier, drop_pages, || {}).await;
 }
 
-/// Runs what waits for page locks on a thread of its own, and waits for it. False if there is no thread
-/// to be had.
-async fn apart(work: impl FnOnce() + Send + 'static) -> bool {
+/// Sends what waits for locks ([`Notifier::apart`]), and waits for it, and for `then`, which may wake others. False if
+/// there is no thread to be had.
+async fn apart(
+    notifier: &Notifier,
+    send: impl Fn(&Notifier) + Send + Sync + 'static,
+    then: impl FnOnce() + Send + 'static,
+) -> bool {
     let (over, ended) = oneshot::channel();
+    let notifier = notifier.clone();
     let work = move || {
-        work();
+        notifier.apart(send);
+        then();
         // Whoever waited may have been killed.
         let _ = over.send(());
     };
@@ -152,7 +152,7 @@ async fn apart(work: impl FnOnce() + Send + 'static) -> bool {
 /// Starts the tasks that send notifications, and makes `fs` use them.
 pub(super) fn start<N: Nfs3>(
     fs: &Arc<Fs<N>>,
-    notifiers: &Notifiers,
+    notifier: &Notifier,
     tasks: &mut JoinSet<()>,
     runtime: &Handle,
 ) {
@@ -161,17 +161,17 @@ pub(super) fn start<N: Nfs3>(
         data: Arc::default(),
         names: Arc::default(),
     };
-    let (queue, notifier) = (queues.attributes.clone(), notifiers.now.clone());
+    let (queue, now) = (queues.attributes.clone(), notifier.clone());
     let attributes = async move {
         loop {
             for node in queue.take(Duration::ZERO).await {
-                let _ = notifier.inval_inode(node, -1, 0);
+                let _ = now.inval_inode(node, -1, 0);
             }
         }
     };
     tasks.spawn_on(attributes, runtime);
     let (queue, of_data) = (queues.data.clone(), fs.clone());
-    let waiting = notifiers.waiting.clone();
+    let waiting = notifier.clone();
     let data = async move {
         let (one_at_a_time, mut waits) = (Arc::new(Semaphore::new(1)), JoinSet::new());
         loop {
@@ -184,7 +184,7 @@ pub(super) fn start<N: Nfs3>(
                     fs.kernel_reads_answered(node).await;
                     let _turn = turn.acquire().await;
                     if let Some(behind) = fs.old_pages(node)
-                        && !apart(move || tell_now(&waiting, behind)).await
+                        && !tell_apart(&waiting, behind).await
                     {
                         again.put(node);
                     }
@@ -195,7 +195,7 @@ pub(super) fn start<N: Nfs3>(
     };
     tasks.spawn_on(data, runtime);
     let (queue, of_names) = (queues.names.clone(), fs.clone());
-    let waiting = notifiers.waiting.clone();
+    let waiting = notifier.clone();
     let names = async move {
         loop {
             for node in queue.take(Duration::ZERO).await {
@@ -207,8 +207,14 @@ pub(super) fn start<N: Nfs3>(
                 if waiting.can_expire() && !outdated.is_empty() {
                     let outdated = Arc::new(outdated);
                     let expire = || {
-                        let (waiting, names) = (waiting.clone(), outdated.clone());
-                        apart(move || waiting.expire_entries(node, names.to_vec()))
+                        let names = outdated.clone();
+                        let expire = move |notifier: &Notifier| {
+                            for name in &*names {
+                                // An error means that the kernel does not know the name.
+                                let _ = notifier.expire_entry(node, name);
+                            }
+                        };
+                        apart(&waiting, expire, || {})
                     };
                     while !expire().await {
                         sleep(PAUSE).await;

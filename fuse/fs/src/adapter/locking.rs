@@ -65,7 +65,7 @@ impl<N: Nfs3> Adapter<N> {
         };
         // It waits for locks, but handing it to a thread that shares no descriptors, too, would halve
         // the number of locks that a program takes in a second.
-        let (fs, notifier) = (self.fs.clone(), self.notifiers.now.clone());
+        let (fs, notifier) = (self.fs.clone(), self.notifier.clone());
         let queued = self.queued.clone();
         let (releasing, handle) = (fs.unlocking(&of), of.handle);
         // An unlock has `wait` set, too, except with LOCK_NB or F_SETLK. If it were interrupted,

@@ -40,16 +40,15 @@ mod worker;
 mod xattr;
 
 pub use bdi::set_read_ahead;
-pub use nfsrdma_channel::{Channel, Features, Keep, own_table};
+pub use nfsrdma_channel::{Channel, Features, Keep, Users as Access, own_table};
 #[cfg(feature = "shuttle")]
 pub use pending_replies::{Pace, Refuse, Table};
 pub use unmount::{OwnMount, by_helper, mount_id};
 
 use crate::fs::Fs;
 use credentials::Credentials;
-use invalidate::Notifiers;
 use nfsrdma_channel::abi::init;
-use nfsrdma_channel::{MountOptions, Serving, Users, Wanted};
+use nfsrdma_channel::{MountOptions, Serving, Wanted};
 use nfsrdma_nfs3::Nfs3;
 use parking_lot::Mutex;
 use queued::Queued;
@@ -67,18 +66,6 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use waiting::Waiting;
 use worker::{Worker, Workers};
-
-/// Who may use the mount besides root's own view of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Access {
-    /// The user who mounted, and nobody else.
-    #[default]
-    Owner,
-    /// Everybody (`allow_other`).
-    All,
-    /// The user who mounted, and root (`allow_root`).
-    RootAndOwner,
-}
 
 /// Options of the FUSE mount itself.
 #[derive(Debug, Clone)]
@@ -151,14 +138,14 @@ pub fn mount<N: Nfs3>(
 /// A mount with the flags and options of this file system, and with more flags, for whoever serves it.
 pub fn channel(dir: &Path, options: &FuseOptions, flags: u64) -> io::Result<Channel> {
     let wanted = wanted(options, flags);
-    Channel::mount(dir, &mount_options(options), users(options), wanted)
+    Channel::mount(dir, &mount_options(options), options.access, wanted)
 }
 
 /// As [`mount`], for a FUSE descriptor that the caller has mounted already (with the type, source and
 /// flags of its choice); of `options`, only access and sizes count. Returns when INIT is answered.
 pub fn adopt<N: Nfs3>(fs: &Fs<N>, device: OwnedFd, options: &FuseOptions) -> io::Result<Channel> {
     let wanted = wanted(options, flags(fs, options));
-    Channel::adopt(device, users(options), wanted)
+    Channel::adopt(device, options.access, wanted)
 }
 
 /// Takes a mount over from a process that has ended ([`Channel::resume`]).
@@ -168,7 +155,7 @@ pub fn resume(
     options: &FuseOptions,
     requests: Option<OwnedFd>,
 ) -> io::Result<Channel> {
-    Channel::resume(devices, users(options), features, requests)
+    Channel::resume(devices, options.access, features, requests)
 }
 
 /// The INIT flags that depend on the file system.
@@ -230,14 +217,6 @@ fn masked(feature: Option<&OsStr>) -> u64 {
     }
 }
 
-fn users(options: &FuseOptions) -> Users {
-    match options.access {
-        Access::Owner => Users::Owner,
-        Access::All => Users::All,
-        Access::RootAndOwner => Users::RootAndOwner,
-    }
-}
-
 fn mount_options(options: &FuseOptions) -> MountOptions {
     MountOptions {
         source: options.source.clone(),
@@ -261,14 +240,11 @@ pub fn serve<N: Nfs3>(
     let own = mount.clone();
     fs.set_hold(Box::new(move |on| own.hold(on)));
     let queued = Queued::new(channel.device(), options.workers, runtime);
-    let notifiers = Notifiers {
-        now: channel.notifier(),
-        waiting: channel.waiting_notifier(),
-    };
+    let notifier = channel.notifier();
     let mut tasks = JoinSet::new();
     // Before any request is answered, and before there is a way to the kernel that it is told of.
     fs.restore();
-    invalidate::start(&fs, &notifiers, &mut tasks, runtime);
+    invalidate::start(&fs, &notifier, &mut tasks, runtime);
     let waiting = Arc::new(Waiting::default());
     let requests = Arc::new(AtomicU64::new(0));
     let credentials = Arc::new(Credentials::default());
@@ -277,7 +253,7 @@ pub fn serve<N: Nfs3>(
         fs: fs.clone(),
         waiting: waiting.clone(),
         credentials: credentials.clone(),
-        notifiers,
+        notifier,
         queued,
         mount: mount.clone(),
         requests: requests.clone(),

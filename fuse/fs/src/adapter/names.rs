@@ -62,7 +62,7 @@ impl<N: Nfs3> Adapter<N> {
             false => self.cred(request, parent),
         };
         let reply = self.waiting.hold(request, reply);
-        let (mount, notifiers) = (self.mount.clone(), self.notifiers.clone());
+        let (mount, notifier) = (self.mount.clone(), self.notifier.clone());
         self.start(move || async move {
             let mut found = fs.lookup(&cred, parent, &name).await;
             if without_groups && !fs.lookup_holds_without_groups(parent, &found) {
@@ -76,7 +76,7 @@ impl<N: Nfs3> Adapter<N> {
                 }
             }
             if let Ok(Found::Is(entry)) = &found {
-                tell_behind(&fs, &notifiers, entry.nodeid).await;
+                tell_behind(&fs, &notifier, entry.nodeid).await;
             }
             let found = found.map_err(|error| sparing_mounts(&fs, &mount, (parent, &name), error));
             reply_or_undo(reply, found, tell, |found| {
@@ -198,10 +198,10 @@ impl<N: Nfs3> Adapter<N> {
         reply: Reply,
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
-        let notifiers = self.notifiers.clone();
+        let notifier = self.notifier.clone();
         self.change(request, reply, move |reply| async move {
             let result = fs.link(&cred, node, parent, name.as_bytes()).await;
-            tell_behind(&fs, &notifiers, node).await;
+            tell_behind(&fs, &notifier, node).await;
             reply_new_entry(reply, result, &fs, (parent, &name));
         });
     }
@@ -216,12 +216,12 @@ impl<N: Nfs3> Adapter<N> {
         reply: Reply,
     ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
-        let (unflushed, notifiers) = (!self.posix_locks(), self.notifiers.clone());
+        let (unflushed, notifier) = (!self.posix_locks(), self.notifier.clone());
         self.change(request, reply, move |reply| async move {
             let result = fs.create(&cred, parent, name.as_bytes(), mode, flags).await;
             if let Ok((_, opened)) = &result {
                 fs.close_earlier(opened.handle).await;
-                tell(&notifiers, fs.behind_open(opened.handle).await).await;
+                tell(&notifier, fs.behind_open(opened.handle).await).await;
             }
             reply_or_undo(
                 reply,

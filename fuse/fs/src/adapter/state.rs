@@ -1,12 +1,11 @@
 //! What the operations of the adapter share: the file system, and the credentials of callers.
 
 use super::credentials::Credentials;
-use super::invalidate::Notifiers;
 use super::queued::Queued;
 use super::unmount::OwnMount;
 use super::waiting::{Held, Waiting};
 use crate::fs::{Fs, NewMode, Opened};
-use nfsrdma_channel::{Header, Reply};
+use nfsrdma_channel::{Header, Notifier, Reply};
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_rpcrdma::exec;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ pub(super) struct Adapter<N> {
     pub(super) fs: Arc<Fs<N>>,
     pub(super) credentials: Arc<Credentials>,
     pub(super) waiting: Arc<Waiting>,
-    pub(super) notifiers: Notifiers,
+    pub(super) notifier: Notifier,
     pub(super) queued: Arc<Queued>,
     pub(super) mount: Arc<OwnMount>,
     /// The number of requests that arrived, plus the inodes that the kernel forgot.
