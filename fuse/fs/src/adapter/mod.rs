@@ -46,7 +46,6 @@ pub use pending_replies::{Pace, Refuse, Table};
 pub use unmount::{OwnMount, by_helper, mount_id};
 
 use crate::fs::Fs;
-use credentials::Credentials;
 use nfsrdma_channel::abi::init;
 use nfsrdma_channel::{MountOptions, Serving, Wanted};
 use nfsrdma_nfs3::Nfs3;
@@ -247,12 +246,11 @@ pub fn serve<N: Nfs3>(
     invalidate::start(&fs, &notifier, &mut tasks, runtime);
     let waiting = Arc::new(Waiting::default());
     let requests = Arc::new(AtomicU64::new(0));
-    let credentials = Arc::new(Credentials::default());
     let (end, served) = watch::channel(());
     let adapter = Adapter {
         fs: fs.clone(),
         waiting: waiting.clone(),
-        credentials: credentials.clone(),
+        credentials: Arc::default(),
         notifier,
         queued,
         mount: mount.clone(),
@@ -271,7 +269,7 @@ pub fn serve<N: Nfs3>(
         !held.is_looking()
     };
     tasks.spawn_on(waiting.watch(before), runtime);
-    tasks.spawn_on(tick(fs, requests, credentials, workers.clone()), runtime);
+    tasks.spawn_on(tick(fs, requests, workers.clone()), runtime);
     Ok(Session {
         serving: Mutex::new(Some(serving)),
         served,
@@ -297,20 +295,13 @@ fn workers_of<N: Nfs3>(
         .collect()
 }
 
-/// Once a second: writes back what is old, and gives unused memory and descriptors back. Does not
-/// end.
-async fn tick<N: Nfs3>(
-    fs: Arc<Fs<N>>,
-    requests: Arc<AtomicU64>,
-    credentials: Arc<Credentials>,
-    workers: Arc<Workers>,
-) {
+/// Once a second: writes back what is old, and gives unused memory back. Does not end.
+async fn tick<N: Nfs3>(fs: Arc<Fs<N>>, requests: Arc<AtomicU64>, workers: Arc<Workers>) {
     let (mut rest, mut seen) = (heap::Rest::default(), Vec::new());
     loop {
         sleep(Duration::from_secs(1)).await;
         workers.look_after(&mut seen);
         fs.tick();
-        credentials.close_idle();
         rest.tick(requests.load(Ordering::Relaxed), || fs.forget_stale_names());
     }
 }
