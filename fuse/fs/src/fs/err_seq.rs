@@ -63,54 +63,34 @@ pub(super) enum By {
 /// has not, and leaves it: it may be that of a child, which nobody looks at.
 #[derive(Debug)]
 pub(super) struct Told {
+    /// The last error when the file was opened: write(2) and close(2) tell no earlier one.
+    opened: u64,
     /// By fsync(2), or somebody had seen it when the file was opened.
     by_fsync: AtomicU64,
     /// By write(2) or fsync(2).
     by_write: AtomicU64,
-    /// The last error when data was first written through the open file since its last fsync(2): write(2)
-    /// and close(2) tell no earlier one, and without such data none.
-    since: AtomicU64,
 }
-
-/// [`Told::since`] without data.
-const NEVER: u64 = u64::MAX;
 
 impl Told {
     /// For a file that is opened now.
     pub(super) fn new(errors: Option<&ErrSeq>) -> Self {
-        let seen = errors.map_or(0, |errors| errors.seen.load(Ordering::SeqCst));
+        let of = |number: fn(&ErrSeq) -> &AtomicU64| {
+            errors.map_or(0, |errors| number(errors).load(Ordering::SeqCst))
+        };
+        let opened = of(|errors| &errors.last);
         Told {
-            by_fsync: AtomicU64::new(seen),
-            by_write: AtomicU64::new(seen),
-            since: AtomicU64::new(NEVER),
+            opened,
+            by_fsync: AtomicU64::new(of(|errors| &errors.seen)),
+            by_write: AtomicU64::new(opened),
         }
-    }
-
-    /// Data was written through the open file. Call it before that can fail.
-    pub(super) fn wrote(&self, errors: &ErrSeq) {
-        if self.since.load(Ordering::SeqCst) == NEVER {
-            let last = errors.last.load(Ordering::SeqCst);
-            self.since.fetch_min(last, Ordering::SeqCst);
-        }
-    }
-
-    /// fsync(2) is about to tell what failed so far. Returns a number for [`Told::not_synced`].
-    pub(super) fn syncs(&self) -> u64 {
-        self.since.swap(NEVER, Ordering::SeqCst)
-    }
-
-    /// No program may have got what fsync(2) told.
-    pub(super) fn not_synced(&self, since: u64) {
-        self.since.fetch_min(since, Ordering::SeqCst);
     }
 
     /// The error that a call has to tell, and its number.
     pub(super) fn due(&self, by: By, errors: &ErrSeq) -> Option<(u64, FsError)> {
-        let since = self.since.load(Ordering::SeqCst);
         errors.after(match by {
             By::Fsync => self.by_fsync.load(Ordering::SeqCst),
-            By::Write => self.by_write.load(Ordering::SeqCst).max(since),
-            By::Close => self.by_fsync.load(Ordering::SeqCst).max(since),
+            By::Write => self.by_write.load(Ordering::SeqCst),
+            By::Close => self.by_fsync.load(Ordering::SeqCst).max(self.opened),
         })
     }
 
@@ -130,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_writes_is_told_of_what_fails_from_then_on_until_it_syncs() {
+    fn write_and_close_tell_what_fails_after_the_open_and_fsync_what_nobody_saw() {
         let errors = ErrSeq::default();
         errors.record(&FsError::NoMemory);
         let told = Told::new(Some(&errors));
@@ -138,26 +118,18 @@ mod tests {
             let of = [By::Fsync, By::Write, By::Close].map(|by| told.due(by, &errors));
             of.map(|of| of.map_or(0, |of| of.0))
         };
-        assert_eq!(numbers(), [1, 0, 0], "it has written nothing");
-        told.wrote(&errors);
-        assert_eq!(numbers(), [1, 0, 0], "it has lost nothing");
+        assert_eq!(numbers(), [1, 0, 0], "it was before");
         errors.record(&FsError::NoMemory);
-        told.wrote(&errors);
         assert_eq!(numbers(), [2, 2, 2]);
         told.tells(By::Close, 2);
         assert_eq!(numbers(), [2, 2, 2]);
         // The kernel may have dropped it.
         told.tells(By::Write, 2);
         assert_eq!(numbers(), [2, 0, 2]);
+        told.tells(By::Fsync, 2);
+        assert_eq!(numbers(), [0, 0, 0]);
         errors.record(&FsError::NoMemory);
-        let since = told.syncs();
-        assert_eq!(numbers(), [3, 0, 0]);
-        told.not_synced(since);
         assert_eq!(numbers(), [3, 3, 3]);
-        told.syncs();
-        told.tells(By::Fsync, 3);
-        errors.record(&FsError::NoMemory);
-        assert_eq!(numbers(), [4, 0, 0]);
     }
 
     #[test]

@@ -6,9 +6,8 @@
 //! open file whose opener may no longer write, the server would refuse the data of another program,
 //! and the msync(2) or fsync(2) of that program would report nothing.
 //!
-//! So the data is written with the credential of any open file whose opener may write now, and if
-//! that fails, the close(2) of all files open for writing reports the error. Open files that have lost a lock do not
-//! count; if there is no other, the data is refused.
+//! So the data is written with the credential of any open file whose opener may write now. Open files that have lost a
+//! lock do not count; if there is no other, the data is refused.
 
 use super::error::FsResult;
 use super::inode::Inode;
@@ -47,9 +46,8 @@ impl<N: Nfs3> Objects<N> {
             Err(error) => able.first().ok_or(error)?,
         };
         let writer = self.one_who_may_write(guess, &able).await;
-        let all: Vec<_> = writing.into_iter().map(|(_, file)| file).collect();
         let len = self
-            .write_by(&writer, &all, offset, data, Origin::Mapping)
+            .write_by(&writer, offset, data, Origin::Mapping)
             .await?;
         if writer.is_sync() || self.config.sync {
             self.write_back(&writer.inode, true).await;

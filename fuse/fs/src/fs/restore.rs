@@ -57,13 +57,6 @@ impl<N: Nfs3> Fs<N> {
             files.entry(inode.nodeid).or_insert(inode);
         }
         self.pool.forget_claimed();
-        for inode in files.values() {
-            let data = self.data(inode);
-            // Any of them may have written it.
-            for (_, file) in self.open_for_writing(inode) {
-                file.told.wrote(&data.errors);
-            }
-        }
         files.into_values().collect()
     }
 
@@ -86,7 +79,7 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// Data that the server did not have on stable storage is lost, and there may be errors of writing
-    /// that no program was told. Each open file tells it, as if it had written the data. `with_data` has files, too,
+    /// that no program was told. Each open file tells it. `with_data` has files, too,
     /// that the kernel has forgotten.
     fn restore_errors(&self, with_data: &[Arc<Inode>]) {
         let mut lost = Vec::new();
@@ -103,9 +96,6 @@ impl<N: Nfs3> Fs<N> {
                 lost.push(inode.fileid);
             }
             let errors = &self.data(&inode).errors;
-            for (_, file) in self.open_for_writing(&inode) {
-                file.told.wrote(errors);
-            }
             let errno = inode.errno.load(Ordering::Relaxed);
             errors.record(&FsError::Before(errno.into()));
         }

@@ -2,7 +2,7 @@
 //! sections 3.3.7, 3.3.21, 4.11).
 //!
 //! `flush.rs` writes it back. An error is recorded in the file ([`super::err_seq`]): the next FSYNC of each
-//! open file returns it, and until then each FLUSH of those that wrote. Data that is lost without any
+//! open file returns it, and until then each FLUSH of those that may write. Data that is lost without any
 //! program getting the error is reported at the unmount ([`super::unwritten`]).
 //!
 //! The kernel's pages stay. It is told nothing, unless data was lost: then it drops them.
@@ -101,13 +101,8 @@ impl<N: Nfs3> Objects<N> {
         file: &OpenFile,
         gets: impl FnOnce() -> bool,
     ) -> FsResult<()> {
-        let since = file.told.syncs();
         let kept = self.write_back(&file.inode, true).await;
-        let result = self.report(file, By::Fsync, gets);
-        let result = result.and_then(|()| is_written(kept));
-        if result.is_err() {
-            file.told.not_synced(since);
-        }
-        result
+        self.report(file, By::Fsync, gets)?;
+        is_written(kept)
     }
 }

@@ -118,7 +118,7 @@ impl<N: Nfs3> Objects<N> {
         place: Place,
         data: WriteData<'_>,
     ) -> Option<FsResult<u32>> {
-        match self.put(file, &[], place, data, None) {
+        match self.put(file, place, data, None) {
             Ok(put) => put
                 .filter(|put| put.accepted == Accepted::All)
                 .map(|put| Ok(put.len as u32)),
@@ -145,7 +145,7 @@ impl<N: Nfs3> Objects<N> {
             self.report_to_write(&file, &mut gets).await?;
         }
         let origin = Origin::Call(flags);
-        let len = self.write_by(&file, &[], offset, data, origin).await?;
+        let len = self.write_by(&file, offset, data, origin).await?;
         if !OpenFile::is_direct(flags) && (file.is_sync() || self.config.sync) {
             self.sync_written(&file, gets).await?;
         }
@@ -153,12 +153,10 @@ impl<N: Nfs3> Objects<N> {
         Ok(len)
     }
 
-    /// Writes with the credential of whoever opened `file`. If a WRITE fails, the close of `file` and of
-    /// `others` reports the error.
+    /// Writes with the credential of whoever opened `file`.
     pub(super) async fn write_by(
         self: &Arc<Self>,
         file: &Arc<OpenFile>,
-        others: &[Arc<OpenFile>],
         mut offset: u64,
         given: WriteData<'_>,
         mut origin: Origin,
@@ -194,7 +192,7 @@ impl<N: Nfs3> Objects<N> {
             freed.as_mut().enable();
             let place = Place::of(origin, offset + stored as u64);
             let rest = given.after(stored);
-            let Some(put) = self.put(file, others, place, rest, asked.take())? else {
+            let Some(put) = self.put(file, place, rest, asked.take())? else {
                 turn = None;
                 asked = Some(self.fetch(&file.cred, inode).await?.size);
                 continue;
@@ -255,7 +253,6 @@ impl<N: Nfs3> Objects<N> {
     fn put(
         self: &Arc<Self>,
         file: &Arc<OpenFile>,
-        others: &[Arc<OpenFile>],
         place: Place,
         given: WriteData<'_>,
         asked: Option<u64>,
@@ -319,10 +316,6 @@ impl<N: Nfs3> Objects<N> {
             }
             let accepted = self.store(inner, file, place, offset, given);
             if matches!(accepted, Accepted::All | Accepted::Short(1..)) {
-                // Under the lock: a WRITE of this data may fail as soon as it is released.
-                for file in std::iter::once(file).chain(others) {
-                    file.told.wrote(&data.errors);
-                }
                 inner.void_reads(offset..end);
                 recorded = inner.pages().outlives();
             }

@@ -125,6 +125,9 @@ fn remedy(error: &FsError) -> &'static str {
 impl OpenFile {
     /// The error that a call has to tell, and its number.
     pub(super) fn error(&self, by: By) -> Option<(u64, FsError)> {
+        if by != By::Fsync && !self.can_write() {
+            return None;
+        }
         self.told.due(by, &self.inode.data()?.errors)
     }
 }

@@ -79,10 +79,16 @@ fn a_write_of_what_was_refused_does_not_hide_from_fsync_what_is_lost() {
     m.server.set_capacity(3 << 20);
     assert_eq!(fill(&m, f, 64 << 10), libc::ENOSPC);
     m.server.set_capacity(1 << 30);
-    m.write(other, 0, b"who has lost nothing").unwrap();
+    // Each open file is told once, whoever wrote.
+    assert_eq!(errno(m.write(other, 0, b"more")), libc::ENOSPC);
+    m.write(other, 0, b"more").unwrap();
     // As a program that waits for room.
     m.write(f, 50 << 20, b"more").unwrap();
     assert_eq!([m.fsync(f), m.fsync(f)].map(errno), [libc::ENOSPC, 0]);
+    assert_eq!(
+        [m.fsync(other), m.fsync(other)].map(errno),
+        [libc::ENOSPC, 0]
+    );
     m.close(other).unwrap();
     m.close(f).unwrap();
 }
@@ -334,7 +340,7 @@ fn an_object_that_changes_its_type_is_stale_and_its_path_is_logged() {
 }
 
 #[test]
-fn who_has_everything_on_the_server_is_told_only_by_fsync_of_what_others_lose() {
+fn who_has_everything_on_the_server_is_told_once_of_what_others_lose() {
     let m = Mount::new();
     let (node, safe) = m.create("f");
     m.write(safe, 0, b"safe").unwrap();
@@ -345,7 +351,7 @@ fn who_has_everything_on_the_server_is_told_only_by_fsync_of_what_others_lose() 
         Op::Write => Fate::Refused(Status::DQuot),
         _ => Fate::Done,
     });
-    assert_eq!(errno(m.flush(safe)), 0);
+    assert_eq!(errno(m.flush(safe)), libc::EDQUOT);
     assert_eq!(errno(m.fsync(safe)), libc::EDQUOT);
     assert_eq!(errno(m.fsync(safe)), 0);
     assert_eq!(errno(m.fsync(other)), libc::EDQUOT);
