@@ -8,7 +8,7 @@ use super::clock::Nanos;
 use super::error::{FsError, FsResult};
 use super::export::Export;
 use super::file::FileData;
-use super::inode::Inode;
+use super::inode::{Inode, ROOT};
 use super::inode_table::Table;
 use super::kept_data::write_back_of;
 use super::kernel_cache::KernelCache;
@@ -139,7 +139,9 @@ impl<N: Nfs3> Files<N> {
         match error {
             NfsError::Status(Status::Stale | Status::BadHandle) => {
                 inode.mark_stale();
-                self.export.refused();
+                if inode.nodeid == ROOT {
+                    self.export.note(true);
+                }
             }
             NfsError::Status(Status::Access | Status::Perm) => self.superuser.refused(),
             _ => {}
