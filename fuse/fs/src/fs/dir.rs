@@ -116,9 +116,6 @@ impl<N: Nfs3> Fs<N> {
             return Ok(());
         };
         dir.inode.opens.fetch_sub(1, Ordering::Relaxed);
-        let names = dir.names.load(Ordering::Relaxed);
-        self.closed_names.fetch_add(names, Ordering::Relaxed);
-        self.forget_closed_names();
         Ok(())
     }
 
@@ -316,7 +313,6 @@ impl<N: Nfs3> Fs<N> {
         let next = last.unwrap_or(cookie);
         inode.state.lock().listed_mut().cookies = page.verifier;
         dir.place.lock().verifier = Some(page.verifier);
-        dir.names.fetch_add(page.entries.len(), Ordering::Relaxed);
         let mut entries = Vec::with_capacity(page.entries.len());
         let mut searched = true;
         for entry in page.entries {

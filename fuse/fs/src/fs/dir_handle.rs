@@ -15,8 +15,6 @@ pub struct DirHandle {
     pub(super) inode: Arc<Inode>,
     pub(super) cred: Cred,
     pub(super) place: Mutex<Place>,
-    /// How many names the server has listed through it.
-    pub(super) names: AtomicUsize,
     /// Freed with the last reference.
     record: Record<Open>,
 }
@@ -27,7 +25,6 @@ impl DirHandle {
             inode,
             cred,
             place: Mutex::default(),
-            names: AtomicUsize::new(0),
             record,
         }
     }

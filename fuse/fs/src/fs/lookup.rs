@@ -23,9 +23,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How many listed names of directories that were closed are kept.
-const KEPT: usize = 1 << 13;
-
 impl<N: Nfs3> Fs<N> {
     /// What `name` leads to, if that is cached and the caller may search the directory. `cred`
     /// gives the credential of the caller, user `uid`; it is called only if the uid does not decide
@@ -113,24 +110,14 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// Frees the memory of names that are no longer valid: those of directories that have changed
-    /// since, or of what the kernel has forgotten. To be called while the mount is idle.
+    /// since, of what the kernel has forgotten, and those that it got by listings only, of directories that nobody has
+    /// open any more. To be called while the mount is idle.
     pub fn forget_stale_names(&self) {
         self.names.retain(|dir, epoch, child| {
             let valid = |dir: Arc<Inode>| dir.state.lock().epoch == epoch;
             self.table.get(dir).is_some_and(valid) && !self.is_closed_name(dir, child)
         });
         self.table.tidy();
-    }
-
-    /// Frees the names that the kernel got by listings only, of directories that nobody has open any
-    /// more, if they may be many.
-    pub(super) fn forget_closed_names(&self) {
-        if self.closed_names.load(Ordering::Relaxed) > KEPT {
-            self.closed_names.store(0, Ordering::Relaxed);
-            self.names
-                .retain(|dir, _, child| !self.is_closed_name(dir, child));
-            self.table.tidy();
-        }
     }
 
     /// Whether a name leads to an object that the kernel does not know, in a directory that nobody has

@@ -137,8 +137,6 @@ const SWEPT: usize = 16;
 #[derive(Debug)]
 pub struct Fs<N> {
     below: Arc<Objects<N>>,
-    /// How many names were listed of directories that were closed since; see `dir`.
-    closed_names: AtomicUsize,
     dirs: Handles<DirHandle>,
     /// When the pool last gave unused memory back to the system.
     rested: AtomicU64,
@@ -196,7 +194,6 @@ impl<N: Nfs3> Fs<N> {
         let files = Files::new(Server::new(nfs, pool, config, clock, shared), records);
         files.table.insert_root(root);
         Arc::new(Fs {
-            closed_names: AtomicUsize::new(0),
             dirs: Handles::default(),
             rested: AtomicU64::new(0),
             sweeps: Arc::new(Semaphore::new(SWEPT)),
