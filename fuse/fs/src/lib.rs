@@ -10,6 +10,7 @@ pub const UNDER_SHUTTLE: bool = cfg!(feature = "shuttle");
 
 pub mod adapter;
 pub mod cache;
+mod counters;
 mod credential;
 pub mod fs;
 pub mod locks;

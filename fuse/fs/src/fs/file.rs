@@ -40,7 +40,7 @@ pub struct Shared {
     /// Notified when there may be room for the writer that has `writers`. Nobody knows for how many
     /// others there is: it lets the next one look.
     pub room: Notify,
-    pub stats: Stats,
+    pub(super) stats: Stats,
 }
 
 /// A READ or WRITE that `Shared` counts as busy until this is dropped.

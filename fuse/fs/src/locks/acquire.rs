@@ -16,7 +16,6 @@ use nfsrdma_nfs3::nlm::{LockAnswer, LockCall, Status};
 use nfsrdma_record::{Lock, Record};
 use nfsrdma_rpcrdma::rpc::plain::PlainError;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use tokio::sync::{Notify, OwnedMutexGuard};
 use tokio::task::JoinHandle;
 
@@ -74,7 +73,7 @@ impl Locks {
             Err(LockError::Deadlock) => &self.counters.lock_deadlocks,
             Err(_) => &self.counters.locks_denied,
         };
-        counter.fetch_add(1, Ordering::Relaxed);
+        counter.add(1);
         self.state.lock().end_wait(&mut attempt.waiter);
         let (file, owner) = (request.file.id, request.owner);
         let releasing = attempt
@@ -132,7 +131,7 @@ impl Locks {
                 }
                 // DENIED: this server does not queue blocking requests.
                 Ok(Status::Blocked | Status::Denied) if request.wait => {
-                    self.counters.lock_polls.fetch_add(1, Ordering::Relaxed);
+                    self.counters.lock_polls.add(1);
                     true
                 }
                 Ok(Status::DeniedGracePeriod) => false,

@@ -2,6 +2,7 @@ use super::super::config::{Lasting, LockConfig};
 use super::super::fake_server::{CONFIG, FakeServer, lock, locks_of, range, request};
 use super::*;
 use std::future::ready;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::runtime::Handle;
 

@@ -19,7 +19,6 @@ use nfsrdma_nfs3::nlm::{Journal, LockCall, LockTarget, Orphan, Status};
 use nfsrdma_record::{Lock, Record};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Who asks whether a lock is in the way; the kernel does not use this number.
 const STRANGER: Owner = Owner::LAST;
@@ -60,7 +59,7 @@ impl Locks {
                     state.table.apply(file, owner, range, Some(mode));
                 }
                 Lock::LOST => {
-                    self.counters.locks_lost.fetch_add(1, Ordering::Relaxed);
+                    self.counters.locks_lost.add(1);
                     holding.state.lock().lost = Some(record);
                 }
                 _ => {

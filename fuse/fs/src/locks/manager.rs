@@ -11,6 +11,7 @@ use super::lock_log::{FindPaths, LockLog};
 use super::lock_table::{Conflict, FileId, LockTable, Owner, WaiterId};
 use super::range::{ByteRange, Mode};
 use super::svids::Svids;
+use crate::counters::counters;
 use nfsrdma_nfs3::Cred;
 use nfsrdma_nfs3::nlm::{
     CallbackSink, Journal, LockAnswer, LockCall, LockServer, LockTarget, Status,
@@ -24,7 +25,7 @@ use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, RwLock, watch};
@@ -89,42 +90,31 @@ impl State {
     }
 }
 
-macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// The counters of the locks.
-        #[derive(Debug, Default)]
-        pub(super) struct Counters { $($(#[$doc])* pub(super) $name: AtomicU64,)* }
-
-        impl Counters {
-            fn list(&self) -> Vec<(&'static str, u64)> {
-                vec![$((stringify!($name), self.$name.load(Ordering::Relaxed)),)*]
-            }
-        }
-    };
-}
-
 counters! {
-    /// Calls to the lock manager, by procedure.
-    lock_calls,
-    unlock_calls,
-    test_calls,
-    cancel_calls,
-    /// Calls that were not answered or were refused.
-    lock_timeouts,
-    /// LOCKs that found a conflicting lock of another machine and are repeated.
-    lock_polls,
-    locks_granted,
-    locks_denied,
-    lock_deadlocks,
-    lock_interrupts,
-    /// Answers that the server is in its grace period.
-    lock_grace_waits,
-    locks_reclaimed,
-    locks_lost,
-    /// GRANTED calls of the server for owners of this mount; `lock_restarts_told`: notices of its
-    /// restart.
-    lock_grants_told,
-    lock_restarts_told,
+    /// The counters of the locks.
+    Counters {
+        /// Calls to the lock manager, by procedure.
+        lock_calls,
+        unlock_calls,
+        test_calls,
+        cancel_calls,
+        /// Calls that were not answered or were refused.
+        lock_timeouts,
+        /// LOCKs that found a conflicting lock of another machine and are repeated.
+        lock_polls,
+        locks_granted,
+        locks_denied,
+        lock_deadlocks,
+        lock_interrupts,
+        /// Answers that the server is in its grace period.
+        lock_grace_waits,
+        locks_reclaimed,
+        locks_lost,
+        /// GRANTED calls of the server for owners of this mount; `lock_restarts_told`: notices of its
+        /// restart.
+        lock_grants_told,
+        lock_restarts_told,
+    }
 }
 
 /// Whether the server may have restarted and forgotten the locks, and what is being done about it.
@@ -223,7 +213,7 @@ impl Locks {
 
     /// Whether a lock that was requested through this open file is lost.
     pub fn is_lost(&self, file: FileId, open: u64) -> bool {
-        if self.counters.locks_lost.load(Ordering::Relaxed) == 0 {
+        if self.counters.locks_lost.get() == 0 {
             return false;
         }
         let state = self.state.lock();
@@ -379,19 +369,18 @@ impl Locks {
             LockCall::Cancel { .. } => &self.counters.cancel_calls,
             LockCall::Unlock => &self.counters.unlock_calls,
         };
-        counter.fetch_add(1, Ordering::Relaxed);
+        counter.add(1);
         let result = self.server.call(cred, target, call).await;
         match &result {
             Ok(answer) if answer.status == Status::DeniedGracePeriod => {
-                let waits = &self.counters.lock_grace_waits;
-                waits.fetch_add(1, Ordering::Relaxed);
+                self.counters.lock_grace_waits.add(1);
                 if !matches!(call, LockCall::Lock { reclaim: true, .. }) {
                     self.in_grace();
                 }
             }
             Ok(_) => {}
             Err(_) => {
-                self.counters.lock_timeouts.fetch_add(1, Ordering::Relaxed);
+                self.counters.lock_timeouts.add(1);
             }
         }
         result
@@ -405,16 +394,13 @@ impl CallbackSink for Locks {
         let Some(holding) = all.find(|of| of.svid == svid && of.file.handle == *file) else {
             return false;
         };
-        self.counters
-            .lock_grants_told
-            .fetch_add(1, Ordering::Relaxed);
+        self.counters.lock_grants_told.add(1);
         holding.granted.notify_one();
         true
     }
 
     fn restarted(&self) {
-        let told = &self.counters.lock_restarts_told;
-        told.fetch_add(1, Ordering::Relaxed);
+        self.counters.lock_restarts_told.add(1);
         self.suspect();
     }
 }

@@ -18,7 +18,6 @@ use super::range::{ByteRange, Mode};
 use super::repeat::Pauses;
 use futures_util::stream::{self, StreamExt};
 use nfsrdma_nfs3::nlm::{LockCall, LockServer, Status};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -100,7 +99,7 @@ impl Locks {
             locks_lost,
             ..
         } = &self.counters;
-        let counts = || [locks_reclaimed, locks_lost].map(|of| of.load(Ordering::Relaxed));
+        let counts = || [locks_reclaimed, locks_lost].map(|of| of.get());
         let before = counts();
         let all = self.state.lock().table.all();
         let claims = stream::iter(all).for_each_concurrent(AT_A_TIME, async |(file, owner)| {
@@ -156,8 +155,7 @@ impl Locks {
             match claimed.ok()?.status {
                 Status::DeniedGracePeriod => {}
                 Status::Granted => {
-                    let counter = &self.counters.locks_reclaimed;
-                    counter.fetch_add(1, Ordering::Relaxed);
+                    self.counters.locks_reclaimed.add(1);
                     return Some(Status::Granted);
                 }
                 status => return Some(status),
@@ -173,7 +171,7 @@ impl Locks {
 
     /// A lock is lost: removes it from the table, and makes its owner's requests fail.
     async fn lose(&self, holding: &Holding, range: ByteRange) {
-        self.counters.locks_lost.fetch_add(1, Ordering::Relaxed);
+        self.counters.locks_lost.add(1);
         holding.lose();
         let _unsure = holding.unsure(range);
         self.state.lock().apply(holding, range, None);

@@ -1,6 +1,7 @@
 use super::super::fake_server::{CONFIG, FakeServer, counter, lock, locks_of, range, request};
 use super::*;
 use nfsrdma_rpcrdma::rpc::Credential;
+use std::sync::atomic::Ordering;
 use tokio::task::JoinSet;
 
 /// Two mounts with eight readers each, some of which share a range, and some a part of it.
