@@ -7,9 +7,9 @@
 use super::clock::Nanos;
 use super::error::{FsError, FsResult};
 use super::files::Files;
-use super::inode::{Inode, Stamp};
+use super::inode::{Inode, ROOT, Stamp};
 use super::inode_flags::Flag;
-use nfsrdma_nfs3::{Cred, Nfs3};
+use nfsrdma_nfs3::{Cred, Nfs3, NfsError, own_credential};
 use nfsrdma_xdr::nfs3::{Attributes, FileType, FsstatOk, Status};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -256,5 +256,23 @@ impl<N: Nfs3> Files<N> {
     /// Whether the server does not know the exported directory, so that every call fails.
     pub fn is_stale(&self) -> bool {
         self.export.is_stale()
+    }
+
+    /// Asks for the attributes of the root, if a reply gave reason to: see
+    /// [`Export`](super::export::Export).
+    pub(super) fn check_export(self: &Arc<Self>) {
+        if !self.export.is_asked_for() {
+            return;
+        }
+        let Ok(root) = self.inode(ROOT) else { return };
+        let fs = self.clone();
+        nfsrdma_rpcrdma::exec::spawn(async move {
+            // No permission is needed for this.
+            match fs.nfs.getattr(&own_credential(), &root.handle).await {
+                Ok(_) => fs.export.note(false),
+                Err(NfsError::Status(Status::Stale | Status::BadHandle)) => fs.export.note(true),
+                Err(_) => {}
+            }
+        });
     }
 }

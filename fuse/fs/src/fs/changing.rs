@@ -161,13 +161,11 @@ impl<N: Nfs3> Files<N> {
             return false;
         }
         inode.mark_valid();
-        if inode.nodeid == ROOT {
-            self.export.note(false);
-            if !self.fsid_known.load(Ordering::Relaxed) {
-                self.table.set_fsid(attributes.fsid);
-                self.records.set_fsid(attributes.fsid);
-                self.fsid_known.store(true, Ordering::Relaxed);
-            }
+        self.export.answered();
+        if inode.nodeid == ROOT && !self.fsid_known.load(Ordering::Relaxed) {
+            self.table.set_fsid(attributes.fsid);
+            self.records.set_fsid(attributes.fsid);
+            self.fsid_known.store(true, Ordering::Relaxed);
         }
         let outcome = {
             let mut state = inode.state.lock();

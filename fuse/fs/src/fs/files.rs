@@ -8,7 +8,7 @@ use super::clock::Nanos;
 use super::error::{FsError, FsResult};
 use super::export::Export;
 use super::file::FileData;
-use super::inode::{Inode, ROOT};
+use super::inode::Inode;
 use super::inode_table::Table;
 use super::kept_data::write_back_of;
 use super::kernel_cache::KernelCache;
@@ -139,9 +139,7 @@ impl<N: Nfs3> Files<N> {
         match error {
             NfsError::Status(Status::Stale | Status::BadHandle) => {
                 inode.mark_stale();
-                if inode.nodeid == ROOT {
-                    self.export.note(true);
-                }
+                self.export.refused();
             }
             NfsError::Status(Status::Access | Status::Perm) => self.superuser.refused(),
             _ => {}

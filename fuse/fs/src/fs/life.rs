@@ -18,6 +18,7 @@ impl<N: Nfs3> Fs<N> {
     pub fn tick(self: &Arc<Self>) {
         self.ticked.notify_waiters();
         self.check_open_files();
+        self.check_export();
         let now = self.now();
         let calls = self.nfs.calls_at_a_time();
         self.shared.calls.store(calls, Ordering::Relaxed);
