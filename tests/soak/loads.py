@@ -1,4 +1,4 @@
-"""The programs that use a mount while tests/soak/restarts kills what serves it. Each is a function that makes one round of its
+"""The programs that use a mount while tests/soak/run kills what serves it, its server, or the network. Each is a function that makes one round of its
 work in a directory of its own, and fails if it sees anything that it would not see on a local file system."""
 
 import contextlib
@@ -169,6 +169,167 @@ def mapped(work):
     assert (work.server / "m").read_bytes() == work.data, "mapped data are not at the server"
 
 
+def places(random, size, direct):
+    """An offset and a length for a file of this size, sometimes behind its end."""
+    offset = random.randrange(LARGEST if random.random() < 0.12 else size + 1)
+    length = random.choice((1, 100, 4096, 70000, 300000))
+    return (offset & ~4095, length + 4095 & ~4095) if direct else (offset, random.randrange(length) + 1)
+
+
+class Files:
+    """Random operations on a few files, each compared with what is known of them; after fsync(2), close(2) and msync(2) at
+    the server, too."""
+
+    def __init__(self, work):
+        self.here, self.server, self.random, self.call = work.here, work.server, work.random, work.call
+        self.known = {}  # the bytes by name; two names of a file have the same
+        self.open = []  # (descriptor, bytes, flags)
+
+    def some(self, *without):
+        fit = [each for each in self.open if not any(each[2] & flag for flag in without)]
+        return self.random.choice(fit) if fit else self.create()
+
+    def name(self):
+        return f"f{self.random.randrange(6)}"
+
+    def same(self, what, got, known):
+        at = next((i for i, (a, b) in enumerate(zip(got, known)) if a != b), min(len(got), len(known)))
+        assert got == known, f"{what}: {len(got)} bytes, not {len(known)}; other data at {at}"
+
+    def at_server(self, known, after):
+        for name, each in self.known.items():
+            if each is known:
+                self.same(f"{name} at the server after {after}", (self.server / name).read_bytes(), known)
+                return
+
+    def create(self):
+        if len(self.open) > 5:
+            self.close()
+        name, flags = self.name(), self.random.choice((os.O_RDWR, os.O_RDWR, os.O_RDWR | os.O_APPEND, os.O_RDWR | os.O_DIRECT))
+        if name not in self.known:
+            self.known[name], flags = bytearray(), flags | os.O_CREAT | os.O_EXCL
+        elif self.random.random() < 0.1:
+            flags |= os.O_TRUNC
+            del self.known[name][:]
+        self.open.append((self.call(os.open, self.here / name, flags, 0o644), self.known[name], flags))
+        return self.open[-1]
+
+    def create_again(self):
+        for name in self.known:
+            with contextlib.suppress(FileExistsError):
+                os.close(self.call(os.open, self.here / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+                raise AssertionError(f"{name} was made although it is there")
+
+    def close(self):
+        each = self.open.pop(self.random.randrange(len(self.open)))
+        self.call(os.close, each[0])
+        if not each[2] & os.O_DIRECT:
+            self.at_server(each[1], "close")
+
+    def sync(self):
+        file, known, _ = self.some()
+        self.call(self.random.choice((os.fsync, os.fdatasync)), file)
+        self.at_server(known, "fsync")
+
+    def write(self):
+        file, known, flags = self.some()
+        offset, length = places(self.random, len(known), flags & os.O_DIRECT)
+        offset = len(known) if flags & os.O_APPEND else offset
+        if offset > LARGEST:
+            return
+        with mmap.mmap(-1, length) as data:  # at a page, as O_DIRECT wants it
+            data[:] = self.random.randbytes(length)
+            assert self.call(os.pwrite, file, data, offset) == length
+            known.extend(bytes(max(0, offset - len(known))))
+            known[offset : offset + length] = data[:]
+
+    def read(self):
+        file, known, flags = self.some()
+        offset, length = places(self.random, len(known), flags & os.O_DIRECT)
+        with mmap.mmap(-1, length) as data:
+            count = self.call(os.preadv, file, [data], offset)
+            self.same(f"read at {offset}", data[:count], known[offset : offset + length])
+
+    def truncate(self):
+        file, known, _ = self.some()
+        size = self.random.choice((0, self.random.randrange(LARGEST), self.random.randrange(len(known) + 1)))
+        names = [name for name, each in self.known.items() if each is known]
+        self.call(os.truncate, self.here / names[0] if names and self.random.random() < 0.5 else file, size)
+        del known[size:]
+        known.extend(bytes(size - len(known)))
+
+    def map(self):
+        file, known, _ = self.some(os.O_DIRECT, os.O_APPEND)
+        if not known:
+            return
+        with mmap.mmap(file, len(known)) as memory:
+            at = self.random.randrange(len(known))
+            self.same("a mapping", memory[at : at + 9000], known[at : at + 9000])
+            data = self.random.randbytes(min(self.random.randrange(9000), len(known) - at))
+            memory[at : at + len(data)] = known[at : at + len(data)] = data
+            self.call(memory.flush)
+        self.at_server(known, "msync")
+
+    def unlink(self):
+        if self.known:
+            name = self.random.choice(list(self.known))
+            self.call(os.unlink, self.here / name)
+            del self.known[name]
+
+    def rename(self):
+        if self.known:
+            old, new = self.random.choice(list(self.known)), self.name()
+            self.call(os.rename, self.here / old, self.here / new)
+            # Of two names of one file both stay (rename(2)).
+            if self.known.get(new) is not self.known[old]:
+                self.known[new] = self.known.pop(old)
+
+    def link(self):
+        if self.known:
+            old, new = self.random.choice(list(self.known)), self.name()
+            if new not in self.known:
+                self.call(os.link, self.here / old, self.here / new)
+                self.known[new] = self.known[old]
+
+    def look(self):
+        for name in (f"f{number}" for number in range(6)):
+            if name in self.known:
+                assert self.call(os.stat, self.here / name).st_size == len(self.known[name]), f"the size of {name}"
+            else:
+                assert not os.path.lexists(self.here / name), f"{name} is there"
+        listed = [name for name in self.call(os.listdir, self.here) if not name.startswith(".nfs")]
+        assert sorted(listed) == sorted(self.known), f"{listed} are listed, not {list(self.known)}"
+
+    def whole(self):
+        for name, known in self.known.items():
+            self.same(name, (self.here / name).read_bytes(), known)
+
+    DEEDS = ((create, 8), (create_again, 1), (close, 5), (sync, 4), (write, 14), (read, 12), (truncate, 4), (map, 5), (unlink, 2),
+             (rename, 3), (link, 2), (look, 4), (whole, 3))  # fmt: skip
+
+
+#: The most bytes before which such a file is written.
+LARGEST = 2 << 20
+
+
+def files(work):
+    """Some random operations; in the end everything is closed, and compared at the server."""
+    work.result = work.result or ""
+    model = work.model = getattr(work, "model", None) or Files(work)
+    deeds, weights = zip(*Files.DEEDS)
+    try:
+        for deed in work.random.choices(deeds, weights, k=40):
+            if model.open or deed is not Files.close:
+                deed(model)
+        while model.open:
+            model.close()
+    except AssertionError as error:
+        raise AssertionError(f"{deed.__name__}: {error}") from error
+    model.whole()
+    for known in model.known.values():
+        model.at_server(known, "all closes")
+
+
 def fsx(work):
     """Random operations on one file, compared (the program of tests/external)."""
     program = work.tools / "fsx"
@@ -305,7 +466,7 @@ def held(work):
     time.sleep(0.02)
 
 
-LOADS = {f.__name__: f for f in (pulse, names, reads, writes, mapped, fsx, fio, git, sqlite, untar, flock, posix, held)}
+LOADS = {f.__name__: f for f in (pulse, names, reads, writes, mapped, files, fsx, fio, git, sqlite, untar, flock, posix, held)}
 #: Those that are about locks, of which some run on each mount.
 LOCKS = {"flock": 2, "posix": 2, "held": 1}
 

@@ -1,17 +1,7 @@
-//! `nfsrdma-soak run` makes random operations on real mounts of the responder, while that is killed
-//! and stopped and the network in between fails. All data that is read is compared with a model,
-//! the client's use of resources is watched, and nothing may be left at the end. `nfsrdma-soak
-//! proxy` is the failing network alone.
+//! `nfsrdma-soak proxy` is a network that fails, for the load of tests/soak/run and the tests of
+//! tests/system/reliability.
 
-mod fault;
-mod load;
 mod proxy;
-mod run;
-mod stand;
-mod sys;
-mod tree;
-mod watch;
-mod worker;
 
 use anyhow::{Result, ensure};
 use clap::Parser;
@@ -20,10 +10,8 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 #[derive(Debug, Parser)]
-#[command(about = "Load on real mounts under faults of server and network, compared with a model")]
+#[command(about = "A network that fails by command")]
 enum Arguments {
-    /// Run a load
-    Run(run::Options),
     /// A TCP proxy that fails by commands on its standard input
     ///
     /// Prints "ready port=PORT". Commands: cut, reset, refuse, accept, or two words, for the
@@ -34,8 +22,6 @@ enum Arguments {
         #[arg(long)]
         to: SocketAddr,
     },
-    #[command(hide = true)]
-    Worker(worker::Task),
 }
 
 fn proxy(to: SocketAddr) -> Result<()> {
@@ -50,12 +36,8 @@ fn proxy(to: SocketAddr) -> Result<()> {
 }
 
 fn main() -> ExitCode {
-    let result = match Arguments::parse() {
-        Arguments::Run(options) => run::run(&options),
-        Arguments::Proxy { to } => proxy(to),
-        Arguments::Worker(task) => worker::run(&task),
-    };
-    match result {
+    let Arguments::Proxy { to } = Arguments::parse();
+    match proxy(to) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("FAILED: {error:#}");

@@ -104,6 +104,7 @@ impl Proxy {
     }
 
     /// The number of bytes passed on so far.
+    #[cfg(test)]
     pub(crate) fn bytes(&self) -> u64 {
         self.shared.bytes.load(SeqCst)
     }
@@ -115,6 +116,7 @@ impl Proxy {
     }
 
     /// The number of connections accepted so far.
+    #[cfg(test)]
     pub(crate) fn accepted(&self) -> u64 {
         self.shared.accepted.load(SeqCst)
     }

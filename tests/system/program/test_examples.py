@@ -22,7 +22,7 @@ COMMAND = re.compile(
 # Commands that are not run here, and where they are run.
 ELSEWHERE = {
     r"^\./packaging/quickstart$": "CI runs it with --exit",
-    r"^(NFSRDMA_\w+=\S+ )*\./tests/(run|bench/run|bench/tables|requirements|clients/run|differential/run|external/run|system/\S+|soak/run|soak/restarts)": "suites of their own",
+    r"^(NFSRDMA_\w+=\S+ )*\./tests/(run|bench/run|bench/tables|requirements|clients/run|differential/run|external/run|system/\S+|soak/run)": "suites of their own",
     r"^(\w+=\S+ )?cargo (build|test|fmt|clippy|run) ?": "the suites build, test and check before",
     r"^rustup ": "needs the network; INSTALL.md's static build",
     r"^sudo (apt|dnf) ": "tests/packages/deb.sh and rpm.sh, in clean roots",
