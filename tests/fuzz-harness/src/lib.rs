@@ -3,16 +3,17 @@
 //! them and variations of them, and long runs start from them.
 
 mod handshake;
+mod intake;
 mod mount;
 mod requester;
-mod responder;
+
 pub mod seeds;
 mod stream;
 
 pub use handshake::mpa_handshake;
+pub use intake::intake;
 pub use mount::mount;
 pub use requester::requester;
-pub use responder::{intake, responder};
 pub use stream::stream;
 
 use nfsrdma_xdr::support::decoders::decode_with_all;
@@ -28,7 +29,6 @@ pub const TARGETS: &[Target] = &[
     ("requester", requester),
     ("mount", mount),
     ("intake", intake),
-    ("responder", responder),
     ("fuse", fuse),
 ];
 

@@ -44,7 +44,6 @@ pub fn of(name: &str) -> std::io::Result<Vec<Vec<u8>>> {
                 all.push(commands);
             }
             "intake" => all.push(with(&[0x31], message)),
-            "responder" => all.extend([with(&[2, 0, 0], rpc), with(&[0x83, 0, 0], rpc)]),
             _ => {}
         }
     }
@@ -70,18 +69,6 @@ pub fn of(name: &str) -> std::io::Result<Vec<Vec<u8>>> {
             for (name, _) in table::names() {
                 all.push(name.as_bytes().to_vec());
                 all.extend(["3", "all", "1M", "rdma6"].map(|v| format!("{name}={v}").into()));
-            }
-        }
-        "responder" => {
-            // Every procedure with every handle, and where needed a name of one letter.
-            for (program, procedures) in [(0, 6), (4, 13), (8, 22)] {
-                for procedure in 0..procedures {
-                    for handles in [0u8, 1, 2, 3, 0x4a] {
-                        let mut input = vec![program | 1, procedure, handles, 0, 0, 0, 1, b'x'];
-                        input.resize(80, 0);
-                        all.push(input);
-                    }
-                }
             }
         }
         "stream" => {

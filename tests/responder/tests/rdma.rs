@@ -483,33 +483,6 @@ fn bad_headers_are_answered_or_ignored() {
 }
 
 #[test]
-fn a_call_that_comes_again_is_answered_from_memory() {
-    for provider in providers() {
-        let dirs = Dirs::new();
-        std::fs::write(dirs.export().join("file"), b"").unwrap();
-        let (server, address) = serve(&dirs.export(), provider.clone(), |_| {});
-        let mut first = Requester::connect(&*provider, address, true);
-        let root = first.mount();
-        let args = RemoveArgs {
-            what: DirOp {
-                dir: root,
-                name: Name(b"file"),
-            },
-        };
-        let reply = first.inline::<Remove>(60, &args);
-        assert_eq!(RemoveRes::from_xdr(&reply).unwrap().status(), Status::Ok);
-        drop(first);
-        // After a new connection, which has another port.
-        let mut second = Requester::connect(&*provider, address, true);
-        assert_eq!(second.inline::<Remove>(60, &args), reply);
-        let other = second.inline::<Remove>(61, &args);
-        assert_eq!(RemoveRes::from_xdr(&other).unwrap().status(), Status::NoEnt);
-        drop(second);
-        server.stop();
-    }
-}
-
-#[test]
 fn memory_nobody_offered_ends_the_connection() {
     over_all(|dirs, requester| {
         std::fs::write(dirs.export().join("file"), data(100)).unwrap();

@@ -315,22 +315,3 @@ async fn calls_fail_hang_up_and_are_held_by_command() {
     assert!(stop(server.responder).success());
     assert!(!dirs.root().join("control").exists());
 }
-
-#[tokio::test]
-async fn no_file_grows_beyond_the_largest() {
-    let dirs = Dirs::new();
-    let server = Scripted::start(&dirs, &["--max-file-size", "1000000"]);
-    let mut client = connect(&server.responder).await;
-    let root = client.root_nfs_fh3();
-    let args = FSINFO3args {
-        fsroot: root.clone(),
-    };
-    let info = client.fsinfo(&args).await.unwrap().unwrap();
-    assert_eq!(info.maxfilesize, 1_000_000);
-    let file = create(&mut client, &root, "file", 0o600).await;
-    write(&mut client, &file, 999_999, b"x", UNSTABLE)
-        .await
-        .unwrap();
-    let refused = write(&mut client, &file, 1_000_000, b"x", UNSTABLE).await;
-    assert_eq!(refused.err(), Some(nfsstat3::NFS3ERR_FBIG));
-}
