@@ -2,7 +2,6 @@
 //! is answered with one line that begins with `ok` or `error`.
 
 use crate::fs::variants::PreOp;
-use crate::lock::CallbackStyle;
 use crate::lock::ranges::Range;
 use crate::rpc::{Delaying, Failing, Script, Stage, procedure};
 use crate::server::Remote;
@@ -26,9 +25,7 @@ const WAIT_MAX: Duration = Duration::from_secs(300);
 /// The commands, one on each line.
 pub const HELP: &str = "\
 clock +TIME|-TIME|=TIME    step the server's clock, or set its offset: 5s, 20ms, 1h
-one-second-times on|off    show whole seconds only
 pre-op MODE                always, not-for-write, never, not-atomic
-pre-op-gap MS              how far not-atomic samples are apart from the change
 restart                    new write verifier; unstable data in memory, the calls
                            remembered, all locks and all connections are lost; hosts
                            with locks are told, and the grace period begins
@@ -54,8 +51,6 @@ lock PATH KIND [OFF LEN]   take a lock (shared, exclusive) as another client
 unlock PATH [OFF LEN]      give it back
 locks                      every lock and waiter
 grace TIME                 the length of grace periods; 0s ends the present one
-lock-callback STYLE        as --lock-callback
-lose-callbacks on|off      as --lose-callbacks
 nlm-silent on|off          calls of NLM are neither run nor answered
 nlm-status PROC STATUS     calls of TEST, LOCK, CANCEL or UNLOCK are answered with this number, and
                            not run; off: as they deserve
@@ -162,16 +157,8 @@ pub fn run(line: &str, remote: &Remote) -> Result<String, String> {
             };
             Ok(format!("offset_ns={}", variants.step_clock(time, relative)))
         }
-        ["one-second-times", on @ ("on" | "off")] => {
-            variants.set_one_second_times(on == "on");
-            Ok(String::new())
-        }
         ["pre-op", mode] => {
             variants.set_pre_op(PreOp::from_str(mode, false)?);
-            Ok(String::new())
-        }
-        ["pre-op-gap", ms] => {
-            variants.set_pre_op_gap(Duration::from_millis(number(ms)?));
             Ok(String::new())
         }
         ["restart"] => {
@@ -195,8 +182,8 @@ pub fn run(line: &str, remote: &Remote) -> Result<String, String> {
         }
         ["gss" | "gss-forget" | "gss-fault" | "gss-clear", ..] => run_gss(&words, remote),
         [
-            "lock" | "unlock" | "locks" | "grace" | "lock-callback" | "lose-callbacks"
-            | "nlm-silent" | "nlm-drop" | "nlm-status" | "nlm-calls" | "nsm-calls",
+            "lock" | "unlock" | "locks" | "grace" | "nlm-silent" | "nlm-drop" | "nlm-status"
+            | "nlm-calls" | "nsm-calls",
             ..,
         ] => run_locks(&words, remote),
         _ => run_script(&words, script),
@@ -247,15 +234,6 @@ fn run_locks(words: &[&str], remote: &Remote) -> Result<String, String> {
         ["grace", time] => {
             let time = nanoseconds(time)?.unsigned_abs();
             locks.set_grace(Duration::from_nanos(time));
-            Ok(String::new())
-        }
-        ["lock-callback", style] => {
-            let style = CallbackStyle::from_str(style, false)?;
-            locks.with(|table, _| table.policy.style = style);
-            Ok(String::new())
-        }
-        ["lose-callbacks", on @ ("on" | "off")] => {
-            locks.with(|table, _| table.policy.lose_callbacks = on == "on");
             Ok(String::new())
         }
         ["nlm-silent", on @ ("on" | "off")] => {

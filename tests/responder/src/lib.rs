@@ -13,8 +13,3 @@ mod sys;
 pub mod tcp;
 pub mod udp;
 pub mod workers;
-
-/// Takes over a descriptor inherited by number. Call once for each, before files are opened.
-pub fn take_descriptor(fd: i32) -> std::io::Result<std::fs::File> {
-    sys::take_descriptor(fd)
-}

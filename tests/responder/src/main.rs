@@ -9,13 +9,12 @@ use nfsrdma_responder::fs::handle::Key;
 use nfsrdma_responder::fs::{self, FileSystem, Mapping};
 use nfsrdma_responder::lock;
 use nfsrdma_responder::options::{Options, Switch, Transport};
+use nfsrdma_responder::rdma;
 use nfsrdma_responder::rpc::gss::{Gss, Kerberos};
 use nfsrdma_responder::rpc::{Ports, Security};
 use nfsrdma_responder::server::{self, Server};
-use nfsrdma_responder::{rdma, take_descriptor};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::fs::File;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
@@ -41,16 +40,11 @@ fn run(options: Options) -> Result<()> {
             tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into()),
         )
         .init();
-    // This must happen before anything is opened that could get the number of the descriptor.
-    let ready_file = match options.ready_fd {
-        Some(fd) => Some(take_descriptor(fd).with_context(|| format!("--ready-fd {fd}"))?),
-        None => None,
-    };
     // Before any thread starts, so that none is interrupted and no signal is missed.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot handle signals")?;
     // Files get exactly the modes that clients ask for.
     rustix::process::umask(rustix::fs::Mode::empty());
-    let open_files = open_files(options.open_files);
+    let open_files = open_files(OPEN_FILES);
     let fs = FileSystem::new(fs::Settings {
         exports: options.export_specs().map_err(anyhow::Error::msg)?,
         key: key(&options)?,
@@ -64,20 +58,19 @@ fn run(options: Options) -> Result<()> {
         wtmax: options.wtmax,
         max_file_size: options.max_file_size,
         fake_unstable: options.fake_unstable,
-        sync_metadata: options.sync_metadata,
         cache_size: open_files,
         variants: options.variants(),
     })?;
     let doors = options.odd.contains(&rdma::Habit::UnknownTypes);
     nfsrdma_responder::fs::DOORS.store(doors, std::sync::atomic::Ordering::Relaxed);
     let tcp = options.tcp_address();
-    let beside = |port| Some(SocketAddr::new(tcp?.ip(), port));
+    let beside = |port| SocketAddr::new(tcp.ip(), port);
     let settings = server::Settings {
-        rdma_address: options.rdma_address(),
-        nfs_address: tcp,
-        mount_address: options.mount_port.and_then(beside),
-        portmap_address: options.portmap_port.and_then(beside),
-        lock_address: options.lock_port.and_then(beside),
+        rdma_address: Some(options.rdma_address()),
+        nfs_address: Some(tcp),
+        mount_address: options.mount_port.map(beside),
+        portmap_address: options.portmap_port.map(beside),
+        lock_address: options.lock_port.map(beside),
         no_acl: options.no_acl,
         locks: lock::Settings {
             off: options.no_locks,
@@ -104,7 +97,6 @@ fn run(options: Options) -> Result<()> {
         },
         max_connections: options.max_connections,
         drc: options.drc,
-        delay: Duration::from_millis(options.delay_ms),
         failing: options.fail.clone(),
         security: Arc::new(security(&options)?),
     };
@@ -119,7 +111,7 @@ fn run(options: Options) -> Result<()> {
         ),
         None => None,
     };
-    ready(&options, ready_file, server.ports())?;
+    ready(&options, server.ports())?;
     let signal = signals.forever().next();
     tracing::info!(?signal, "stopping");
     drop(control);
@@ -161,7 +153,7 @@ fn provider(options: &Options) -> Result<Arc<dyn Provider>> {
 }
 
 /// Reports that the server is ready.
-fn ready(options: &Options, file: Option<File>, ports: Ports) -> Result<()> {
+fn ready(options: &Options, ports: Ports) -> Result<()> {
     let line = [
         ("rdma", ports.rdma),
         ("nfs", ports.nfs),
@@ -178,9 +170,6 @@ fn ready(options: &Options, file: Option<File>, ports: Ports) -> Result<()> {
         std::io::stdout().flush()?;
     } else {
         eprintln!("nfsrdma-responder: {line}");
-    }
-    if let Some(mut file) = file {
-        writeln!(file, "{line}").context("cannot write to --ready-fd")?;
     }
     Ok(())
 }
@@ -219,6 +208,9 @@ fn default_state_dir() -> PathBuf {
         .unwrap_or_else(std::env::temp_dir)
         .join("nfsrdma-responder")
 }
+
+/// Files and directories kept open between calls.
+const OPEN_FILES: usize = 4096;
 
 /// Raises the limit of descriptors. Returns how many objects may be kept open: each has up to three
 /// descriptors, and half of the limit is for everything else.

@@ -33,18 +33,13 @@ pub enum Transport {
 ///
 /// MOUNT is served on the RDMA port and on every TCP port, portmap and rpcbind on every TCP
 /// port; a registration with the system's rpcbind is not needed. Meant for tests, benchmarks
-/// and trying things out: changes of directories are not forced to disk (see
-/// --sync-metadata).
+/// and trying things out: changes of directories are not forced to disk.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "nfsrdma-responder", version)]
 pub struct Options {
     /// Directory to export; /NAME=DIR exports it under that name
-    #[arg(value_name = "[/NAME=]DIR", required_unless_present = "export")]
+    #[arg(value_name = "[/NAME=]DIR", required = true)]
     pub exports: Vec<OsString>,
-
-    /// Directory to export, as above; may be given again
-    #[arg(long, value_name = "[/NAME=]DIR")]
-    pub export: Vec<OsString>,
 
     /// Where NFS and MOUNT over RDMA listen; port 0 takes a free one
     /// [default: 127.0.0.1:20049]
@@ -81,22 +76,10 @@ pub struct Options {
     #[arg(long, value_name = "PORT")]
     pub lock_port: Option<u16>,
 
-    /// Serve TCP only
-    #[arg(long, conflicts_with_all = ["no_tcp", "listen", "rdma_port"])]
-    pub no_rdma: bool,
-
-    /// Serve RDMA only
-    #[arg(long, conflicts_with_all = ["tcp", "nfs_port", "mount_port", "portmap_port", "lock_port"])]
-    pub no_tcp: bool,
-
     /// When ready, print "ready rdma=PORT nfs=PORT mount=PORT portmap=PORT lock=PORT
     /// status=PORT" (those served)
     #[arg(long)]
     pub print_ports: bool,
-
-    /// When ready, write that line to this inherited descriptor and close it
-    #[arg(long, value_name = "FD")]
-    pub ready_fd: Option<i32>,
 
     /// Where the key of file handles is kept; handles are good after a restart with the same
     /// directory [default: /var/lib/nfsrdma-responder for root, else under ~/.local/state]
@@ -196,17 +179,9 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 4096)]
     pub drc: usize,
 
-    /// Force changes of directories to disk before they are answered
-    #[arg(long)]
-    pub sync_metadata: bool,
-
     /// Hold UNSTABLE data in memory until COMMIT, so that killing the server loses them
     #[arg(long)]
     pub fake_unstable: bool,
-
-    /// Delay every NFS call, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 0)]
-    pub delay_ms: u64,
 
     /// Delay calls of an NFS procedure (or ANY), in milliseconds. May be given again
     #[arg(long, value_name = "PROCEDURE=MS")]
@@ -271,10 +246,6 @@ pub struct Options {
     )]
     pub lock_callback: CallbackStyle,
 
-    /// Send no callbacks, as if they were lost on the way
-    #[arg(long)]
-    pub lose_callbacks: bool,
-
     /// Locks held and waited for, at most; more are answered with DENIED_NOLOCKS
     #[arg(long, value_name = "N", default_value_t = 65536)]
     pub max_locks: usize,
@@ -312,10 +283,6 @@ pub struct Options {
     /// Connections at a time, RDMA and TCP together
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub max_connections: usize,
-
-    /// Files and directories kept open between calls
-    #[arg(long, value_name = "N", default_value_t = 4096)]
-    pub open_files: usize,
 
     /// Behave over RDMA as some other server was seen to (see the README). May be given again
     #[arg(long, value_name = "HABIT")]
@@ -356,11 +323,7 @@ fn inline(text: &str) -> Result<u32, String> {
 impl Options {
     /// The exports. The error is a sentence for the user.
     pub fn export_specs(&self) -> Result<Vec<ExportSpec>, String> {
-        self.exports
-            .iter()
-            .chain(&self.export)
-            .map(export)
-            .collect()
+        self.exports.iter().map(export).collect()
     }
 
     /// The settings for habits of other servers.
@@ -393,7 +356,6 @@ impl Options {
         Policy {
             grace: self.grace,
             style: self.lock_callback,
-            lose_callbacks: self.lose_callbacks,
             max_locks: self.max_locks,
             detect_deadlocks: !self.no_deadlock_detection,
             blind_test: self.blind_test,
@@ -411,10 +373,7 @@ impl Options {
 
     /// Whether calls may have to wait, which needs a thread for each.
     pub fn may_wait(&self) -> bool {
-        self.delay_ms > 0
-            || !self.delay.is_empty()
-            || self.control.is_some()
-            || self.pre_op == PreOp::NotAtomic
+        !self.delay.is_empty() || self.control.is_some() || self.pre_op == PreOp::NotAtomic
     }
 
     fn loopback(&self) -> IpAddr {
@@ -425,19 +384,19 @@ impl Options {
     }
 
     /// The address to listen at for RDMA.
-    pub fn rdma_address(&self) -> Option<SocketAddr> {
+    pub fn rdma_address(&self) -> SocketAddr {
         let default = SocketAddr::new(self.loopback(), 20049);
         let mut address = self.listen.unwrap_or(default);
         address.set_port(self.rdma_port.unwrap_or(address.port()));
-        (!self.no_rdma).then_some(address)
+        address
     }
 
     /// The address to listen at for NFS over TCP.
-    pub fn tcp_address(&self) -> Option<SocketAddr> {
+    pub fn tcp_address(&self) -> SocketAddr {
         let ip = self.listen.map_or(self.loopback(), |listen| listen.ip());
         let mut address = self.tcp.unwrap_or(SocketAddr::new(ip, 2049));
         address.set_port(self.nfs_port.unwrap_or(address.port()));
-        (!self.no_tcp).then_some(address)
+        address
     }
 }
 
@@ -495,11 +454,11 @@ mod tests {
     #[test]
     fn addresses_have_defaults() {
         let options = parse(&["/tmp", "--ipv6", "--nfs-port", "0"]).unwrap();
-        assert_eq!(options.rdma_address(), "[::1]:20049".parse().ok());
-        assert_eq!(options.tcp_address(), "[::1]:0".parse().ok());
-        let options = parse(&["--export", "/tmp", "--listen", "0.0.0.0:1"]).unwrap();
-        assert_eq!(options.rdma_address(), "0.0.0.0:1".parse().ok());
-        assert_eq!(options.tcp_address(), "0.0.0.0:2049".parse().ok());
+        assert_eq!(options.rdma_address(), "[::1]:20049".parse().unwrap());
+        assert_eq!(options.tcp_address(), "[::1]:0".parse().unwrap());
+        let options = parse(&["/tmp", "--listen", "0.0.0.0:1"]).unwrap();
+        assert_eq!(options.rdma_address(), "0.0.0.0:1".parse().unwrap());
+        assert_eq!(options.tcp_address(), "0.0.0.0:2049".parse().unwrap());
     }
 
     #[test]
@@ -564,7 +523,6 @@ mod tests {
             //# The granted value MUST NOT be zero, since such a value would result in deadlock.
             &["/tmp", "--credits", "0"],
             &["/tmp", "--rtmax", "2097152"],
-            &["/tmp", "--no-tcp", "--no-rdma"],
             &["/tmp", "--listen", "127.0.0.1"],
             &[],
         ] {

@@ -39,7 +39,6 @@ pub struct Settings {
     pub max_connections: usize,
     /// The size of the duplicate-request cache, in calls.
     pub drc: usize,
-    pub delay: Duration,
     /// The calls that fail.
     pub failing: Vec<Failing>,
     pub security: Arc<Security>,
@@ -148,7 +147,7 @@ impl Server {
         provider: Option<Arc<dyn Provider>>,
     ) -> io::Result<Self> {
         let locks = LockService::start(settings.locks.clone())?;
-        let mut service = Service::new(fs, locks, settings.drc, settings.delay, &settings.failing);
+        let mut service = Service::new(fs, locks, settings.drc, &settings.failing);
         service.with_acl = !settings.no_acl;
         service.security = settings.security.clone();
         let service = Arc::new(service);

@@ -146,17 +146,3 @@ pub(crate) fn set_thread_identity(uid: u32, gid: u32, groups: &[u32]) -> io::Res
     }
     Ok(())
 }
-
-/// Takes over a descriptor that this process inherited by its number.
-pub(crate) fn take_descriptor(fd: i32) -> io::Result<std::fs::File> {
-    // The standard streams already have owners in this process.
-    if fd < 3 {
-        return Err(io::Error::from_raw_os_error(libc::EBADF));
-    }
-    // SAFETY: no memory is involved; the call fails for what is not open.
-    check(libc::c_long::from(unsafe {
-        libc::fcntl(fd, libc::F_GETFD)
-    }))?;
-    // SAFETY: it is open, and whoever named it on the command line gave it to us.
-    Ok(unsafe { std::fs::File::from_raw_fd(fd) })
-}

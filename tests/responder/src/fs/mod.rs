@@ -37,7 +37,7 @@ use inode::Cache;
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, Status, Verifier, WccAttributes, WccData};
 use overlay::Overlay;
 use parking_lot::{Mutex, MutexGuard, RwLock};
-use rustix::fs::{OFlags, Stat};
+use rustix::fs::Stat;
 use search::Places;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -64,8 +64,6 @@ pub struct Settings {
     pub max_file_size: Option<u64>,
     /// Whether to keep UNSTABLE data in memory until COMMIT.
     pub fake_unstable: bool,
-    /// Whether to make changes of directories durable before they are answered.
-    pub sync_metadata: bool,
     /// Most objects that are kept open.
     pub cache_size: usize,
     /// Habits of other servers.
@@ -429,15 +427,6 @@ impl FileSystem {
     /// Gives the thread the caller's identity.
     fn assume(&self, who: &Identity) -> Result<()> {
         self.settings.mapping.assume(who)
-    }
-
-    /// Makes changes of a directory durable if the settings ask for it.
-    fn sync_directory(&self, dir: &Inode) -> Result<()> {
-        if self.settings.sync_metadata {
-            let fd = self.server(|| dir.open(OFlags::RDONLY | OFlags::DIRECTORY))?;
-            rustix::fs::fsync(fd).map_err(status::of)?;
-        }
-        Ok(())
     }
 
     /// Runs `work` with the server's identity.

@@ -121,7 +121,6 @@ impl FileSystem {
             self.writable()?;
             self.assume(who)?;
             let made = make(&dir, name)?;
-            self.sync_directory(&dir)?;
             Ok(made)
         })();
         let wcc = self.end(change, &dir);
@@ -360,8 +359,7 @@ impl FileSystem {
             self.writable()?;
             self.assume(who)?;
             victim = self.victim(&dir, name);
-            rustix::fs::unlinkat(dir.fd(), name, flags).map_err(status::of)?;
-            self.sync_directory(&dir)
+            rustix::fs::unlinkat(dir.fd(), name, flags).map_err(status::of)
         })();
         let wcc = self.end(change, &dir);
         if done.is_ok() {
@@ -428,9 +426,7 @@ impl FileSystem {
                 // Some file systems return this for a target directory with entries.
                 Errno::EXIST => Status::NotEmpty,
                 errno => status::of(errno),
-            })?;
-            self.sync_directory(&from)?;
-            self.sync_directory(&to)
+            })
         })();
         self.gap_after(&mut locks);
         let wcc = RenameWcc {
@@ -485,8 +481,7 @@ impl FileSystem {
                 name,
                 AtFlags::SYMLINK_FOLLOW,
             )
-            .map_err(status::of)?;
-            self.sync_directory(&dir)
+            .map_err(status::of)
         })();
         let wcc = LinkWcc {
             attributes: self.post(&file),

@@ -15,7 +15,7 @@ use lru::LruCache;
 use nfsrdma_xdr::nfs3::{Attributes, FileType, Status, Time};
 use parking_lot::Mutex;
 use std::num::{NonZeroU64, NonZeroUsize};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 /// Which replies have the attributes from before the operation (RFC 1813 section 2.6,
@@ -73,8 +73,8 @@ impl Default for Settings {
 #[derive(Debug)]
 pub struct Variants {
     pre_op: AtomicU8,
-    gap_us: AtomicU64,
-    one_second: AtomicBool,
+    pre_op_gap: Duration,
+    one_second: bool,
     equal_fileids: Option<NonZeroU64>,
     clock: Mutex<Clock>,
     client_times: Mutex<ClientTimes>,
@@ -84,8 +84,8 @@ impl Variants {
     pub(super) fn new(settings: &Settings) -> Self {
         Variants {
             pre_op: AtomicU8::new(settings.pre_op as u8),
-            gap_us: AtomicU64::new(settings.pre_op_gap.as_micros() as u64),
-            one_second: AtomicBool::new(settings.one_second_times),
+            pre_op_gap: settings.pre_op_gap,
+            one_second: settings.one_second_times,
             equal_fileids: settings.equal_fileids,
             clock: Mutex::new(Clock::new(settings.clock_offset)),
             client_times: Mutex::new(ClientTimes::default()),
@@ -102,20 +102,9 @@ impl Variants {
         self.pre_op.store(pre_op as u8, Ordering::Relaxed);
     }
 
-    /// Sets the distance of samples that are not atomic from the change.
-    pub fn set_pre_op_gap(&self, gap: Duration) {
-        self.gap_us.store(gap.as_micros() as u64, Ordering::Relaxed);
-    }
-
     /// The time between a sample and the change; `None` if they are taken together.
     pub fn gap(&self) -> Option<Duration> {
-        (self.pre_op() == PreOp::NotAtomic)
-            .then(|| Duration::from_micros(self.gap_us.load(Ordering::Relaxed)))
-    }
-
-    /// Sets whether times have whole seconds.
-    pub fn set_one_second_times(&self, on: bool) {
-        self.one_second.store(on, Ordering::Relaxed);
+        (self.pre_op() == PreOp::NotAtomic).then_some(self.pre_op_gap)
     }
 
     /// Sets the clock to be `nanoseconds` ahead of this machine's, or with `relative`, further
@@ -139,7 +128,7 @@ impl Variants {
 
     /// The resolution of the server's clock, for FSINFO.
     pub(super) fn time_delta(&self) -> Time {
-        match self.one_second.load(Ordering::Relaxed) {
+        match self.one_second {
             true => Time {
                 seconds: 1,
                 nanoseconds: 0,
@@ -170,7 +159,7 @@ impl Variants {
             }
         }
         drop(clock);
-        if self.one_second.load(Ordering::Relaxed) {
+        if self.one_second {
             for time in [
                 &mut attributes.atime,
                 &mut attributes.mtime,
@@ -402,8 +391,10 @@ mod tests {
 
     #[test]
     fn seconds_are_whole_on_request() {
-        let variants = Variants::new(&Settings::default());
-        variants.set_one_second_times(true);
+        let variants = Variants::new(&Settings {
+            one_second_times: true,
+            ..Settings::default()
+        });
         let mut shown = Attributes {
             ctime: at(9),
             ..attributes()

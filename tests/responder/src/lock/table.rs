@@ -45,8 +45,6 @@ pub struct Policy {
     /// How long after a restart only reclaims are granted.
     pub grace: Duration,
     pub style: CallbackStyle,
-    /// Whether callbacks are not sent, as if a filter dropped them.
-    pub lose_callbacks: bool,
     /// Most locks and waiters together.
     pub max_locks: usize,
     /// Whether to answer DEADLCK to a LOCK that would wait for itself.
@@ -60,7 +58,6 @@ impl Default for Policy {
         Policy {
             grace: Duration::ZERO,
             style: CallbackStyle::default(),
-            lose_callbacks: false,
             max_locks: 65536,
             detect_deadlocks: true,
             blind_test: false,
@@ -478,22 +475,19 @@ impl LockTable {
     pub fn poll(&mut self, now: Instant) -> Vec<Action> {
         let mut actions = Vec::new();
         let sync = self.policy.style == CallbackStyle::CallbackSync;
-        let lose = self.policy.lose_callbacks;
         for waiter in &mut self.waiters {
             let Some(callbacks) = waiter.granted.as_mut().filter(|c| c.next <= now) else {
                 continue;
             };
             callbacks.next = now + CALLBACK_INTERVAL;
             callbacks.count += 1;
-            if !lose {
-                actions.push(Action::Grant {
-                    id: waiter.id,
-                    request: waiter.request,
-                    address: waiter.address,
-                    oh: waiter.oh.clone(),
-                    sync,
-                });
-            }
+            actions.push(Action::Grant {
+                id: waiter.id,
+                request: waiter.request,
+                address: waiter.address,
+                oh: waiter.oh.clone(),
+                sync,
+            });
         }
         self.forget_waiters(|w| w.granted.as_ref().is_some_and(|c| c.count > CALLBACKS_MAX));
         for pending in self.notifications.iter_mut().filter(|p| p.next <= now) {

@@ -42,7 +42,6 @@ use nfsrdma_xdr::rpcsec_gss::{self, Credential};
 use nfsrdma_xdr::{mount3, nfs_acl, nfs3, nlm4, nsm, rpcbind};
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 /// An RPC message as a transport passes it on.
 #[derive(Debug, Clone, Copy)]
@@ -143,8 +142,6 @@ pub struct Service {
     mounts: Mounts,
     /// The ports of the transports, once they listen.
     pub ports: OnceLock<Ports>,
-    /// A delay of every NFS call, for tests.
-    pub delay: Duration,
     /// The commands of tests.
     pub script: Script,
     hangup: OnceLock<Hangup>,
@@ -198,13 +195,7 @@ fn begin(xid: u32, status: Accepted) -> Encoder {
 
 impl Service {
     /// A service of `fs`, with a duplicate-request cache of `drc` calls.
-    pub fn new(
-        fs: FileSystem,
-        locks: Arc<LockService>,
-        drc: usize,
-        delay: Duration,
-        failing: &[Failing],
-    ) -> Self {
+    pub fn new(fs: FileSystem, locks: Arc<LockService>, drc: usize, failing: &[Failing]) -> Self {
         let script = Script::default();
         for failing in failing {
             script.fail(*failing);
@@ -218,7 +209,6 @@ impl Service {
             drc: Drc::new(drc),
             mounts: Mounts::default(),
             ports: OnceLock::new(),
-            delay,
             script,
             hangup: OnceLock::new(),
         }
@@ -242,7 +232,7 @@ impl Service {
 
     /// Estimates how long a call takes, without executing it.
     pub fn weigh(&self, message: &Message<'_>) -> Weight {
-        if !self.delay.is_zero() || self.script.is_slow() || self.fs.variants().gap().is_some() {
+        if self.script.is_slow() || self.fs.variants().gap().is_some() {
             return Weight::Heavy;
         }
         let mut from = message.decoder();
@@ -320,9 +310,6 @@ impl Service {
             Some(Admission::Done(reply)) => return Outcome::Reply(Reply::cached(&reply)),
             Some(Admission::InProgress) => return Outcome::InProgress(key, entered.seal),
         };
-        if call.program == nfs3::PROGRAM && !self.delay.is_zero() {
-            std::thread::sleep(self.delay);
-        }
         let procedure = match (call.program, call.version) {
             (nfs3::PROGRAM, nfs3::VERSION) => nfs3::ProcedureNumber::try_from(call.procedure).ok(),
             _ => None,

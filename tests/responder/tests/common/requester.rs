@@ -68,7 +68,6 @@ pub fn serve_by(
         wtmax: settings.wtmax,
         max_file_size: None,
         fake_unstable: false,
-        sync_metadata: false,
         cache_size: 64,
         variants: Default::default(),
     })
@@ -87,7 +86,6 @@ pub fn serve_by(
             workers: 2,
             max_connections: 16,
             drc: 64,
-            delay: Duration::ZERO,
             failing: Vec::new(),
             security: Arc::new(security),
         },
