@@ -1,9 +1,8 @@
-//! Mounts of `nfsrdma-responder` over soft-iWARP, its restarts, and calls that are put off.
+//! Mounts of `nfsrdma-responder` over soft-iWARP, and calls that are put off.
 
 use nfsrdma_iwarp::{IwarpOptions, IwarpProvider};
 use nfsrdma_nfs3::{ClientOptions, MountProtocol, MountTarget, Mounted, TransportOptions};
-use nfsrdma_nfs3::{CreateMode, Cred, Credential, Nfs3, Transport};
-use nfsrdma_rdma::contract::Segs;
+use nfsrdma_nfs3::{Cred, Credential, Nfs3, Transport};
 use nfsrdma_rdma::{ConnectParams, Connection, Listener, Pool, Provider, Result as RdmaResult};
 use nfsrdma_test_support::{Launch, Responder, build_responder};
 use nfsrdma_xdr::nfs3::*;
@@ -65,56 +64,6 @@ fn cred() -> Cred {
         gid: own.gid(),
         groups: vec![],
     })
-}
-
-fn pattern(len: usize, seed: usize) -> Vec<u8> {
-    (0..len).map(|i| (i * 7 + i / 251 + seed) as u8).collect()
-}
-
-async fn write(mounted: &Mounted, pool: &Pool, file: &FileHandle, bytes: &[u8]) {
-    let step = mounted.client.limits().wtmax as usize;
-    for (i, part) in bytes.chunks(step).enumerate() {
-        let pieces = part.chunks(64 << 10).map(|piece| {
-            let mut buf = pool.alloc(piece.len()).unwrap();
-            buf.copy_from_slice(piece);
-            buf.freeze()
-        });
-        let data: Segs<_> = pieces.collect();
-        let at = (i * step) as u64;
-        let cred = cred();
-        let done = mounted
-            .client
-            .write(&cred, file, at, data, Stable::Unstable);
-        assert_eq!(done.await.unwrap().count as usize, part.len());
-    }
-    mounted.client.commit(&cred(), file, 0, 0).await.unwrap();
-}
-
-async fn read(mounted: &Mounted, pool: &Pool, file: &FileHandle, len: usize) -> Vec<u8> {
-    let step = mounted.client.limits().rtmax as usize;
-    let mut all = Vec::new();
-    while all.len() < len {
-        let want = step.min(len - all.len());
-        let mut sink = Segs::new();
-        let mut left = want;
-        while left > 0 {
-            sink.push(pool.alloc(left.min(64 << 10)).unwrap());
-            left -= left.min(64 << 10);
-        }
-        let at = all.len() as u64;
-        let done = mounted.client.read(&cred(), file, at, sink).await.unwrap();
-        let bytes: Vec<u8> = done.data.iter().flat_map(|b| b.to_vec()).collect();
-        assert!(done.count > 0, "the file is longer");
-        all.extend_from_slice(&bytes[..done.count as usize]);
-    }
-    all
-}
-
-fn mode(mode: u32) -> SetAttributes {
-    SetAttributes {
-        mode: Some(mode),
-        ..SetAttributes::default()
-    }
 }
 
 //= RFC 8267, Section 5.1
@@ -181,59 +130,6 @@ async fn whoever_ends_a_mount_waits_for_connections_that_are_being_made() {
     let before = watched.awaited.load(Relaxed);
     mounted.unmount().await;
     assert_eq!(watched.awaited.load(Relaxed), before + 1);
-}
-
-/// Waits until each connection was made `times` times; one that carries no call is made later.
-async fn connected(mounted: &Mounted, times: u64) {
-    let all = || mounted.client.stats().connections;
-    for _ in 0..600 {
-        if all().iter().all(|c| c.connects >= times) {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    panic!("not all connections were made {times} times: {:?}", all());
-}
-
-#[tokio::test]
-async fn calls_survive_restarts_of_the_server() {
-    let mut server = Server::start(&[]);
-    let options = ClientOptions {
-        transport: TransportOptions {
-            timeo: Duration::from_secs(5),
-            nconnect: 2,
-            ..server.options().transport
-        },
-        ..server.options()
-    };
-    let (mounted, pool) = server.mount(&options).await;
-    let root = mounted.root;
-    let (user, set) = (cred(), mode(0o644));
-    let made = mounted
-        .client
-        .create(&user, &root, b"f", CreateMode::Unchecked, &set);
-    let f = made.await.unwrap().object.unwrap();
-    let bytes = pattern(3_000_000, 9);
-    write(&mounted, &pool, &f, &bytes).await;
-    connected(&mounted, 1).await;
-    for round in 1..=3 {
-        server.responder.kill().unwrap();
-        let starting = async {
-            // While calls wait for the server.
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            server.responder.start_again().unwrap();
-        };
-        let (reading, ()) = tokio::join!(
-            async {
-                let (client, pool, f, len) = (&mounted, &pool, &f, bytes.len());
-                tokio::time::timeout(Duration::from_secs(60), read(client, pool, f, len)).await
-            },
-            starting
-        );
-        assert!(reading.expect("answered after the restart") == bytes);
-        connected(&mounted, round + 1).await;
-    }
-    mounted.client.shutdown();
 }
 
 /// With the server away, under a name that nobody resolves, and with a mountd that nobody answers for.

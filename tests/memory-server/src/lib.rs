@@ -280,11 +280,6 @@ impl MemoryServer {
         self.tree.lock().offset += seconds * 1_000_000_000;
     }
 
-    /// Returns times in whole seconds.
-    pub fn whole_seconds(&self) {
-        self.tree.lock().whole_seconds = true;
-    }
-
     /// Writes to the file at `path` and sets its mode, on the server's own side.
     pub fn change_file(&self, path: &str, offset: u64, data: &[u8], mode: Option<u32>) {
         self.tree.lock().change_file(path, offset, data, mode);
@@ -318,11 +313,6 @@ impl MemoryServer {
     /// The fileid of the object at `path`.
     pub fn fileid(&self, path: &str) -> Option<u64> {
         self.tree.lock().fileid(path)
-    }
-
-    /// Gives the object at `with` the fileid of the one at `of`, like a snapshot of it.
-    pub fn share_fileid(&self, of: &str, with: &str) {
-        self.tree.lock().share_fileid(of, with);
     }
 
     /// Makes a file in the root without a call, or replaces its contents.

@@ -72,7 +72,6 @@ pub(super) struct Tree {
     pub(super) idle: bool,
     /// The offset of the clock in nanoseconds.
     pub(super) offset: i64,
-    pub(super) whole_seconds: bool,
     /// Cookies are returned modulo this number.
     pub(super) cookies_repeat: Option<u64>,
     /// The cookie that is given as another one.
@@ -109,7 +108,6 @@ impl Tree {
             most_read: usize::MAX,
             idle: false,
             offset: 0,
-            whole_seconds: false,
             cookies_repeat: None,
             cookie_changed: None,
             free_fileids: Vec::new(),
@@ -132,15 +130,10 @@ impl Tree {
     }
 
     /// A time later than all earlier ones since the clock was last moved, unless the clock is
-    /// stopped or ticks by the second.
+    /// stopped.
     pub(super) fn now(&mut self) -> Time {
-        let tell = |nanoseconds: u64, tree: &Self| {
-            let told = nanoseconds.saturating_add_signed(tree.offset);
-            match tree.whole_seconds {
-                true => moment(told / 1_000_000_000 * 1_000_000_000),
-                false => moment(told),
-            }
-        };
+        let tell =
+            |nanoseconds: u64, tree: &Self| moment(nanoseconds.saturating_add_signed(tree.offset));
         if self.clock_stands && self.last_time > 0 {
             return tell(self.last_time, self);
         }
@@ -460,15 +453,6 @@ impl Tree {
         let handle = self.walk(path)?;
         let object = self.object(&handle).ok()?;
         Some(object.attributes.fileid)
-    }
-
-    pub(super) fn share_fileid(&mut self, of: &str, with: &str) {
-        let (fileid, handle) = (self.fileid(of), self.walk(with));
-        if let (Some(fileid), Some(handle)) = (fileid, handle)
-            && let Ok(object) = self.object(&handle)
-        {
-            object.attributes.fileid = fileid;
-        }
     }
 
     pub(super) fn names(&mut self, path: &str) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! The caches of attributes and names, and what one mount sees of changes by another.
 
 use super::support::*;
-use nfsrdma_fs::fs::{AttributeTimes, Behind, FsConfig, KernelCache, LookupCache, ROOT};
+use nfsrdma_fs::fs::{Behind, FsConfig, KernelCache, ROOT};
 use nfsrdma_memory_server::{Fate, MemoryServer, Op};
 use nfsrdma_rpcrdma::exec::block_on;
 use nfsrdma_xdr::nfs3::{SetAttributes, Status};
@@ -10,29 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
-
-#[test]
-fn what_one_mount_closes_the_other_sees_on_open() {
-    let server = MemoryServer::new();
-    let (a, b) = (Mount::of(&server, small()), Mount::of(&server, small()));
-    let (_, fa) = a.create("f");
-    a.write(fa, 0, b"first").unwrap();
-    a.close(fa).unwrap();
-    let node = b.node("f");
-    let fb = b.open(node, RW).unwrap();
-    assert_eq!(b.read(fb, 0, 100).unwrap(), b"first");
-    b.close(fb).unwrap();
-    for text in [&b"another"[..], b"same siz", b"same SIZ", b"", b"end"] {
-        let fa = a.open(a.node("f"), RW | libc::O_TRUNC).unwrap();
-        a.write(fa, 0, text).unwrap();
-        a.close(fa).unwrap();
-        // The clock stands still, so no cache has expired.
-        let fb = b.open(node, RW).unwrap();
-        assert_eq!(b.read(fb, 0, 100).unwrap(), text);
-        assert_eq!(b.stat(node).unwrap().size, text.len() as u64);
-        b.close(fb).unwrap();
-    }
-}
 
 #[test]
 fn the_kernel_drops_its_pages_only_of_what_others_have_changed() {
@@ -150,50 +127,6 @@ fn attributes_are_asked_for_again_after_their_time() {
 }
 
 #[test]
-fn noac_asks_each_time() {
-    let config = FsConfig {
-        times: AttributeTimes::all(Duration::ZERO),
-        ..small()
-    };
-    let m = Mount::of(&MemoryServer::new(), config);
-    m.server.plant("f", b"");
-    let node = m.node("f");
-    let before = m.server.calls(Op::Getattr);
-    m.stat(node).unwrap();
-    m.stat(node).unwrap();
-    assert_eq!(m.server.calls(Op::Getattr), before + 2);
-    assert_eq!(m.lookup("f").unwrap().attr_ttl, Duration::ZERO);
-}
-
-#[test]
-fn names_are_remembered_as_lookupcache_says() {
-    for (mode, nothing_again) in [
-        (LookupCache::All, 0),
-        (LookupCache::Positive, 1),
-        (LookupCache::None, 1),
-    ] {
-        let m = Mount::of(
-            &MemoryServer::new(),
-            FsConfig {
-                lookup_cache: mode,
-                ..small()
-            },
-        );
-        m.server.plant("f", b"");
-        m.stat(ROOT).unwrap();
-        let lookups = || m.server.calls(Op::Lookup);
-        m.lookup("f").unwrap();
-        assert!(m.lookup("g").is_none());
-        let before = lookups();
-        m.lookup("f").unwrap();
-        assert_eq!(lookups() - before, 1, "the kernel wants it checked");
-        let before = lookups();
-        assert!(m.lookup("g").is_none());
-        assert_eq!(lookups() - before, nothing_again, "{mode:?}");
-    }
-}
-
-#[test]
 fn own_changes_of_a_directory_keep_its_names_and_foreign_ones_void_them() {
     let server = MemoryServer::new();
     let (a, b) = (Mount::of(&server, small()), Mount::of(&server, small()));
@@ -240,30 +173,6 @@ fn a_reused_fileid_is_another_object() {
     a.close(g).unwrap();
     a.fs.forget(new.nodeid, 1);
     assert_eq!(errno(a.stat(new.nodeid)), libc::ESTALE);
-}
-
-/// The file handle is the identity of an object (RFC 1813 section 2.5): files in a snapshot have
-/// the fileids of the original files.
-#[test]
-fn handles_that_differ_are_two_objects_though_fileids_are_equal() {
-    let m = Mount::new();
-    m.server.plant("live", b"live");
-    m.server.plant("snapshot", b"then");
-    m.server.share_fileid("live", "snapshot");
-    let (live, snapshot) = (m.lookup("live").unwrap(), m.lookup("snapshot").unwrap());
-    assert_eq!(live.attributes.fileid, snapshot.attributes.fileid);
-    assert_ne!(live.nodeid, snapshot.nodeid);
-    let (f, g) = (
-        m.open(live.nodeid, RW).unwrap(),
-        m.open(snapshot.nodeid, RW).unwrap(),
-    );
-    assert_eq!(m.read(f, 0, 10).unwrap(), b"live");
-    assert_eq!(m.read(g, 0, 10).unwrap(), b"then");
-    m.write(g, 0, b"THEN").unwrap();
-    m.close(g).unwrap();
-    m.close(f).unwrap();
-    assert_eq!(m.server.contents("live").unwrap(), b"live");
-    assert_eq!(m.server.contents("snapshot").unwrap(), b"THEN");
 }
 
 #[test]

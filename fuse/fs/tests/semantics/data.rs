@@ -78,25 +78,6 @@ fn writes_in_order_are_gathered_to_full_ones() {
 }
 
 #[test]
-fn what_was_not_committed_is_written_again_after_a_restart() {
-    let m = Mount::new();
-    let (_, f) = m.create("f");
-    let data: Vec<u8> = (0..3u32 << 20).map(|i| (i / 3) as u8).collect();
-    let restarted = AtomicUsize::new(0);
-    for (i, part) in data.chunks(100_000).enumerate() {
-        m.write(f, i as u64 * 100_000, part).unwrap();
-        if i % 7 == 3 {
-            m.server.restart();
-            restarted.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-    m.close(f).unwrap();
-    m.server.restart();
-    assert!(m.server.contents("f").unwrap() == data);
-    assert!(m.count("verifier_changes") > 0);
-}
-
-#[test]
 fn the_server_restarts_between_write_and_commit() {
     let m = roomy();
     let (_, f) = m.create("f");
@@ -117,56 +98,6 @@ fn the_server_restarts_between_write_and_commit() {
     assert_eq!(m.server.calls(Op::Commit), 4);
     m.server.restart();
     assert!(m.server.contents("f").unwrap() == data);
-}
-
-#[test]
-fn a_file_is_read_to_its_end() {
-    let m = Mount::new();
-    let data: Vec<u8> = (0..2_000_000u32).map(|i| (i / 5) as u8).collect();
-    m.server.plant("f", &data);
-    let f = m.open(m.node("f"), RW).unwrap();
-    let whole = |m: &Mount| {
-        let mut all = Vec::new();
-        loop {
-            let part = m.read(f, all.len() as u64, 128 << 10).unwrap();
-            if part.is_empty() {
-                return all;
-            }
-            all.extend(part);
-        }
-    };
-    assert!(whole(&m) == data);
-    assert_eq!(m.read(f, 1_999_999, 10).unwrap(), data[1_999_999..]);
-    assert_eq!(m.read(f, 3_000_000, 10).unwrap(), b"");
-    m.close(f).unwrap();
-}
-
-#[test]
-fn a_cache_smaller_than_the_files_still_reads_and_writes_right() {
-    let m = Mount::new();
-    let files = 6u64;
-    let text = |n: u64| -> Vec<u8> {
-        (0..4_000_000u64)
-            .map(|i| (i * (n + 3) / 11) as u8)
-            .collect()
-    };
-    let handles: Vec<_> = (0..files).map(|n| m.create(&format!("{n}")).1).collect();
-    for at in (0..4_000_000).step_by(200_000) {
-        for n in 0..files {
-            m.write(handles[n as usize], at as u64, &text(n)[at..at + 200_000])
-                .unwrap();
-        }
-    }
-    for n in 0..files {
-        for at in (0..4_000_000).step_by(500_000) {
-            let part = m.read(handles[n as usize], at as u64, 500_000).unwrap();
-            assert!(part == text(n)[at..at + 500_000], "{n} at {at}");
-        }
-        m.close(handles[n as usize]).unwrap();
-        assert!(m.server.contents(&format!("{n}")).unwrap() == text(n));
-    }
-    assert!(m.count("cache_bytes") <= 8 << 20);
-    assert_eq!(m.count("dirty_bytes"), 0);
 }
 
 #[test]
@@ -273,25 +204,6 @@ fn a_read_past_the_cache_shows_what_was_written_and_is_not_sent_yet() {
     expected[4096..8192].fill(8);
     assert!(m.read(f, 0, 12_000).unwrap() == expected);
     m.close(f).unwrap();
-}
-
-#[test]
-fn truncating_cuts_what_is_cached_and_growing_shows_zeros() {
-    let m = Mount::new();
-    let (node, f) = m.create("f");
-    m.write(f, 0, &[1; 10_000]).unwrap();
-    m.truncate(node, 5_000).unwrap();
-    assert_eq!(m.stat(node).unwrap().size, 5_000);
-    m.truncate(node, 8_000).unwrap();
-    let mut expected = vec![1; 5_000];
-    expected.resize(8_000, 0);
-    assert_eq!(m.read(f, 0, 20_000).unwrap(), expected);
-    m.write(f, 20_000, b"end").unwrap();
-    expected.resize(20_000, 0);
-    expected.extend(b"end");
-    assert_eq!(m.read(f, 0, 30_000).unwrap(), expected);
-    m.close(f).unwrap();
-    assert_eq!(m.server.contents("f").unwrap(), expected);
 }
 
 #[test]

@@ -296,22 +296,6 @@ fn what_nfs_cannot_do_is_refused() {
 }
 
 #[test]
-fn exclusive_create_refuses_what_is_there() {
-    let m = Mount::new();
-    m.server.plant("f", b"");
-    let flags = RW | libc::O_CREAT | libc::O_EXCL;
-    assert_eq!(
-        errno(block_on(m.fs.create(&m.cred, 1, b"f", 0o644, flags))),
-        libc::EEXIST
-    );
-    let flags = RW | libc::O_CREAT;
-    assert_eq!(
-        errno(block_on(m.fs.create(&m.cred, 1, b"f", 0o644, flags))),
-        0
-    );
-}
-
-#[test]
 fn an_object_that_changes_its_type_is_stale_and_its_path_is_logged() {
     static WARNINGS: Warnings = Warnings(Mutex::new(Vec::new()));
     let _here = tracing::subscriber::set_default(&WARNINGS);

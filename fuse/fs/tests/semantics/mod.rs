@@ -8,7 +8,6 @@ mod errors;
 mod kept_data;
 mod opens;
 mod permissions;
-mod random;
 mod removals;
 mod resent;
 mod restarts;
