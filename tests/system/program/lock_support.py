@@ -59,12 +59,13 @@ for line in sys.stdin:
 
 
 class Process:
-    """A process that locks on command. It can inherit open files ("open" with the number)."""
+    """A process that locks on command, as a user of users.py. It can inherit open files ("open" with the number)."""
 
-    def __init__(self, *files):
+    def __init__(self, *files, user=None):
         command = [sys.executable, "-c", DRIVER]
         pipe = subprocess.PIPE
-        self.child = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1, pass_fds=files)
+        who = {"user": user.uid, "group": user.gid, "extra_groups": list(user.groups)} if user else {}
+        self.child = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1, pass_fds=files, **who)
 
     def __enter__(self):
         return self

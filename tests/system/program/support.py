@@ -204,11 +204,11 @@ class Server(Place):
 
 
 @contextlib.contextmanager
-def scripted(*words, **more):
+def scripted(*words, kind=Server, **more):
     """A server, and a function that sends it a command while it runs (tests/responder/README.md)."""
     with tempfile.TemporaryDirectory(prefix="nfsrdma-program.") as folder:
         door = Path(folder) / "control"
-        with Server("--control", door, *words, **more) as server:
+        with kind("--control", door, *words, **more) as server:
             with socket.socket(socket.AF_UNIX) as control:
                 control.settimeout(LIMIT)
                 control.connect(str(door))
