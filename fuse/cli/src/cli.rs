@@ -2,10 +2,12 @@
 //! `mount.nfsrdma` and `umount.nfsrdma`. [`wrong`] replaces clap's error texts.
 
 mod arguments;
+mod examine;
 mod helper;
 mod wrong;
 
 pub use arguments::{MountArgs, UnmountArgs};
+pub use examine::DoctorArgs;
 pub use wrong::NoCommand;
 
 use arguments::{CliOptions, join, our_type};
@@ -28,6 +30,7 @@ pub enum Command {
     Unmount(UnmountArgs),
     Exports(ServerArgs),
     Ping(ServerArgs),
+    Doctor(DoctorArgs),
     Stats(StatsArgs),
     Top(TopArgs),
     Metrics(MetricsArgs),
@@ -245,6 +248,7 @@ enum CliCommand {
     Exports(CliServer),
     /// Test a server step by step
     Ping(CliServer),
+    Doctor(DoctorArgs),
     /// Show what a mount is doing, or list all mounts
     ///
     /// Without DIR it prints a table with a row for each mount, and for each attempt to mount that
@@ -525,6 +529,7 @@ fn parse_as_clap(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
         CliCommand::Umount(args) => Command::Unmount(args.into()),
         CliCommand::Exports(args) => Command::Exports(args.into()),
         CliCommand::Ping(args) => Command::Ping(args.into()),
+        CliCommand::Doctor(args) => Command::Doctor(args),
         CliCommand::Stats(args) => Command::Stats(args.into()),
         CliCommand::Top(args) => Command::Top(args),
         CliCommand::Metrics(args) => Command::Metrics(args),

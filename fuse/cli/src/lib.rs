@@ -9,6 +9,7 @@
 
 pub mod cli;
 mod commands;
+mod doctor;
 pub mod failure;
 pub mod holder;
 mod ipc;
@@ -42,20 +43,20 @@ const _: () = assert!(
 /// Runs the program: takes the arguments, including `argv[0]`, and returns the exit status.
 pub fn main(arguments: Vec<OsString>) -> u8 {
     let name = cli::program_name(&arguments);
+    let usage = match arguments.get(1) {
+        Some(command) if command == "doctor" => doctor::WRONG_USAGE,
+        _ => Exit::Usage,
+    };
     let command = match cli::parse(arguments) {
         Ok(command) => command,
         Err(cli::NoCommand::Help(help)) => {
             // If standard output or error is closed, there is nothing to be done about it.
             let _ = help.print();
-            return if help.use_stderr() {
-                Exit::Usage as u8
-            } else {
-                0
-            };
+            return if help.use_stderr() { usage as u8 } else { 0 };
         }
         Err(cli::NoCommand::Wrong(sentence)) => {
             output::message(format_args!("{name}: {sentence}"));
-            return Exit::Usage as u8;
+            return usage as u8;
         }
     };
     match run(&name, &command) {
@@ -131,6 +132,7 @@ fn run(name: &str, command: &Command) -> Result<(), Failure> {
         }
         Command::Exports(args) => commands::server::exports(args),
         Command::Ping(args) => commands::server::ping(args),
+        Command::Doctor(args) => doctor::run(args),
         Command::Stats(args) => stats::run(args),
         Command::Top(args) => top::run(args),
         Command::Metrics(args) => stats::metrics::run(args),

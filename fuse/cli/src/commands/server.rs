@@ -13,10 +13,10 @@ use std::ffi::OsString;
 use tokio::runtime::Runtime;
 
 /// Size of the buffer pool, for the messages of one connection.
-const POOL: usize = 32 << 20;
+pub(crate) const POOL: usize = 32 << 20;
 
 /// Parses a server with or without an export.
-fn target(server: &OsString) -> Result<MountSource, Failure> {
+pub(crate) fn target(server: &OsString) -> Result<MountSource, Failure> {
     let error = match MountSource::parse(server) {
         Ok(spec) => return Ok(spec),
         Err(error) => error,
@@ -44,7 +44,7 @@ fn target(server: &OsString) -> Result<MountSource, Failure> {
     Ok(spec)
 }
 
-fn runtime() -> Result<Runtime, Failure> {
+pub(crate) fn runtime() -> Result<Runtime, Failure> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -97,7 +97,7 @@ fn lines(exports: &[Exported]) -> Vec<String> {
         .collect()
 }
 
-fn name(step: Step) -> &'static str {
+pub(crate) fn name(step: Step) -> &'static str {
     match step {
         Step::Options => "options",
         Step::Resolve | Step::Name => "resolve",

@@ -116,8 +116,8 @@ pub(crate) fn leave_terminal() -> io::Result<()> {
 const DESCRIPTORS: u64 = 256;
 /// The descriptors without which not even a mount of one connection works; and those that may be kept for the successors
 /// of its process, with some more.
-const FEWEST_DESCRIPTORS: u64 = 32;
-const FEWEST_KEPT: u64 = 64;
+pub(crate) const FEWEST_DESCRIPTORS: u64 = 32;
+pub(crate) const FEWEST_KEPT: u64 = 64;
 
 /// Raises the limit on descriptors, as far as it may be, if it is too low for a mount. Returns what it is.
 pub(crate) fn raise_descriptors() -> u64 {

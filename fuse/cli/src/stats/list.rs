@@ -9,7 +9,7 @@ use serde::Serialize;
 
 /// A mount as `--json` prints it.
 #[derive(Debug, Serialize)]
-pub(super) struct Entry<'a> {
+pub(crate) struct Entry<'a> {
     source: &'a str,
     directory: &'a str,
     /// `up`, `down` (no connection to the server), `waiting` (calls have waited long),
@@ -45,7 +45,7 @@ pub(crate) fn trouble(document: &Document) -> Option<String> {
     }
 }
 
-pub(super) fn entry(found: &ListedMount) -> Entry<'_> {
+pub(crate) fn entry(found: &ListedMount) -> Entry<'_> {
     let entry = Entry {
         source: &found.source,
         directory: &found.directory,
