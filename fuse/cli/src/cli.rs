@@ -7,7 +7,7 @@ mod helper;
 mod wrong;
 
 pub use arguments::{MountArgs, UnmountArgs};
-pub use examine::DoctorArgs;
+pub use examine::{BenchArgs, DoctorArgs};
 pub use wrong::NoCommand;
 
 use arguments::{CliOptions, join, our_type};
@@ -31,6 +31,7 @@ pub enum Command {
     Exports(ServerArgs),
     Ping(ServerArgs),
     Doctor(DoctorArgs),
+    Bench(BenchArgs),
     Stats(StatsArgs),
     Top(TopArgs),
     Metrics(MetricsArgs),
@@ -249,6 +250,7 @@ enum CliCommand {
     /// Test a server step by step
     Ping(CliServer),
     Doctor(DoctorArgs),
+    Bench(BenchArgs),
     /// Show what a mount is doing, or list all mounts
     ///
     /// Without DIR it prints a table with a row for each mount, and for each attempt to mount that
@@ -530,6 +532,7 @@ fn parse_as_clap(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
         CliCommand::Exports(args) => Command::Exports(args.into()),
         CliCommand::Ping(args) => Command::Ping(args.into()),
         CliCommand::Doctor(args) => Command::Doctor(args),
+        CliCommand::Bench(args) => Command::Bench(args),
         CliCommand::Stats(args) => Command::Stats(args.into()),
         CliCommand::Top(args) => Command::Top(args),
         CliCommand::Metrics(args) => Command::Metrics(args),

@@ -7,6 +7,7 @@
 //! find the mount. A command fails with
 //! a [`Failure`]: a sentence for people and an exit status for mount(8).
 
+mod bench;
 pub mod cli;
 mod commands;
 mod doctor;
@@ -20,6 +21,7 @@ mod nearest;
 pub mod observe;
 pub mod options;
 pub mod output;
+mod path_mtu;
 pub mod stats;
 mod top;
 mod user_file;
@@ -133,6 +135,7 @@ fn run(name: &str, command: &Command) -> Result<(), Failure> {
         Command::Exports(args) => commands::server::exports(args),
         Command::Ping(args) => commands::server::ping(args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Bench(args) => bench::run(args),
         Command::Stats(args) => stats::run(args),
         Command::Top(args) => top::run(args),
         Command::Metrics(args) => stats::metrics::run(args),

@@ -238,6 +238,20 @@ pub fn find(dir: &Path) -> Result<(PathBuf, Mount), Failure> {
     }
 }
 
+/// The mount of this program that has `dir` in it, and the path of `dir` without symbolic links.
+pub(crate) fn containing(dir: &Path) -> Result<(PathBuf, Mount), Failure> {
+    let other = match find(dir) {
+        Err(other) => other,
+        found => return found,
+    };
+    let within = || {
+        let path = dir.canonicalize().ok()?;
+        let point = inside(&path).ok()??;
+        Some((path, on_top_of(&point).ok()??))
+    };
+    within().ok_or(other)
+}
+
 /// The mount of this source, which umount(8) takes in place of a directory, too.
 fn of_source(source: &MountSource) -> Result<(PathBuf, Mount), Failure> {
     let wanted = source.source();

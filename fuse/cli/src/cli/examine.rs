@@ -35,3 +35,25 @@ pub struct DoctorArgs {
     #[arg(long, requires = "bundle")]
     pub names: bool,
 }
+
+/// Measure a mount, and say what limits it
+///
+/// It writes and reads in a directory of its own in DIR, which it removes, also when it is
+/// interrupted: large data, small pieces, synchronised writes, and small files. Then it makes the
+/// same calls to the server without the kernel and FUSE, which is what the link and the server allow, and
+/// compares. It takes less than two minutes.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+#[command(
+    after_help = "Exit status: 0 measured, 1 wrong usage, 8 interrupted, 32 DIR cannot be used."
+)]
+pub struct BenchArgs {
+    /// A mount, or a directory in one
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Take seconds, with rougher figures
+    #[arg(long)]
+    pub quick: bool,
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+}

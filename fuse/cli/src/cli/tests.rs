@@ -251,7 +251,7 @@ fn remedies() {
         ),
         (
             "zork",
-            "unknown command 'zork': use one of mount, umount, exports, ping, doctor, stats, top, metrics, \
+            "unknown command 'zork': use one of mount, umount, exports, ping, doctor, bench, stats, top, metrics, \
              log, trace, capture, upgrade, fstab",
         ),
         (

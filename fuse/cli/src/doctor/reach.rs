@@ -5,35 +5,18 @@ use crate::commands::server::name;
 use crate::mount::{provider, settings};
 use crate::options::mount_source::MountSource;
 use crate::options::{LocalLock, MountProtocol, Options};
+use crate::path_mtu::{LEAST_MTU, path_mtu};
 use nfsrdma_nfs3::mount::{self, PingEvent, PingTarget, Step};
 use nfsrdma_rdma::Pool;
 use nfsrdma_rpcrdma::rpc::plain::{self, PlainError, Protocol, Target};
 use nfsrdma_xdr::rpc::Auth;
 use nfsrdma_xdr::rpcbind::{Mapping, PORT, portmap, protocol};
 use nfsrdma_xdr::{mount3, nlm4};
-use rustix::net::sockopt;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 /// How long rpcbind may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The smallest packet that every path of IPv6 carries (RFC 8200 section 5), in bytes.
-const LEAST_MTU: u32 = 1280;
-
-/// The largest packet to `address`, as far as this machine knows; no packet is sent.
-fn path_mtu(address: IpAddr) -> Option<u32> {
-    let any: SocketAddr = match address {
-        IpAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
-        IpAddr::V6(_) => ([0u16; 8], 0).into(),
-    };
-    let socket = UdpSocket::bind(any).ok()?;
-    socket.connect((address, PORT)).ok()?;
-    match address {
-        IpAddr::V4(_) => sockopt::ip_mtu(&socket).ok(),
-        IpAddr::V6(_) => sockopt::ipv6_mtu(&socket).ok(),
-    }
-}
-
 fn packets(address: IpAddr) -> Finding {
     const CHECK: &str = "mtu";
     match path_mtu(address) {
@@ -193,11 +176,6 @@ pub(super) async fn examine(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_loopback_interface_has_large_packets() {
-        assert!(path_mtu([127, 0, 0, 1].into()).is_some_and(|mtu| mtu > LEAST_MTU));
-    }
 
     #[test]
     fn a_server_may_be_without_acls_but_not_without_locks() {
