@@ -7,7 +7,7 @@ mod helper;
 mod wrong;
 
 pub use arguments::{MountArgs, UnmountArgs};
-pub use examine::{BenchArgs, DoctorArgs};
+pub use examine::{BenchArgs, By, DoctorArgs, ProfileArgs};
 pub use wrong::NoCommand;
 
 use arguments::{CliOptions, join, our_type};
@@ -37,6 +37,7 @@ pub enum Command {
     Metrics(MetricsArgs),
     Log(LogArgs),
     Trace(TraceArgs),
+    Profile(ProfileArgs),
     Capture(CaptureArgs),
     Upgrade(UpgradeArgs),
     Fstab(FstabArgs),
@@ -270,6 +271,7 @@ enum CliCommand {
     /// It prints a line for each call that has ended, for each retransmission, and for each
     /// connection made or lost, until the mount ends. Times are UTC.
     Trace(TraceArgs),
+    Profile(ProfileArgs),
     /// Record a mount's RPC-over-RDMA traffic for Wireshark
     ///
     /// With every transport the file shows the traffic as iWARP over TCP, which Wireshark dissects.
@@ -538,6 +540,7 @@ fn parse_as_clap(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
         CliCommand::Metrics(args) => Command::Metrics(args),
         CliCommand::Log(args) => Command::Log(args),
         CliCommand::Trace(args) => Command::Trace(args),
+        CliCommand::Profile(args) => Command::Profile(args),
         CliCommand::Capture(args) => Command::Capture(args),
         CliCommand::Upgrade(args) => Command::Upgrade(args),
         CliCommand::Fstab(args) => Command::Fstab(args),

@@ -141,6 +141,7 @@ fn run(name: &str, command: &Command) -> Result<(), Failure> {
         Command::Metrics(args) => stats::metrics::run(args),
         Command::Log(args) => commands::log::run(args),
         Command::Trace(args) => observe::trace::run(args),
+        Command::Profile(args) => observe::profile::run(args),
         Command::Capture(args) => observe::capture::run(args),
         Command::Upgrade(args) => commands::upgrade::run(args),
         Command::Fstab(args) => commands::fstab::run(args),

@@ -1,6 +1,7 @@
 //! The arguments of the commands that examine a mount or a server.
 
-use clap::Args;
+use super::wrong::number;
+use clap::{Args, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -56,4 +57,55 @@ pub struct BenchArgs {
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,
+}
+
+/// Show who loads the server of a mount: users, processes, procedures and paths
+///
+/// It counts the calls that reach the server, from a trace, and prints tables after each interval, with what
+/// takes the most of the server's time first. While it does not run, nothing is counted.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct ProfileArgs {
+    /// The mount
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Show only these tables, separated by commas
+    #[arg(long, value_name = "WHAT", value_delimiter = ',')]
+    pub by: Vec<By>,
+    /// Seconds between two updates
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 2, allow_negative_numbers = true,
+        value_parser = |text: &str| number::<u32>(text, 1..=3600, ("seconds", "--delay 5")))]
+    pub delay: u32,
+    /// End after COUNT intervals
+    #[arg(short = 'n', long, value_name = "COUNT", allow_negative_numbers = true,
+        value_parser = |text: &str| number::<u64>(text, 1..=u64::MAX, ("intervals", "-n 10")))]
+    pub count: Option<u64>,
+    /// Rows of each table
+    #[arg(short, long, value_name = "ROWS", default_value_t = 10, allow_negative_numbers = true,
+        value_parser = |text: &str| number::<u32>(text, 1..=1000, ("rows", "--rows 20")))]
+    pub rows: u32,
+    /// Print one JSON document on each line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What calls are counted by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum By {
+    User,
+    Process,
+    Operation,
+    Path,
+}
+
+impl By {
+    pub(crate) const ALL: [By; 4] = [By::User, By::Process, By::Operation, By::Path];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            By::User => "user",
+            By::Process => "process",
+            By::Operation => "operation",
+            By::Path => "path",
+        }
+    }
 }

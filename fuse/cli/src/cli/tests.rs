@@ -252,7 +252,7 @@ fn remedies() {
         (
             "zork",
             "unknown command 'zork': use one of mount, umount, exports, ping, doctor, bench, stats, top, metrics, \
-             log, trace, capture, upgrade, fstab",
+             log, trace, profile, capture, upgrade, fstab",
         ),
         (
             "umount /m /n",

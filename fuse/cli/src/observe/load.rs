@@ -135,26 +135,41 @@ impl Counts {
             command: call.pid.map_or_else(|| "(none waits)".into(), command),
             ..Load::default()
         });
+        let cost = Cost::of(call);
         load.calls += 1;
+        load.sent_bytes = load.sent_bytes.saturating_add(cost.sent_bytes);
+        load.received_bytes = load.received_bytes.saturating_add(cost.received_bytes);
+        load.time_ns = load.time_ns.saturating_add(cost.time_ns);
+    }
+}
+
+/// What one call took.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Cost {
+    pub(super) sent_bytes: u64,
+    pub(super) received_bytes: u64,
+    pub(super) time_ns: u64,
+}
+
+impl Cost {
+    pub(super) fn of(call: &Call) -> Cost {
+        let mut cost = Cost::default();
         if let Some(transport) = &call.transport {
             let chunks = transport.chunks.iter();
             let read = chunks.filter(|chunk| matches!(&*chunk.kind, "read" | "position-zero"));
             let placed: u64 = read.map(|chunk| chunk.bytes).fold(0, u64::saturating_add);
-            load.sent_bytes = load
-                .sent_bytes
-                .saturating_add(placed)
-                .saturating_add(transport.bytes as u64);
+            cost.sent_bytes = placed.saturating_add(transport.bytes as u64);
         }
         if let Some(reply) = &call.reply {
-            load.received_bytes = load.received_bytes.saturating_add(reply.bytes as u64);
-            let time = reply.queue_ns.saturating_add(reply.round_trip_ns);
-            load.time_ns = load.time_ns.saturating_add(time);
+            cost.received_bytes = reply.bytes as u64;
+            cost.time_ns = reply.queue_ns.saturating_add(reply.round_trip_ns);
         }
+        cost
     }
 }
 
 /// The name of a user. Asking for it may take long, so the known ones are kept.
-fn user(uid: u32, users: &mut HashMap<u32, String>) -> String {
+pub(super) fn user(uid: u32, users: &mut HashMap<u32, String>) -> String {
     if users.len() >= MOST {
         users.clear();
     }
@@ -171,7 +186,7 @@ fn user(uid: u32, users: &mut HashMap<u32, String>) -> String {
 }
 
 /// The name of a program, which has just made a call.
-fn command(pid: u32) -> String {
+pub(super) fn command(pid: u32) -> String {
     let comm = std::fs::read(format!("/proc/{pid}/comm"));
     comm.map_or_else(
         |_| "(ended)".to_owned(),

@@ -1,4 +1,4 @@
-//! `trace` and `capture`: a mount's calls and messages as they happen, by its control socket.
+//! `trace`, `profile` and `capture`: a mount's calls and messages as they happen, by its control socket.
 //!
 //! The serving process only passes on the events of the transport's [`Tap`]. The commands format
 //! them, with the rights of the user who runs them.
@@ -10,6 +10,7 @@ mod frame;
 mod line;
 pub(super) mod load;
 mod packet;
+pub(super) mod profile;
 pub(super) mod trace;
 
 pub(super) use context::FindPath;
