@@ -29,18 +29,48 @@ make_nodes() {
 
 unlink_link() { rdma link delete "${1}0"; }
 
-# knfsd_start [NFSD OPTIONS]: exports /srv/export over TCP and RDMA, mountd at its fixed port.
+# knfsd_start [NFSD OPTIONS]: exports /srv/export over TCP and RDMA, mountd at its fixed port; with the flavors in /run/sec.
 knfsd_start() {
     modprobe -a nfsd rpcrdma
     mountpoint -q /proc/fs/nfsd || mount -t nfsd nfsd /proc/fs/nfsd
     mkdir -p /run/rpcbind /var/lib/nfs/rpc_pipefs
     pidof rpcbind >/dev/null || rpcbind -w
-    echo '/srv/export *(rw,insecure,no_root_squash,no_subtree_check,sync,fsid=1)' >/etc/exports
+    [ -e /run/sec ] || echo sys >/run/sec
+    echo "/srv/export *(rw,insecure,no_root_squash,no_subtree_check,sync,fsid=1,sec=$(cat /run/sec))" >/etc/exports
     exportfs -ra
     rpc.nfsd "$@" 4
     echo "rdma $RDMA_PORT" >/proc/fs/nfsd/portlist
     pidof rpc.mountd >/dev/null || rpc.mountd --port "$MOUNTD_PORT"
 }
+
+# kerberos_start FLAVORS: before knfsd_start. This machine is the server of that name, and a client, of the realm whose
+# configuration and keys are /job/krb5.conf and /job/krb5.keytab; the export has these flavors, as in exports(5).
+KERBEROS_NAME=server.nfsrdma.test
+kerberos_start() {
+    echo "$1" >/run/sec
+    echo "10.0.2.15 $KERBEROS_NAME" >>/etc/hosts
+    install -m 644 /job/krb5.conf /etc/
+    install -m 600 /job/krb5.keytab /etc/
+    printf '[General]\nDomain = nfsrdma.test\n' >/etc/idmapd.conf
+    modprobe -a sunrpc rpcsec_gss_krb5
+    mkdir -p /run/rpc_pipefs
+    mount -t rpc_pipefs rpc_pipefs /run/rpc_pipefs
+    rpc.svcgssd -n
+    rpc.gssd
+    chmod 1777 /srv/export
+}
+
+# kerberos_user NAME UID [CCACHE]: a user of this machine, who is that of the realm, and whose ticket is in that file.
+kerberos_user() {
+    grep -q "^$1:" /etc/passwd || echo "$1:x:$2:$2::/:/bin/sh" >>/etc/passwd
+    [ -z "$3" ] || install -m 600 -o "$2" -g "$2" "$3" "/tmp/krb5cc_$2"
+}
+
+# as UID COMMAND...: as that user.
+as() { setpriv --reuid "$1" --regid "$1" --clear-groups "${@:2}"; }
+
+# kerberos_forget: the server forgets every context.
+kerberos_forget() { date +%s >/proc/net/rpc/auth.rpcsec.context/flush; }
 
 # link_ipv6 ADDRESS: gives the network device an address of that family, usable at once.
 link_ipv6() { ip -6 address add "$1/64" dev "$netdev" nodad; }
