@@ -1,7 +1,9 @@
 """Kerberos with Linux's server, and Linux's own client beside ours. Everything runs in the guest, but for the KDC."""
 
-from interop.guest import CHECKS, EXPORT, Guest, MOUNTD, NFS
-from interop.host import compare, indent
+import re
+
+from interop.guest import CHECKS, EXPORT, Guest, HERE, MOUNTD, NFS
+from interop.host import compare, indent, program
 from program.realm import Realm
 from program.support import NOBODY
 from program.users import A, B, C
@@ -9,6 +11,12 @@ from program.users import A, B, C
 FLAVORS = ("krb5", "krb5i", "krb5p")
 SERVER = "server.nfsrdma.test"  # guest/lib.sh
 USERS = {"alice": A, "bob": B}
+OURS, LINUX = "/srv/ours", "/mnt"
+
+
+def ours(options):
+    """The command that mounts the export at OURS."""
+    return f"/job/nfsrdma mount {SERVER}:{EXPORT} {OURS} -o port={NFS},mountport={MOUNTD},mountproto=tcp,allow_other,{options}"
 
 
 class Side:
@@ -24,13 +32,15 @@ class Side:
         try:
             self.guest.__enter__()
             try:
-                self.guest.put(CHECKS)
-                self.guest.put(self.realm.keytab)
+                for file in (program("nfsrdma"), CHECKS, HERE / "rights.py", self.realm.keytab):
+                    self.guest.put(file)
                 config = (self.realm.base / "krb5.conf").read_text()
                 for here, there in ((f"{self.realm.ccaches}", "/tmp"), (f"{self.realm.base}", "/etc"), ("127.0.0.1", "10.0.2.2")):
                     config = config.replace(here, there)
                 (self.guest.share / "krb5.conf").write_text(config)
-                self.guest.run(f"link {self.link}; kerberos_start {self.flavors}; knfsd_start")
+                # Others than root do not look into /job.
+                self.guest.run(f"""link {self.link}; kerberos_start {self.flavors}; knfsd_start; modprobe fuse
+                    cp /job/*.py /srv/; mkdir {OURS}""")
                 for name in USERS:
                     self.kinit(name)
             except BaseException:
@@ -56,18 +66,41 @@ class Side:
     def run(self, script, limit=120):
         return self.guest.run(script, limit)
 
+    def mount_ours(self, options):
+        indent(self.run(ours(options)))
+
     def mount_linux(self, options):
         return self.run(f"kernel_mount {SERVER} {NFS} {MOUNTD} {EXPORT} {options}")
 
 
-def test_kerberos_selftest():
-    """The kernel's client with the kernel's server: the baseline of the tests here."""
+# Who has alice's ticket under another number, and the group that alice has at the server alone.
+GUEST, TEAM = 61004, 4242
+
+
+def test_kerberos_users():
+    """Users with and without tickets, root with the machine's keys, and one with another's ticket have the rights that
+    Linux's client gives them."""
+    users = (0, A.uid, B.uid, C.uid, GUEST)
     with Side() as side:
-        for flavor in FLAVORS:
-            indent(side.mount_linux(f"sec={flavor}"))
-            side.run(f"""for uid in {A.uid} {B.uid}; do as $uid touch /mnt/$uid.{flavor}; done; touch /mnt/0.{flavor}
-                ! as {C.uid} touch /mnt/{C.uid}.{flavor}; umount /mnt""")
-        owners = side.run(f"cd {EXPORT}; stat -c '%n %u' * | sort").split("\n")[:-1]
-        wanted = {f"{user}.{flavor} {seen}" for flavor in FLAVORS for user, seen in
-                  ((A.uid, A.uid), (B.uid, B.uid), (0, NOBODY))}
-        compare("owners at the server", "\n".join(owners), "\n".join(sorted(wanted)))
+        side.mount_ours("sec=krb5")
+        indent(side.mount_linux("sec=krb5"))
+        folder = f"{EXPORT}/shared"
+        side.run(f"""mkdir -m 777 {folder}; cd {folder}
+            for name in ours linux; do
+                touch $name.team $name.root; chmod 660 $name.team; chmod 600 $name.root; chown {B.uid}:{TEAM} $name.team
+            done
+            echo team:x:{TEAM}:alice >>/etc/group; install -m 600 -o {GUEST} /tmp/krb5cc_{A.uid} /tmp/krb5cc_{GUEST}""")
+
+        def rights(mount, name, *uids):
+            return side.run(f"python3 -B /srv/rights.py {mount}/shared {name} {' '.join(map(str, uids))}", 200)
+
+        tried = rights(OURS, "ours", *users)
+        indent(tried)
+        compare("rights", tried, rights(LINUX, "linux", *users))
+        for name in ("ours", "linux"):
+            left = rights(EXPORT, name)
+            for mount in (OURS, LINUX):
+                compare(f"made in {name}, seen in {mount}", rights(mount, name), left)
+            owners = {line.split()[0].partition(".")[2]: int(line.split()[1]) for line in left.splitlines()}
+            assert owners == {"root": 0, "team": B.uid, "0": NOBODY, f"{A.uid}": A.uid, f"{B.uid}": B.uid, f"{GUEST}": A.uid}
+        compare("a group at the server", re.findall(f"^{A.uid} team access ([^,]*)", tried, re.M)[0], "rw")
