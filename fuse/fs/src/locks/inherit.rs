@@ -1,12 +1,12 @@
-//! What a process does that goes on with the locks of one that has died. They are still held, and the server is
-//! told of no crash.
+//! What a process does that goes on with the locks of one that has died. They are still held: nothing is
+//! claimed, and the server is told of no crash.
 //!
 //! Of a range that was being asked for or unlocked nobody knows how the server has locked it. Its state is
 //! restored, before any other request of the owner changes it. Whoever still waits for an answer asks again,
 //! because the kernel sends these requests to this process, too.
 //!
-//! The server may have restarted while no process served the mount. So all locks are claimed, as after any other
-//! sign of a restart.
+//! The server may have restarted while no process served the mount. So it is asked whether a lock is still in
+//! the way of others.
 
 use super::holding::{Holding, LockFile};
 use super::lock_table::Owner;
@@ -15,10 +15,13 @@ use super::range::{ByteRange, Mode};
 use super::releasing::Releasing;
 use super::repeat::is_unanswered;
 use crate::credential::cred_of;
-use nfsrdma_nfs3::nlm::{Journal, LockCall, LockTarget, Orphan};
+use nfsrdma_nfs3::nlm::{Journal, LockCall, LockTarget, Orphan, Status};
 use nfsrdma_record::{Lock, Record};
 use std::pin::Pin;
 use std::sync::Arc;
+
+/// Who asks whether a lock is in the way; the kernel does not use this number.
+const STRANGER: Owner = Owner::LAST;
 
 /// A range that was being asked for or unlocked.
 #[derive(Debug)]
@@ -81,7 +84,7 @@ impl Locks {
         }
         if any {
             let this = self.clone();
-            later.push(Box::pin(async move { this.suspect() }));
+            later.push(Box::pin(async move { this.look_for_restart().await }));
         }
         *self.inherited.lock() = later;
     }
@@ -165,6 +168,40 @@ impl Locks {
         let unlock = LockCall::Unlock;
         let unlocked = self.repeat(&orphan.cred, &target, unlock, is_unanswered);
         unlocked.await.is_some()
+    }
+
+    /// Asks for one lock whether the server still has it. An answer that it is in its grace period is a sign of
+    /// a restart anyway.
+    async fn look_for_restart(&self) {
+        let (holding, range, svid) = {
+            let mut state = self.state.lock();
+            let Some((file, owner)) = state.table.all().first().copied() else {
+                return;
+            };
+            let held = state.table.held(file, owner);
+            let range = held.and_then(|set| set.iter().next());
+            let holding = state.holdings.get(&(file, owner)).cloned();
+            let (Some(holding), Some((range, _))) = (holding, range) else {
+                return;
+            };
+            let Ok(svid) = state.svids.take(STRANGER) else {
+                return;
+            };
+            (holding, range, svid)
+        };
+        let target = LockTarget {
+            svid,
+            ..holding.target(range)
+        };
+        let test = LockCall::Test { exclusive: true };
+        let cred = holding.cred();
+        let tested = self.repeat(&cred, &target, test, is_unanswered);
+        if let Some(Ok(answer)) = tested.await
+            && answer.status == Status::Granted
+        {
+            self.suspect();
+        }
+        self.state.lock().svids.give_back(STRANGER);
     }
 
     fn end_closed(self: &Arc<Self>, is_open: impl Fn(u64) -> bool) {
