@@ -17,7 +17,7 @@ use nfsrdma_xdr::rpcsec_gss::{self, Credential, InitArgs, InitRes, Opaque};
 use rustix::process::{geteuid, getuid};
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{chown, symlink};
 use std::os::unix::net::UnixStream;
@@ -71,6 +71,16 @@ fn scanned(place: &Path, uid: u32) -> PathBuf {
         }
     }
     directory
+}
+
+/// A krb5.conf of this realm with another KDC.
+fn with_kdc(place: &Path, kdc: SocketAddr) -> PathBuf {
+    let configuration = fs::read_to_string(place.join("krb5.conf")).unwrap();
+    let mut lines = configuration.lines();
+    let old = lines.find(|line| line.contains("kdc = 127")).unwrap();
+    let path = place.join("other-kdc.conf");
+    fs::write(&path, configuration.replace(old, &format!("  kdc = {kdc}"))).unwrap();
+    path
 }
 
 fn first_token(helper: &mut Helper) -> Result<Vec<u8>, Refusal> {
@@ -360,6 +370,71 @@ fn a_helper_is_the_user_and_nothing_else() {
     });
 }
 
+/// Users whose KDC is silent, more of them than contexts are begun at a time, hold back nobody.
+#[test]
+fn slow_users_are_not_waited_for_by_others() {
+    const SLOW: u32 = 9;
+    if !geteuid().is_root() {
+        println!("skipped: only root makes contexts of several users");
+        return;
+    }
+    let prepare = |realm: &mut Realm| {
+        // With a ticket for the server no KDC is needed.
+        let cache = realm.cache(USER);
+        realm.kinit("alice", "1h", &cache).unwrap();
+        let mut kvno = Command::new("kvno");
+        kvno.arg("nfs/localhost").stdout(Stdio::null());
+        kvno.env("KRB5_CONFIG", realm.config());
+        assert!(kvno.env("KRB5CCNAME", &cache).status().unwrap().success());
+        chown(&cache, Some(USER), Some(USER)).unwrap();
+        for uid in USER + 1..=USER + SLOW {
+            ticket(realm, "bob", "1h", &realm.cache(uid), uid);
+        }
+        realm.stop();
+        Vec::new()
+    };
+    in_realm(
+        "slow_users_are_not_waited_for_by_others",
+        prepare,
+        |place| {
+            let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            let mut helpers = helpers(place);
+            helpers.config = Some(with_kdc(place, silent.local_addr().unwrap()));
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            let address = listener.local_addr().unwrap();
+            let kerberos = Kerberos::new(helpers, address.port(), runtime.handle().clone());
+            let kerberos = Arc::new(kerberos);
+            let establish = |uid| {
+                let kerberos = kerberos.clone();
+                runtime.spawn(async move {
+                    let cred: Cred = Arc::new(rpc::Credential {
+                        uid,
+                        gid: uid,
+                        groups: Default::default(),
+                    });
+                    let made = kerberos.establish(address.ip(), Service::None, &cred);
+                    made.await.map(drop)
+                })
+            };
+            let slow: Vec<_> = (USER + 1..=USER + SLOW).map(establish).collect();
+            // Each of them asks the KDC, so none waits for another one.
+            let asked: Vec<_> = (0..SLOW).map(|_| silent.accept().unwrap()).collect();
+            let quick = establish(USER);
+            let (mut stream, _) = listener.accept().unwrap();
+            answer_init(&mut stream, Fault::None).unwrap();
+            runtime.block_on(quick).unwrap().unwrap();
+            assert!(slow.iter().all(|one| !one.is_finished()));
+            drop(asked);
+            slow.iter().for_each(|one| one.abort());
+            runtime.shutdown_background();
+        },
+    );
+}
+
 /// A KDC that takes calls and never answers.
 #[test]
 fn a_helper_ends_in_time() {
@@ -373,15 +448,8 @@ fn a_helper_ends_in_time() {
         |place| {
             let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
             let silent = silent.local_addr().unwrap();
-            let configuration = fs::read_to_string(place.join("krb5.conf")).unwrap();
-            let kdc = configuration
-                .lines()
-                .find(|line| line.contains("kdc = 127"));
-            let changed = configuration.replace(kdc.unwrap(), &format!("  kdc = {silent}"));
-            fs::write(place.join("silent.conf"), changed).unwrap();
-
             let mut helpers = helpers(place);
-            helpers.config = Some(place.join("silent.conf"));
+            helpers.config = Some(with_kdc(place, silent));
             helpers.limit = Duration::from_millis(500);
             let began = Instant::now();
             assert_eq!(refusal(&helpers, user()), Kind::Realm);
