@@ -2,14 +2,17 @@
 
 import contextlib
 import errno
+import itertools
+import json
 import os
 
 import pytest
 
 from program.effects import effect
 from program.realm import Realm
-from program.support import Server, expect, nfsrdma, root
+from program.support import Server, expect, nfsrdma, root, run, stats
 from program.users import A, B, C, by
+from suites import until
 
 LISTED = "sys:krb5:krb5i:krb5p"
 
@@ -63,3 +66,52 @@ def test_a_list_of_flavors():
         for wanted in ("krb5p", "sys"):
             expect(mount(realm, server, f"sec={wanted}"), 32, "exports", "with sec=krb5i", f"sec={wanted}")
         expect(mount(realm, server, "ro"), 32, "use sec=krb5i")
+
+
+def failure(call, *words):
+    """The errno of a call; 0 if it succeeds."""
+    try:
+        call(*words)
+    except OSError as error:
+        return error.errno
+    return 0
+
+
+def test_what_was_written_is_kept_until_there_is_a_ticket_again():
+    with kerberos() as (realm, server):
+
+        def writes(path):
+            realm.kinit("alice", None, "-l", "6s")
+            file = os.open(path, os.O_CREAT | os.O_WRONLY)
+            os.write(file, b"before ")
+            os.fsync(file)
+            names = (f"{path}{number}" for number in itertools.count())
+            until(lambda: failure(os.stat, next(names)) == errno.EKEYEXPIRED, "the end of a ticket's life")
+            told = [failure(os.write, file, b"kept "), failure(os.fsync, file), failure(os.write, file, b"refused ")]
+            realm.kinit("alice")
+            until(lambda: not failure(os.fsync, file), "fsync(2) with the new ticket")
+            os.write(file, b"after")
+            os.close(file)
+            return told
+
+        expect(mount(realm, server, "sec=krb5p"), 0)
+        told = by(A, writes, server.mnt / "file")
+        assert told == [0, errno.EKEYEXPIRED, errno.EKEYEXPIRED]
+        assert (server.export / "file").read_bytes() == b"before kept after"
+        unmount(server)
+
+
+def test_what_a_mount_says_of_itself():
+    with kerberos() as (realm, server):
+        options = f"gssport={server.mountport},sec=krb5i"
+        said = nfsrdma("ping", server.spec, "-o", server.options(options), env=realm.environment)
+        expect(said, 0, "sec=sys:krb5:krb5i:krb5p", "kerberos", "sec=krb5i, user 0")
+        expect(mount(realm, server, "sec=krb5p:krb5i,restart=files"), 0)
+        by(A, os.listdir, server.mnt)
+        said = json.loads(stats(server, "--json"))
+        assert "sec=krb5p" in said["options"].split(",") and said["kerberos"]["contexts"] == 2
+        assert "Kerberos: 2 contexts, the first expires in " in stats(server)
+        assert "flavor=6,pseudoflavor=390005" in stats(server, "--mountstats")
+        unmount(server)
+        expect(run("mv", realm.keytab, f"{realm.keytab}.away"), 0)
+        expect(mount(realm, server, "sec=krb5,retry=0"), 32, "no Kerberos context with localhost", "root has no Kerberos key")
