@@ -5,12 +5,13 @@ import errno
 import itertools
 import json
 import os
+import subprocess
 
 import pytest
 
 from program.effects import effect
 from program.realm import Realm
-from program.support import Server, expect, nfsrdma, root, run, stats
+from program.support import BIN, LIMIT, Server, expect, nfsrdma, root, run, stats
 from program.users import A, B, C, by
 from suites import until
 
@@ -101,6 +102,27 @@ def test_what_was_written_is_kept_until_there_is_a_ticket_again():
         unmount(server)
 
 
+def test_umount_waits_for_a_ticket():
+    with kerberos() as (realm, server):
+
+        def writes(path):
+            realm.kinit("alice", None, "-l", "6s")
+            file = os.open(path, os.O_CREAT | os.O_WRONLY)
+            names = (f"{path}{number}" for number in itertools.count())
+            until(lambda: failure(os.stat, next(names)) == errno.EKEYEXPIRED, "the end of a ticket's life")
+            return failure(os.write, file, b"kept"), failure(os.close, file)
+
+        expect(mount(realm, server, "sec=krb5i"), 0)
+        assert by(A, writes, server.mnt / "file") == (0, errno.EKEYEXPIRED)
+        words = [BIN / "nfsrdma", "umount", server.mnt]
+        with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as unmounting:
+            assert "are not safe at" in unmounting.stderr.readline()
+            realm.kinit("alice", A)
+            assert unmounting.wait(LIMIT) == 0
+        assert (server.export / "file").read_bytes() == b"kept"
+        server.ended()
+
+
 def test_what_a_mount_says_of_itself():
     with kerberos() as (realm, server):
         options = f"gssport={server.mountport},sec=krb5i"
@@ -114,4 +136,5 @@ def test_what_a_mount_says_of_itself():
         assert "flavor=6,pseudoflavor=390005" in stats(server, "--mountstats")
         unmount(server)
         expect(run("mv", realm.keytab, f"{realm.keytab}.away"), 0)
-        expect(mount(realm, server, "sec=krb5,retry=0"), 32, "no Kerberos context with localhost", "root has no Kerberos key")
+        result = mount(realm, server, "sec=krb5,retry=0")
+        expect(result, 32, "no Kerberos context with localhost", "root has no Kerberos key")

@@ -22,7 +22,8 @@ use nfsrdma_rpcrdma::exec;
 use nfsrdma_xdr::nfs3::Stable;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// How many files [`Files::relieve`] writes back at a time.
 const RELIEVED: usize = 16;
@@ -30,6 +31,9 @@ const RELIEVED: usize = 16;
 const LOOKED_AT: usize = 1024;
 /// The most files that are written back at the same time.
 const FILES_AT_A_TIME: usize = 8;
+
+/// The pause before [`Files::write_back_all`] looks for tickets again.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// While this lives, programs' writes to the file wait.
 struct Flushing<'a>(&'a FileData);
@@ -311,22 +315,35 @@ impl<N: Nfs3> Files<N> {
     }
 
     /// Writes back and commits all data written so far. Programs can go on: open files stay open,
-    /// and hidden files stay.
+    /// and hidden files stay. Data without a ticket is waited for, but not at the end of the mount.
     pub async fn write_back_all(self: &Arc<Self>) {
-        self.write_back_files(self.unsafe_inodes()).await;
+        self.write_back_files(|_| true).await;
     }
 
     /// The same for the files with data that would be lost with this process.
     pub async fn write_back_unkept(self: &Arc<Self>) {
-        let mut files = self.unsafe_inodes();
-        files.retain(|inode| inode.unsafe_.load(Ordering::Relaxed) != 0);
-        self.write_back_files(files).await;
+        self.write_back_files(|inode| inode.unsafe_.load(Ordering::Relaxed) != 0)
+            .await;
     }
 
-    async fn write_back_files(self: &Arc<Self>, files: Vec<Arc<Inode>>) {
-        let files = stream::iter(files);
-        let write_back = async |inode| drop(self.write_back(&inode, true).await);
-        files.for_each_concurrent(FILES_AT_A_TIME, write_back).await;
+    async fn write_back_files(self: &Arc<Self>, wanted: impl Fn(&Inode) -> bool) {
+        loop {
+            let kept = AtomicBool::new(false);
+            let mut files = self.unsafe_inodes();
+            files.retain(|inode| wanted(inode));
+            let write_back = async |inode| {
+                if self.write_back(&inode, true).await.is_some() {
+                    kept.store(true, Ordering::Relaxed);
+                }
+            };
+            stream::iter(files)
+                .for_each_concurrent(FILES_AT_A_TIME, write_back)
+                .await;
+            if !kept.into_inner() {
+                return;
+            }
+            self.nfs.sleep(LOOK_AGAIN).await;
+        }
     }
 
     /// The lost data of which no program got the error. [`Fs::shutdown`](super::Fs::shutdown) returns it as well.
