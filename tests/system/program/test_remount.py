@@ -98,7 +98,7 @@ def test_what_cannot_change_says_why():
 
 
 def test_without_restart_the_options_last(server):
-    server.mount_well()
+    server.mount_well("restart=no")
     said = f"{server.mnt} has the options that it had: it was mounted without restart="
     expect(remount(server, "acregmin=1"), 32, said)
 
