@@ -16,13 +16,9 @@ pub struct Attr {
     pub size: u64,
     /// In units of 512 bytes.
     pub blocks: u64,
-    /// Times are since 1970, before which NFSv3 has none (RFC 1813 section 2.6, nfstime3).
-    pub atime: u64,
-    pub mtime: u64,
-    pub ctime: u64,
-    pub atime_nanos: u32,
-    pub mtime_nanos: u32,
-    pub ctime_nanos: u32,
+    /// atime, mtime and ctime since 1970, before which NFSv3 has none (RFC 1813 section 2.6, nfstime3).
+    pub seconds: [u64; 3],
+    pub nanoseconds: [u32; 3],
     /// Type and permissions.
     pub mode: u32,
     pub nlink: u32,

@@ -71,12 +71,8 @@ impl Memory {
         let now = since_1970(SystemTime::now());
         let of = Attr {
             fileid: id,
-            atime: now.as_secs(),
-            mtime: now.as_secs(),
-            ctime: now.as_secs(),
-            atime_nanos: now.subsec_nanos(),
-            mtime_nanos: now.subsec_nanos(),
-            ctime_nanos: now.subsec_nanos(),
+            seconds: [now.as_secs(); 3],
+            nanoseconds: [now.subsec_nanos(); 3],
             mode,
             nlink: 1 + u32::from(mode & libc::S_IFMT == libc::S_IFDIR),
             uid,
@@ -322,8 +318,11 @@ impl Memory {
         of.uid = to.uid.unwrap_or(of.uid);
         of.gid = to.gid.unwrap_or(of.gid);
         of.size = to.size.unwrap_or(of.size);
-        (of.atime, of.atime_nanos) = to.atime.map_or((of.atime, of.atime_nanos), time);
-        (of.mtime, of.mtime_nanos) = to.mtime.map_or((of.mtime, of.mtime_nanos), time);
+        for (at, to) in [to.atime, to.mtime].into_iter().enumerate() {
+            if let Some(to) = to {
+                (of.seconds[at], of.nanoseconds[at]) = time(to);
+            }
+        }
         Ok(*of)
     }
 
@@ -353,7 +352,7 @@ impl Memory {
         let mut of = node.of.lock();
         of.size = size;
         let now = since_1970(SystemTime::now());
-        (of.mtime, of.mtime_nanos) = (now.as_secs(), now.subsec_nanos());
+        (of.seconds[1], of.nanoseconds[1]) = (now.as_secs(), now.subsec_nanos());
         Ok(())
     }
 

@@ -46,17 +46,14 @@ fn nanos(of: Time) -> u32 {
 
 /// Attributes in FUSE's form. `fileid` is the inode number that stat(2) shows.
 pub(super) fn attributes(of: &Attributes) -> Attr {
+    let times = [of.atime, of.mtime, of.ctime];
     Attr {
         fileid: of.fileid,
         // The kernel refuses sizes beyond off_t.
         size: of.size.min(i64::MAX as u64),
         blocks: of.used.div_ceil(512),
-        atime: of.atime.seconds.into(),
-        mtime: of.mtime.seconds.into(),
-        ctime: of.ctime.seconds.into(),
-        atime_nanos: nanos(of.atime),
-        mtime_nanos: nanos(of.mtime),
-        ctime_nanos: nanos(of.ctime),
+        seconds: times.map(|time| time.seconds.into()),
+        nanoseconds: times.map(nanos),
         mode: kind(of.kind) | of.mode & 0o7777,
         nlink: of.nlink,
         uid: of.uid,
