@@ -21,7 +21,6 @@ mod dispatch;
 pub mod heap;
 mod invalidate;
 mod locking;
-mod mount_table;
 mod names;
 #[allow(
     unreachable_pub,

@@ -7,7 +7,6 @@
 //! Linux has no call that unmounts by ID (umount2(2) of `/proc/self/fd/N` unmounts what is on top),
 //! so the comparison is made immediately before the call.
 
-use super::mount_table::{TABLE, TableFact};
 use parking_lot::Mutex;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, open, openat2};
 use rustix::io::Errno;
@@ -21,6 +20,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
+/// The mounts of this mount namespace, one in each line.
+const TABLE: &str = "/proc/self/mountinfo";
+
 /// A mount of this process.
 #[derive(Debug)]
 pub struct OwnMount {
@@ -28,8 +30,6 @@ pub struct OwnMount {
     /// The mount ID; 0 if it could not be determined.
     id: u64,
     hold: Mutex<Hold>,
-    /// Whether others are mounted on it or below it.
-    covered: TableFact,
 }
 
 /// A reference to the mount, which makes umount(2) fail with EBUSY.
@@ -125,7 +125,6 @@ impl OwnMount {
             dir: dir.to_owned(),
             id,
             hold: Mutex::default(),
-            covered: TableFact::default(),
         }
     }
 
@@ -233,13 +232,6 @@ impl OwnMount {
 
     /// The paths, relative to the root of this mount, on which others are mounted in this namespace.
     pub(super) fn mounts_below(&self) -> Vec<Vec<u8>> {
-        let is_covered = |table: &[u8]| {
-            let mut lines = table.split(|&byte| byte == b'\n').filter_map(parse_line);
-            lines.any(|(_, parent, _)| parent == self.id)
-        };
-        if self.covered.get(is_covered) == Some(false) {
-            return Vec::new();
-        }
         let Ok(table) = fs::read(TABLE) else {
             return Vec::new();
         };
