@@ -400,7 +400,7 @@ impl Run {
                 }
             }
             3 => drop(block_on(fs.unlink(&cred, dir, name))),
-            4 => drop(block_on(fs.rmdir(&cred, dir, name, |_| async {}))),
+            4 => drop(block_on(fs.rmdir(&cred, dir, name))),
             5 => {
                 let to = self.node();
                 drop(block_on(fs.rename(&cred, (dir, name), (to, other), 0)));

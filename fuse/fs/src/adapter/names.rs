@@ -8,7 +8,6 @@
 //! nevertheless, the kernel is notified of the name.
 
 use super::invalidate::{tell, tell_behind};
-use super::queued::Queued;
 use super::replies::{
     channel_entry, file_flags, reply_absent, reply_entry, reply_held, reply_ok, reply_or_undo,
 };
@@ -21,26 +20,6 @@ use nfsrdma_nfs3::Nfs3;
 use smallvec::SmallVec;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
-use std::time::Duration;
-
-/// How long RMDIR waits, twice, until the kernel's queue is empty. That takes some milliseconds, but where
-/// there are always requests, it is never seen empty; and any user can have an RMDIR wait, for which the
-/// kernel locks the directory above.
-const MOST_OF_QUEUE: Duration = Duration::from_millis(50);
-
-/// Waits until every RELEASE of these files is known whose close(2) returned before this call. The kernel
-/// queues a RELEASE in the order of requests, so it has been read, and another event loop may be about to
-/// handle it. Or the file was being read ahead: then the kernel queues it when the last of those READs is
-/// answered. So the READs that the kernel has sent so far are awaited, not later ones of programs that have
-/// the file open.
-async fn closes_known<N: Nfs3>(fs: &Arc<Fs<N>>, queued: &Queued, nodes: Vec<u64>) {
-    queued.until_empty(MOST_OF_QUEUE).await;
-    for node in nodes {
-        fs.kernel_reads_answered(node).await;
-    }
-    queued.until_empty(MOST_OF_QUEUE).await;
-}
 
 impl<N: Nfs3> Adapter<N> {
     pub(super) fn lookup(&self, request: &Header, parent: u64, name: &OsStr, reply: Reply) {
@@ -139,10 +118,8 @@ impl<N: Nfs3> Adapter<N> {
 
     pub(super) fn rmdir(&self, request: &Header, parent: u64, name: &OsStr, reply: Reply) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
-        let queued = self.queued.clone();
         self.change(request, reply, move |reply| async move {
-            let closed = |nodes| closes_known(&fs, &queued, nodes);
-            let result = fs.rmdir(&cred, parent, name.as_bytes(), closed).await;
+            let result = fs.rmdir(&cred, parent, name.as_bytes()).await;
             reply_or_undo(reply, result, reply_ok, |_| {
                 fs.name_unheard(parent, name.as_bytes());
             });

@@ -1,8 +1,7 @@
 //! Requests that the kernel has queued and no event loop has read yet.
 //!
-//! poll(2) tells only that there are some. So what must come after an earlier request of another kind (an
-//! RMDIR after the RELEASE of a file in the directory) waits until the queue is empty and no event loop
-//! holds a request that it has not handled ([`Queued::taking`]).
+//! poll(2) tells only that there are some. So what must come after an earlier request of another kind waits until
+//! the queue is empty and no event loop holds a request that it has not handled ([`Queued::taking`]).
 //!
 //! A lock that would be refused waits until the RELEASE of the lock in its way would be known. That
 //! came to the queue before it, so it has been read, but maybe by another event loop, which has not
@@ -92,11 +91,6 @@ impl Queued {
     /// round begins before a request is taken from the queue.
     pub(super) fn is_empty(&self) -> bool {
         !has_request(&self.device) && self.loops.are_idle()
-    }
-
-    /// Waits until the queue is empty, but for `most` at most.
-    pub(super) async fn until_empty(&self, most: Duration) {
-        self.wait(most, || self.is_empty()).await;
     }
 
     /// Waits until all requests that were read before this call are handled, but for `most` at most.

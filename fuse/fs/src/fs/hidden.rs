@@ -1,7 +1,7 @@
 //! The removal of hidden names: of files that were unlinked while open, after their last close.
 //!
 //! `remove.rs` and `rename.rs` make hidden names. Whoever closes the file last takes the name
-//! ([`Inode::take_hidden`]) and removes it here; RMDIR and the end of the mount wait for that.
+//! ([`Inode::take_hidden`]) and removes it here; RMDIR and the end of the mount wait for that for a while.
 
 use super::Fs;
 use super::error::FsError;
@@ -10,84 +10,53 @@ use super::inode::{Inode, Silly};
 use nfsrdma_nfs3::{Cred, Credential, Nfs3};
 use nfsrdma_rpcrdma::abandon::regardless;
 use nfsrdma_xdr::nfs3::Status;
-use std::collections::hash_map::Entry;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// While this lives, a hidden name is being removed from a directory, and RMDIR of that waits.
-pub(super) struct Removal<'a, N: Nfs3> {
-    fs: &'a Fs<N>,
-    dir_node: u64,
-}
-
-impl<N: Nfs3> Drop for Removal<'_, N> {
-    fn drop(&mut self) {
-        if let Entry::Occupied(mut count) = self.fs.removals.lock().entry(self.dir_node) {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
-        }
-        self.fs.removed.notify_waiters();
-    }
-}
-
 impl<N: Nfs3> Fs<N> {
-    /// Waits until no hidden name is being removed from any directory.
-    pub(super) async fn all_removals_done(&self) {
-        self.until_removed(None).await;
-    }
-
-    /// Waits until no hidden name is being removed, or is about to be, from this directory, or from any.
-    pub(super) async fn until_removed(&self, dir: Option<u64>) {
-        let under_way = || {
-            let removals = self.removals.lock();
-            dir.map_or(!removals.is_empty(), |dir| removals.contains_key(&dir))
-        };
-        loop {
-            let mut removed = pin!(self.removed.notified());
-            removed.as_mut().enable();
-            // In this order, because a RELEASE that takes a hidden name has counted its removal before.
-            if !self.releases.hold_in(dir) && !under_way() {
-                break;
-            }
-            removed.await;
+    /// Waits until there is no hidden name in this directory, or in any, but for `most` at most: the file may be open, or
+    /// the server may put the removal off.
+    pub(super) async fn until_none_is_hidden(&self, dir: Option<u64>, most: Duration) {
+        let hidden = &self.hidden_names;
+        if !hidden.are_in(dir) {
+            return;
         }
-    }
-
-    pub(super) fn removal(&self, dir_node: u64) -> Removal<'_, N> {
-        self.begin_removal(dir_node);
-        self.begun_removal(dir_node)
-    }
-
-    /// The first step of [`Fs::removal`]; [`Fs::begun_removal`] is the second, in a spawned task.
-    pub(super) fn begin_removal(&self, dir_node: u64) {
-        *self.removals.lock().entry(dir_node).or_default() += 1;
-    }
-
-    pub(super) fn begun_removal(&self, dir_node: u64) -> Removal<'_, N> {
-        Removal { fs: self, dir_node }
+        let none = async {
+            loop {
+                let mut gone = pin!(hidden.gone.notified());
+                gone.as_mut().enable();
+                if !hidden.are_in(dir) {
+                    return;
+                }
+                gone.await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = none => {}
+            () = self.nfs.sleep(most) => {}
+        }
     }
 
     /// Removes the hidden name of `inode`, which was [taken](Inode::take_hidden); until then it is not
     /// counted as a link.
     pub(super) async fn remove_hidden(&self, inode: &Inode, silly: Silly) {
         /// Ends the removal, even if the future is dropped.
-        struct Gone<'a, N: Nfs3>(&'a Inode, Option<Removal<'a, N>>);
+        struct Gone<'a, N: Nfs3>(&'a Fs<N>, &'a Inode);
         impl<N: Nfs3> Drop for Gone<'_, N> {
             fn drop(&mut self) {
-                let mut state = self.0.state.lock();
+                let mut state = self.1.state.lock();
                 state.named_otherwise();
-                self.0.hidden_links.fetch_sub(1, Ordering::Relaxed);
+                self.1.hidden_links.fetch_sub(1, Ordering::Relaxed);
                 drop(state);
-                self.0.kept_or_gone();
-                // This notifies the operations that wait.
-                self.1.take();
+                self.1.kept_or_gone();
+                // For the opens that wait.
+                self.0.removed.notify_waiters();
             }
         }
-        let _gone = Gone(inode, Some(self.removal(silly.name.dir_node)));
+        let _gone = Gone(self, inode);
         self.remove_silly(silly).await;
     }
 

@@ -10,6 +10,7 @@ pub(super) use super::attribute_cache::{Answered, Kind, Seen, Times};
 use super::attribute_cache::{AttributeCache, Span};
 use super::clock::Nanos;
 use super::file::FileData;
+use super::hidden_names::HiddenIn;
 use super::inode_flags::{Flag, Flags};
 use crate::sync::Mutex;
 use nfsrdma_nfs3::{Acls, Cred};
@@ -130,6 +131,7 @@ struct Rights {
 pub struct Silly {
     pub name: Record<Hidden>,
     pub cred: Cred,
+    pub counted: HiddenIn,
 }
 
 /// What is remembered of the listings of a directory.

@@ -30,10 +30,4 @@ impl Inode {
         self.losing.fetch_add(1, Ordering::Relaxed);
         Some(*silly)
     }
-
-    /// The directory of its hidden name.
-    pub(super) fn hidden_in(&self) -> Option<u64> {
-        let state = self.state.lock();
-        state.silly.as_ref().map(|silly| silly.name.dir_node)
-    }
 }

@@ -8,15 +8,17 @@ use crate::sync::Mutex;
 use nfsrdma_nfs3::Nfs3;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Pool memory that has been free for this long is given back to the system.
 const REST: Nanos = 10_000_000_000;
+/// How long the end of the mount waits for the removal of hidden names, which a server may put off.
+const LAST_WAIT: Duration = Duration::from_secs(10);
 
 impl<N: Nfs3> Fs<N> {
     /// Starts the write-back of files that have been dirty for longer than the configuration
     /// allows, and other periodic work. To be called about once a second.
     pub fn tick(self: &Arc<Self>) {
-        self.ticked.notify_waiters();
         self.check_open_files();
         self.check_export();
         let now = self.now();
@@ -74,7 +76,7 @@ impl<N: Nfs3> Fs<N> {
                 self.remove_hidden(&file.inode, silly).await;
             }
         }
-        self.all_removals_done().await;
+        self.until_none_is_hidden(None, LAST_WAIT).await;
         let lost = std::mem::take(&mut *self.lost.lock()).all();
         self.with_names(lost)
     }

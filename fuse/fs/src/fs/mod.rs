@@ -14,7 +14,6 @@
 //! | --- | --- |
 //! | [`UnsafeFiles`](unsafe_files::UnsafeFiles) | `FileState`; the reference to the mount (`OwnMount` of the adapter) |
 //! | `FileState`, the data of one file ([`file`]) | `State`; the list of files of [`Budget`]; the pool's free buffers |
-//! | the files of [`Releases`] | `State` |
 //! | a part of the [`names`] | `State`, the attributes of one object ([`inode`]); the nodes of the table; the renewed names |
 //! | the handles of the [table](inode_table) | its nodes |
 //! | what is [lost](unwritten) | the error of the file ([`err_seq`]) |
@@ -43,6 +42,7 @@ mod find;
 mod flush;
 mod handles;
 mod hidden;
+mod hidden_names;
 mod inode;
 mod inode_flags;
 mod inode_names;
@@ -68,7 +68,6 @@ mod outdated;
 mod paths;
 mod read;
 mod records;
-mod releases;
 mod remove;
 mod rename;
 mod requests;
@@ -109,14 +108,13 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use file::Shared;
 use files::Files;
 use handles::Handles;
+use hidden_names::HiddenNames;
 use nfsrdma_nfs3::Nfs3;
 use nfsrdma_rdma::Pool;
 use nfsrdma_rpcrdma::throttle::Throttle;
 use nfsrdma_xdr::nfs3::FileHandle;
 use objects::Objects;
-use releases::Releases;
 use server::Server;
-use std::collections::HashMap;
 use std::hash::RandomState;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -145,14 +143,9 @@ pub struct Fs<N> {
     silly_number: AtomicU64,
     /// The random keys from which hidden names are made.
     silly_keys: RandomState,
-    /// OPENs under way.
+    /// OPENs and RELEASEs under way.
     opening: AtomicUsize,
-    /// Notified about once a second.
-    ticked: Notify,
-    /// How many hidden names are being removed, by directory: RMDIR waits for them.
-    removals: Mutex<HashMap<u64, usize>>,
-    /// RMDIR waits for these as well.
-    releases: Releases,
+    hidden_names: Arc<HiddenNames>,
     /// Hidden names that could not be removed.
     hidden_stay: Mutex<Throttle<Duration>>,
     readdirplus: AtomicBool,
@@ -200,9 +193,7 @@ impl<N: Nfs3> Fs<N> {
             silly_number: AtomicU64::new(0),
             silly_keys: RandomState::new(),
             opening: AtomicUsize::new(0),
-            ticked: Notify::new(),
-            removals: Mutex::default(),
-            releases: Releases::default(),
+            hidden_names: Arc::default(),
             hidden_stay: Mutex::default(),
             readdirplus: AtomicBool::new(files.config.readdirplus),
             root_squash: Mutex::default(),

@@ -121,38 +121,26 @@ impl<N: Nfs3> Fs<N> {
         handle: u64,
         locked: Vec<Releasing>,
     ) -> FsResult<()> {
-        // The kernel may have sent it before, to a process that has died since.
-        let Some(open) = self.files.get(handle) else {
-            return Ok(());
-        };
-        // The file counts as open until the end, so that a RENAME meanwhile hides it.
-        let is_unsafe = |data: &Arc<FileData>| data.with(|inner| !inner.is_safe());
-        let wrote = open.can_write() && open.inode.data().is_some_and(is_unsafe);
-        let under_way = (wrote || !locked.is_empty()).then(|| self.releases.begin(&open.inode));
-        // Before the number can be used again.
-        self.not_writable(&open, handle);
-        drop(open);
-        let Some(file) = self.files.remove(handle) else {
+        let Some(file) = self.files.get(handle) else {
+            // The kernel may have sent it before, to a process that has died since.
             return Ok(());
         };
         let inode = file.inode.clone();
-        if wrote {
+        // The file counts as open until the end, so that a RENAME meanwhile hides it; whoever finds it closed then removes
+        // the hidden name.
+        let _under_way = self.open_under_way(&inode);
+        if self.files.remove(handle).is_none() {
+            return Ok(());
+        }
+        self.not_writable(&file, handle);
+        inode.opens.fetch_sub(1, Ordering::SeqCst);
+        let is_unsafe = |data: &Arc<FileData>| data.with(|inner| !inner.is_safe());
+        if file.can_write() && inode.data().is_some_and(is_unsafe) {
             Box::pin(self.write_back(&inode, true)).await;
         }
         if !locked.is_empty() {
             Box::pin(self.release_locks(&inode, locked)).await;
         }
-        drop(file);
-        // RMDIR waits from now on until the hidden name is removed, or somebody else has the file open.
-        let removal = inode.hidden_in().map(|dir_node| self.removal(dir_node));
-        drop(under_way);
-        if inode.opens.fetch_sub(1, Ordering::Relaxed) == 1 {
-            inode.errors_were_told();
-            if let Some(silly) = inode.take_hidden(false) {
-                Box::pin(self.remove_hidden(&inode, silly)).await;
-            }
-        }
-        drop(removal);
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Files that are about to be opened.
+//! Files that are about to be opened, or whose RELEASE is under way.
 //!
 //! open(2) is two requests: LOOKUP of the name, and OPEN of what it leads to. If the file is
 //! removed or replaced in between, the server no longer knows it, and OPEN fails with ESTALE. The
@@ -15,7 +15,7 @@ use nfsrdma_rpcrdma::exec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// While this lives, a file counts as open because an OPEN of it is under way.
+/// While this lives, a file counts as open because an OPEN or RELEASE of it is under way.
 #[derive(Debug)]
 pub(super) struct OpenUnderWay<'a, N: Nfs3> {
     fs: &'a Arc<Fs<N>>,
@@ -49,21 +49,18 @@ impl<N: Nfs3> Fs<N> {
         if inode.opens.fetch_sub(1, Ordering::SeqCst) != 1 {
             return;
         }
+        inode.errors_were_told();
         if let Some(silly) = inode.take_hidden(false) {
             let (fs, inode) = (self.clone(), inode.clone());
-            let dir = silly.name.dir_node;
-            self.begin_removal(dir);
-            exec::spawn(async move {
-                let _removal = fs.begun_removal(dir);
-                fs.remove_hidden(&inode, silly).await;
-            });
+            exec::spawn(async move { fs.remove_hidden(&inode, silly).await });
         }
     }
 
     /// Whether any file is open or counts as open.
     pub(super) fn any_open(&self) -> bool {
-        // In this order, because an OPEN ends after its file was added, and a RELEASE begins before its
-        // file is taken away.
-        self.opening.load(Ordering::Acquire) > 0 || !self.files.is_empty() || self.releases.any()
+        // An OPEN ends after its file was added, and a RELEASE begins before its file is taken away.
+        self.opening.load(Ordering::Acquire) > 0
+            || !self.files.is_empty()
+            || self.opening.load(Ordering::Acquire) > 0
     }
 }

@@ -3,9 +3,8 @@
 //! NFSv3 has no open files: REMOVE of the last name removes the data. So a file that this mount has
 //! open is renamed to a hidden name instead (silly rename), and removed at the last close with the
 //! credential of whoever unlinked it, or of the directory's owner. Since only the hidden name keeps the data, nobody on this
-//! machine can remove or rename it (EBUSY, as with Linux's client). RMDIR waits for hidden names that
-//! are being removed, or whose files programs have closed already: these would keep the directory from
-//! being empty, but not for long. While no file is open, UNLINK is one REMOVE (RFC 1813 section 3.3.12).
+//! machine can remove or rename it (EBUSY, as with Linux's client). RMDIR waits a while for hidden names: a program
+//! may have closed the file already, which the kernel tells later. While no file is open, UNLINK is one REMOVE (RFC 1813 section 3.3.12).
 //! `losing.rs` decides whether a file is hidden.
 
 use super::Fs;
@@ -14,19 +13,20 @@ use super::error::{FsError, FsResult};
 use super::inode::{Inode, Silly};
 use super::inode_flags::Flag;
 use super::losing::Losing;
-use super::open_file::OpenFile;
 use crate::credential::kept;
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_record::{HIDDEN_NAME, Hidden};
-use nfsrdma_rpcrdma::abandon::{is_abandoned, is_resent};
+use nfsrdma_rpcrdma::abandon::is_resent;
 use nfsrdma_xdr::nfs3::Status;
 use std::hash::BuildHasher;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-/// How long RMDIR waits for the removal of hidden names: ticks, of about a second each.
-const MOST_TICKS: u32 = 10;
+/// How long RMDIR waits for the removal of hidden names. Their files may be open: then it fails in the end. The kernel has
+/// locked the directory above meanwhile.
+const MOST_WAIT: Duration = Duration::from_secs(1);
 /// How hidden names begin.
 pub(super) const HIDDEN: &[u8] = b".nfs";
 
@@ -59,27 +59,15 @@ impl<N: Nfs3> Fs<N> {
         Ok(())
     }
 
-    /// RMDIR. `closed` waits until all RELEASEs of these nodes are known whose close(2) has returned.
-    pub async fn rmdir<F: Future<Output = ()> + Send>(
-        self: &Arc<Self>,
-        cred: &Cred,
-        parent: u64,
-        name: &[u8],
-        closed: impl FnOnce(Vec<u64>) -> F + Send,
-    ) -> FsResult<()> {
+    pub async fn rmdir(self: &Arc<Self>, cred: &Cred, parent: u64, name: &[u8]) -> FsResult<()> {
         check_name(name)?;
         let dir = self.inode(parent)?;
         // The directory is marked as removed for those who have it open.
         let child = self.child_to_unlink(cred, &dir, name).await;
         // Hidden files that were just closed may still be in the directory.
         if let Some(child) = &child {
-            let open = self.hidden_and_open_in(child.nodeid);
-            let closed = async {
-                if !open.is_empty() {
-                    closed(open).await;
-                }
-            };
-            self.removals_done(child.nodeid, closed).await;
+            let none = self.until_none_is_hidden(Some(child.nodeid), MOST_WAIT);
+            none.await;
         }
         let call = pin!(self.nfs.rmdir(cred, &dir.handle, name));
         let wcc = self.changing_name(&dir, name, call, |wcc| *wcc).await?;
@@ -89,41 +77,6 @@ impl<N: Nfs3> Fs<N> {
             mark_removed(&child);
         }
         Ok(())
-    }
-
-    /// The files that have hidden names in a directory and are open, as far as the kernel has told: by
-    /// their nodes, in order.
-    fn hidden_and_open_in(&self, dir_node: u64) -> Vec<u64> {
-        let has_links = |file: &OpenFile| file.inode.hidden_links.load(Ordering::Relaxed) > 0;
-        let open = self.files.select(has_links);
-        let here = (open.iter()).filter(|(_, file)| file.inode.hidden_in() == Some(dir_node));
-        let mut nodes: Vec<u64> = here.map(|(_, file)| file.inode.nodeid).collect();
-        nodes.sort_unstable();
-        nodes.dedup();
-        nodes
-    }
-
-    /// Waits for `closed`, and then while hidden names are being removed from a directory. But a server may
-    /// put a removal off for hours, and others wait for the RMDIR: the kernel has locked the directory
-    /// above. So it waits neither longer than [`MOST_TICKS`] nor for a caller that was killed, and the
-    /// server decides.
-    async fn removals_done(&self, dir_node: u64, closed: impl Future<Output = ()>) {
-        let late = async {
-            for _ in 0..MOST_TICKS {
-                self.ticked.notified().await;
-                if is_abandoned() {
-                    break;
-                }
-            }
-        };
-        let removed = async {
-            closed.await;
-            self.until_removed(Some(dir_node)).await;
-        };
-        tokio::select! {
-            () = removed => {}
-            () = late => {}
-        }
     }
 
     /// A hidden name. There is none like it, as it is made with a random key.
@@ -145,6 +98,7 @@ impl<N: Nfs3> Fs<N> {
         Silly {
             name: self.records.hidden().alloc(name),
             cred: cred.clone(),
+            counted: self.hidden_names.add(dir.nodeid),
         }
     }
 

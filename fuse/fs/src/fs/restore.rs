@@ -121,7 +121,12 @@ impl<N: Nfs3> Fs<N> {
     fn restore_hidden(self: &Arc<Self>, name: Record<Hidden>) {
         let cred = cred_of(&name.cred);
         let (fs, inode) = (self.clone(), self.table.get(name.nodeid));
-        let (dir, silly) = (name.dir_node, Silly { name, cred });
+        let counted = self.hidden_names.add(name.dir_node);
+        let silly = Silly {
+            name,
+            cred,
+            counted,
+        };
         match inode {
             Some(inode) => {
                 self.resume_hiding(&inode);
@@ -138,11 +143,7 @@ impl<N: Nfs3> Fs<N> {
             }
             // It was closed, and the kernel has forgotten it.
             None => {
-                self.begin_removal(dir);
-                exec::spawn(async move {
-                    let _removal = fs.begun_removal(dir);
-                    fs.remove_silly(silly).await;
-                });
+                exec::spawn(async move { fs.remove_silly(silly).await });
             }
         }
     }

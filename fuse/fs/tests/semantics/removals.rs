@@ -269,7 +269,7 @@ fn a_directory_can_be_removed_whose_files_are_being_closed() {
         let closing = scope.spawn(|| block_on(m.fs.release(file)));
         until("the WRITE", || m.server.calls(Op::Write) > 0);
         block_on(m.fs.unlink(&m.cred, dir.nodeid, b"f")).unwrap();
-        let mut rmdir = pin!(m.fs.rmdir(&m.cred, ROOT, b"dir", |_| async {}));
+        let mut rmdir = pin!(m.fs.rmdir(&m.cred, ROOT, b"dir"));
         let at_once = rmdir.as_mut().now_or_never();
         drop(go);
         closing.join().unwrap().unwrap();
@@ -294,9 +294,7 @@ fn a_hidden_name_whose_removal_is_put_off_keeps_nobody_in_the_directory_above() 
             let closing = scope.spawn(|| m.close(file));
             until("the REMOVE", || m.server.calls(Op::Remove) > 0);
             let caller = Caller::default();
-            let rmdir = caller
-                .clone()
-                .run(m.fs.rmdir(&m.cred, ROOT, b"dir", |_| async {}));
+            let rmdir = caller.clone().run(m.fs.rmdir(&m.cred, ROOT, b"dir"));
             let removing = scope.spawn(|| errno(block_on(rmdir)));
             let begun = Instant::now();
             while !removing.is_finished() && begun.elapsed() < Duration::from_secs(20) {
@@ -523,7 +521,7 @@ fn a_file_that_is_unlinked_after_its_close_and_before_the_release_leaves_no_name
             }
         }
         until("no hidden name", || m.server.names("dir").is_empty());
-        let rmdir = m.fs.rmdir(&m.cred, ROOT, b"dir", |_| async {});
+        let rmdir = m.fs.rmdir(&m.cred, ROOT, b"dir");
         block_on(rmdir).unwrap();
     }
 }
