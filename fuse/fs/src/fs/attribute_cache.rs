@@ -11,10 +11,9 @@
 //! **Contents.** If size, mtime or ctime differ from those to which the cached contents belong,
 //! somebody else changed the object, unless changes by this mount ("own changes") explain it. The
 //! reply to a change carries the state just before it and just after it (wcc_data, RFC 1813 section
-//! 2.6), and one change's `after` is the next one's `before`. So the differences of all own changes,
-//! added to the state in which the first one began, lead to the state after the last one, in whatever
-//! order the replies arrive ([`Contents`]). If they lead elsewhere, somebody else changed the object
-//! in between. A reply that overlaps own changes decides nothing.
+//! 2.6), and one change's `after` is the next one's `before`. If one began elsewhere, somebody else changed the
+//! object in between, or the replies to several own changes came in another order. A reply that overlaps own changes
+//! decides nothing.
 //!
 //! WRITE is an exception: Linux's server gives no `before`, and other servers may take it at another
 //! moment than the change. So, as in Linux's client, only the first and the last state count. If the
@@ -45,45 +44,27 @@ pub(super) fn wcc(attributes: &Attributes) -> WccAttributes {
     }
 }
 
-/// The state to which cached contents belong, in numbers that can be added.
+/// The state to which cached contents belong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Contents {
     size: u64,
-    mtime: u64,
+    mtime: Time,
     /// `None`: a call of this mount has changed the ctime, and the new one is not known.
-    ctime: Option<u64>,
+    ctime: Option<Time>,
 }
 
 impl Contents {
     fn of(state: &WccAttributes) -> Self {
-        let number = |time: Time| (u64::from(time.seconds) << 32) | u64::from(time.nanoseconds);
         Contents {
             size: state.size,
-            mtime: number(state.mtime),
-            ctime: Some(number(state.ctime)),
+            mtime: state.mtime,
+            ctime: Some(state.ctime),
         }
     }
 
     fn is(&self, state: &WccAttributes) -> bool {
-        let state = Contents::of(state);
-        let ctime = self.ctime.or(state.ctime);
-        *self
-            == Contents {
-                ctime: self.ctime,
-                ..state
-            }
-            && ctime == state.ctime
-    }
-
-    /// An own change has led from `before` to `after`.
-    fn advance(&mut self, before: &WccAttributes, after: &WccAttributes) {
-        let (before, after) = (Contents::of(before), Contents::of(after));
-        let moved = |at: u64, from: u64, to: u64| at.wrapping_add(to.wrapping_sub(from));
-        self.size = moved(self.size, before.size, after.size);
-        self.mtime = moved(self.mtime, before.mtime, after.mtime);
-        if let (Some(at), Some(from), Some(to)) = (self.ctime, before.ctime, after.ctime) {
-            self.ctime = Some(moved(at, from, to));
-        }
+        (self.size, self.mtime) == (state.size, state.mtime)
+            && self.ctime.is_none_or(|ctime| ctime == state.ctime)
     }
 }
 
@@ -337,8 +318,14 @@ impl AttributeCache {
                 }
             }
             (Some(before), _) => {
-                if let Some(contents) = &mut self.contents {
-                    contents.advance(before, &wcc(after));
+                if let Some(contents) = &mut self.contents
+                    && contents.is(before)
+                {
+                    let ctime = contents.ctime.map(|_| after.ctime);
+                    *contents = Contents {
+                        ctime,
+                        ..Contents::of(&wcc(after))
+                    };
                 }
             }
             (None, Kind::Metadata) => self.any_ctime(),
