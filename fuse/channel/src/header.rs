@@ -1,7 +1,23 @@
 //! The header of each request (`struct fuse_in_header`).
 
 use super::abi::UNIQUE_RESEND;
-use super::fields::{Fields, Malformed};
+use super::fields::Malformed;
+use zerocopy::FromBytes;
+
+/// `struct fuse_in_header`.
+#[derive(FromBytes)]
+#[repr(C)]
+struct Fixed {
+    len: u32,
+    opcode: u32,
+    unique: u64,
+    nodeid: u64,
+    uid: u32,
+    gid: u32,
+    pid: u32,
+    extensions: u16,
+    _padding: u16,
+}
 
 /// The header of a request: its operation, its number, the node and the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,23 +76,20 @@ impl Header {
         first: &[u8],
         read: usize,
     ) -> Result<(Header, usize, &[u8]), Malformed> {
-        let mut fields = Fields::new(first);
-        let len: u32 = fields.take()?;
+        let (all, rest) = Fixed::read_from_prefix(first).map_err(|_| Malformed::Truncated)?;
         let header = Header {
-            opcode: fields.take()?,
-            unique: fields.take()?,
-            nodeid: fields.take()?,
-            uid: fields.take()?,
-            gid: fields.take()?,
-            pid: fields.take()?,
+            opcode: all.opcode,
+            unique: all.unique,
+            nodeid: all.nodeid,
+            uid: all.uid,
+            gid: all.gid,
+            pid: all.pid,
             replayed: false,
         };
-        // The extensions, in units of eight bytes, follow the arguments of the operation.
-        let extensions = usize::from(fields.take::<u16>()?) * 8;
-        fields.bytes(2)?;
-        if len as usize != read {
+        if all.len as usize != read {
             return Err(Malformed::Length);
         }
-        Ok((header, extensions, fields.rest()))
+        // The extensions, in units of eight bytes, follow the arguments of the operation.
+        Ok((header, usize::from(all.extensions) * 8, rest))
     }
 }

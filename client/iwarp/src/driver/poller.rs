@@ -123,6 +123,9 @@ impl IwarpCompletionQueue {
     /// Uses the staged bytes; says what to receive next.
     fn consume(&mut self, out: &mut Vec<Completion>) -> std::result::Result<Next, CloseReason> {
         loop {
+            if self.stage.filled().is_empty() && self.rx.is_between_fpdus() {
+                return Ok(Next::Stage);
+            }
             let (used, step) = self.rx.step(&*self.shared, self.stage.filled())?;
             self.stage.start += used;
             match step {

@@ -289,7 +289,9 @@ impl SendQueue {
     /// The next message to send. Work requests keep their order, as responses do; both alternate.
     #[inline]
     pub fn next_message(&mut self) -> Option<Message> {
-        if let Some(urgent) = self.urgent.take() {
+        if self.urgent.is_some()
+            && let Some(urgent) = self.urgent.take()
+        {
             if let Message::Rtr(Rtr::Read) = urgent {
                 self.reads.push_back(PendingRead::EMPTY);
                 self.read_tokens.push_back(None);

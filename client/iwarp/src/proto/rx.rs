@@ -141,6 +141,11 @@ impl<R: Clone> Receiver<R> {
         self.fpdus
     }
 
+    /// Whether the next byte is the first one of an FPDU.
+    pub fn is_between_fpdus(&self) -> bool {
+        matches!(self.state, State::Header)
+    }
+
     /// Takes the Receive that a Send has begun to fill, in order to flush it.
     pub fn take_partial(&mut self) -> Option<(WorkId, BufMut)> {
         self.state = State::Header;

@@ -135,9 +135,9 @@ impl Segmenter {
             self.scratch.clear();
         }
         while self.bytes < budget && self.pieces.len() < max_pieces {
-            let open = match self.open.take() {
-                Some(open) => Some(open),
-                None => match next() {
+            let open = match self.open.is_some() {
+                true => self.open.take(),
+                false => match next() {
                     Some(message) => self.begin(message),
                     None => return,
                 },
