@@ -120,7 +120,7 @@ fn run(
                 epoll::delete(&epoll, descriptor).unwrap();
             });
         }
-        exec::deferring(|| todo.try_iter().for_each(|job| job()));
+        exec::deferring(Instant::now(), || todo.try_iter().for_each(|job| job()));
         drivers.iter().for_each(Driver::kick);
     }
 }

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// The responder, exporting a new directory.
@@ -171,7 +171,7 @@ async fn calls_put_off_are_sent() {
     let root = mounted.root;
     for flush in [true, false] {
         let mut answers = Vec::new();
-        nfsrdma_rpcrdma::exec::deferring(|| {
+        nfsrdma_rpcrdma::exec::deferring(Instant::now(), || {
             for _ in 0..48 {
                 let (give, take) = tokio::sync::oneshot::channel();
                 let client = client.clone();

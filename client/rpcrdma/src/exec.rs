@@ -9,6 +9,8 @@
 //! future waits until that poll has returned: stacks do not grow, and a lock that the outer future
 //! holds is not taken twice.
 
+use crate::abandon::Caller;
+use crate::place::Place;
 use crate::sync::atomic::{AtomicU8, Ordering};
 use crate::sync::thread::{self, Thread};
 use crate::sync::{Mutex, thread_cell};
@@ -17,8 +19,9 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Instant;
 use tokio::task::unconstrained;
 
 const IDLE: u8 = 0;
@@ -28,14 +31,13 @@ const RUNNING: u8 = 2;
 const AGAIN: u8 = 3;
 const DONE: u8 = 4;
 
-/// A future to run.
-pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
-
 struct Task {
     /// The process on whose behalf the task runs, inherited from the task that spawned it.
     pid: u32,
+    /// The caller of the operation that it is, if it is one.
+    caller: Option<Caller>,
     state: AtomicU8,
-    future: Mutex<Option<Work>>,
+    future: Mutex<Place>,
 }
 
 struct Queue {
@@ -64,8 +66,30 @@ thread_cell! {
     static QUEUE: RefCell<Queue> = const { RefCell::new(Queue::new()) };
 }
 thread_cell! {
-    /// Whether this thread is inside [`deferring`].
-    static DEFERRING: RefCell<bool> = const { RefCell::new(false) };
+    /// While this thread is inside [`deferring`]: when that began.
+    static ROUND: RefCell<Option<Time>> = const { RefCell::new(None) };
+}
+
+/// A moment, in both forms.
+#[derive(Clone, Copy)]
+struct Time {
+    at: Instant,
+    nanos: u64,
+}
+
+impl Time {
+    fn of(at: Instant) -> Self {
+        static FIRST: LazyLock<Instant> = LazyLock::new(Instant::now);
+        let since = at.saturating_duration_since(*FIRST);
+        let nanos = since.as_secs() * 1_000_000_000 + u64::from(since.subsec_nanos());
+        Time { at, nanos }
+    }
+
+    #[inline]
+    fn now() -> Self {
+        let round = ROUND.with_borrow_mut(|round| *round);
+        round.unwrap_or_else(|| Time::of(Instant::now()))
+    }
 }
 
 impl Wake for Task {
@@ -95,20 +119,25 @@ impl Task {
         let mut context = Context::from_waker(&waker);
         loop {
             self.state.store(RUNNING, Ordering::Release);
-            let mut slot = self.future.lock();
-            let Some(future) = slot.as_mut() else { return };
+            let mut place = self.future.lock();
+            let Some(future) = place.future() else {
+                return;
+            };
             // A task of tokio may have woken this one. With that task's budget used up, each poll would
             // wake this one again and get no further.
-            let mut future = unconstrained(future.as_mut());
-            let poll = || Pin::new(&mut future).poll(&mut context);
+            let mut future = unconstrained(future);
+            let mut poll = || Pin::new(&mut future).poll(&mut context);
+            let poll = || match &self.caller {
+                Some(caller) => caller.clone().run_now(poll),
+                None => poll(),
+            };
             if caller::with(self.pid, poll).is_ready() {
+                // From now on it cannot be woken.
                 self.state.store(DONE, Ordering::Release);
-                let finished = slot.take();
-                drop(slot);
-                drop(finished);
+                place.clear();
                 return;
             }
-            drop(slot);
+            drop(place);
             if self
                 .state
                 .compare_exchange(RUNNING, IDLE, Ordering::AcqRel, Ordering::Acquire)
@@ -165,8 +194,10 @@ fn drain(first: Option<Arc<Task>>) {
     while let Some(mut task) = next {
         task.run();
         // No waker is left that could wake the next future in its place.
-        let is_done = Arc::get_mut(&mut task).is_some_and(|task| task.future.get_mut().is_none());
-        if is_done {
+        if let Some(done) = Arc::get_mut(&mut task)
+            && done.future.get_mut().is_empty()
+        {
+            done.caller = None;
             keep(task);
         }
         next = queued();
@@ -176,25 +207,40 @@ fn drain(first: Option<Arc<Task>>) {
 /// Runs `future` to completion, starting now on this thread. Inside another future that is run
 /// here, it starts when that one has returned from its poll.
 pub fn spawn(future: impl Future<Output = ()> + Send + 'static) {
-    spawn_boxed(Box::pin(future));
+    spawn_for(None, || future);
 }
 
-/// Like [`spawn`], for a future that is boxed already.
-pub fn spawn_boxed(future: Work) {
+/// Like [`spawn`], for the future that `make` returns, which is made where it stays: it may be large. It
+/// runs for `caller` ([`Caller::run`]).
+#[inline]
+pub fn spawn_for<F>(caller: Option<Caller>, make: impl FnOnce() -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let mut task = kept();
+    if let Some(new) = Arc::get_mut(&mut task) {
+        new.caller = caller;
+        new.future.get_mut().put(make);
+        schedule(task);
+    }
+}
+
+/// A task without a future, to which nothing else refers.
+fn kept() -> Arc<Task> {
     let pid = caller::current();
     let mut done = QUEUE.with_borrow_mut(|queue| queue.done.pop());
     if let Some(task) = done.as_mut().and_then(Arc::get_mut) {
         task.pid = pid;
         *task.state.get_mut() = QUEUED;
-        *task.future.get_mut() = Some(future);
-    } else {
-        done = Some(Arc::new(Task {
-            pid,
-            state: AtomicU8::new(QUEUED),
-            future: Mutex::new(Some(future)),
-        }));
     }
-    done.into_iter().for_each(schedule);
+    done.unwrap_or_else(|| {
+        Arc::new(Task {
+            pid,
+            caller: None,
+            state: AtomicU8::new(QUEUED),
+            future: Mutex::default(),
+        })
+    })
 }
 
 /// Runs `body` and defers wake-ups until it returns: for threads that complete many calls at once.
@@ -207,22 +253,36 @@ pub fn batch<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs `body`. Small calls that it makes need not be sent at once, so that one system call can
-/// send many. The caller must call [`Engine::kick`](crate::transport::Engine::kick) afterwards.
-pub fn deferring<T>(body: impl FnOnce() -> T) -> T {
-    struct Leave(bool);
+/// Runs `body`, a round of an event loop that begins at `now`. Small calls that it makes need not be
+/// sent at once, so that one system call can send many. The caller must call
+/// [`Engine::kick`](crate::transport::Engine::kick) afterwards.
+pub fn deferring<T>(now: Instant, body: impl FnOnce() -> T) -> T {
+    struct Leave(Option<Time>);
     impl Drop for Leave {
         fn drop(&mut self) {
-            DEFERRING.with_borrow_mut(|inside| *inside = self.0);
+            ROUND.with_borrow_mut(|round| *round = self.0);
         }
     }
-    let _leave = Leave(DEFERRING.with_borrow_mut(|inside| std::mem::replace(inside, true)));
+    let _leave = Leave(ROUND.with_borrow_mut(|round| round.replace(Time::of(now))));
     body()
 }
 
 /// Whether this thread is inside [`deferring`].
 pub(crate) fn is_deferring() -> bool {
-    DEFERRING.with_borrow_mut(|inside| *inside)
+    ROUND.with_borrow_mut(|round| round.is_some())
+}
+
+/// The time. Inside [`deferring`], where nothing waits, it is the time at which the round began: to read
+/// the clock costs as much as a hundred instructions, and each operation asks for the time ten times.
+#[inline]
+pub fn now() -> Instant {
+    Time::now().at
+}
+
+/// The same in nanoseconds since some moment in the life of this process.
+#[inline]
+pub fn nanos() -> u64 {
+    Time::now().nanos
 }
 
 struct Unpark(Thread);
@@ -250,6 +310,7 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
 mod tests {
     use super::*;
     use std::sync::mpsc;
+    use std::time::Duration;
     use tokio::sync::oneshot;
 
     #[test]
@@ -311,6 +372,14 @@ mod tests {
             });
         }
         assert_eq!(left.load(Ordering::Relaxed), 200 * 40);
+    }
+
+    #[test]
+    fn time_stands_still_inside_a_round() {
+        let (then, later) = (Instant::now(), Duration::from_secs(5));
+        let seen = deferring(then, || (now(), deferring(then + later, now), now()));
+        assert_eq!(seen, (then, then + later, then));
+        assert!(!is_deferring() && now() < then + later);
     }
 
     #[test]

@@ -13,6 +13,7 @@ pub mod abandon;
 pub mod error;
 pub mod exec;
 pub mod options;
+mod place;
 pub mod protocol;
 pub mod rpc;
 pub mod security;

@@ -12,6 +12,7 @@ use super::outcome::{Ending, Outcome, REPLY_CHUNK, SINK, SOURCE};
 use super::polling::Local;
 use super::session::Session;
 use crate::error::{Error, Result};
+use crate::exec;
 use crate::protocol::{Discard, is_reply};
 use nfsrdma_rdma::{BufMut, Invalidation, Memory, WorkId};
 use std::sync::atomic::Ordering::Relaxed;
@@ -197,7 +198,7 @@ impl Link {
         let received = result.as_ref().map_or(0, |reply| {
             reply.message().len() + reply.placed.unwrap_or(0) as usize
         });
-        let time = call.started.elapsed();
+        let time = exec::now().saturating_duration_since(call.started);
         let queued = match call.sent {
             Some(sent) => sent.saturating_duration_since(call.started),
             None => time,

@@ -20,6 +20,7 @@ use super::secured::Secured;
 use super::session::{ConnectError, Established};
 use super::shared::{Logs, Shared};
 use super::timer::{Sleep, Timer};
+use crate::exec;
 use crate::options::{Program, TransportOptions};
 use crate::protocol::{Shape, Thresholds};
 use crate::rpc::{RetryPolicy, Xids};
@@ -218,7 +219,7 @@ impl Engine {
     /// the contents and padding of a source payload. The call is sent or queued when this returns;
     /// dropping the future abandons it.
     pub fn call(&self, request: Request, encode: impl FnOnce(u32, &mut Encoder)) -> CallFuture {
-        let started = Instant::now();
+        let started = exec::now();
         let xid = self.shared.xids.take();
         let marshaller = &self.shared.marshaller;
         let encode = |to: &mut Encoder| {
@@ -300,7 +301,7 @@ impl Engine {
         procedure: SecuredProcedure,
         encode: impl FnOnce(u32, &mut Encoder),
     ) -> CallFuture {
-        let started = Instant::now();
+        let started = exec::now();
         let xid = self.shared.xids.take();
         let argument = match &request.payload {
             Payload::Source(_) => request.payload.len(),

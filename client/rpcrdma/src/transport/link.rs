@@ -330,7 +330,7 @@ impl Link {
             if state.has_nothing_to_send() {
                 return;
             }
-            let now = Instant::now();
+            let now = exec::now();
             match state.admission(now) {
                 Admission::Anybody => {}
                 Admission::Nobody => return,

@@ -6,6 +6,7 @@ use crate::locks::Interrupt;
 use crate::sync::Mutex;
 use futures_util::future::select;
 use nfsrdma_rpcrdma::abandon::Caller;
+use nfsrdma_rpcrdma::exec;
 use slab::Slab;
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -181,7 +182,7 @@ impl<A: Refuse> Table<A> {
         reply: A,
         on_signal: Option<OnSignal>,
     ) -> Held<A> {
-        let since = Instant::now();
+        let since = exec::now();
         let mut state = self.state.lock();
         let early = state.early.iter().position(|&early| early == unique);
         let signal = match early {

@@ -60,9 +60,7 @@ impl<N: Nfs3> Adapter<N> {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        // Created where it stays: the future has kilobytes, which each move would copy.
-        let future = Box::write(Box::new_uninit(), operation());
-        exec::spawn_boxed(Box::into_pin(future));
+        exec::spawn_for(None, operation);
     }
 
     /// As [`Adapter::start`], for an operation that changes something. It is passed its reply, and
@@ -79,7 +77,7 @@ impl<N: Nfs3> Adapter<N> {
         let caller = self.fs.caller(request.original(), request.resent());
         let leaving = caller.clone();
         let reply = self.waiting.hold_for_change(request, reply, leaving);
-        self.start(move || caller.run(operation(reply)));
+        exec::spawn_for(Some(caller), move || operation(reply));
     }
 }
 

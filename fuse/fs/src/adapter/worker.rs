@@ -185,7 +185,7 @@ impl<N: Nfs3> Worker<N> {
             if found.rung {
                 self.accept()?;
             }
-            let ended = exec::deferring(|| {
+            let ended = exec::deferring(now, || {
                 self.poll(found.connections);
                 match found.request {
                     true => self.read(&mut reader),
@@ -339,7 +339,7 @@ impl<N: Nfs3> Worker<N> {
     /// Takes what another process has read and not answered.
     fn read_again(&self, reader: &mut Reader) -> io::Result<()> {
         let _taking = self.adapter.queued.taking(self.number);
-        exec::deferring(|| reader.again(&*self.adapter))?;
+        exec::deferring(Instant::now(), || reader.again(&*self.adapter))?;
         self.adapter.fs.send_deferred();
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The clock of the caches.
 
-use rustix::time::{ClockId, clock_gettime};
+use nfsrdma_rpcrdma::exec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,21 +15,15 @@ pub(super) fn nanos(duration: Duration) -> Nanos {
 /// The machine's monotonic clock, or one that tests move by hand.
 #[derive(Debug, Clone)]
 pub enum Clock {
-    /// It counts from this point of CLOCK_MONOTONIC.
+    /// It counts from this point.
     System(Nanos),
     Manual(Arc<AtomicU64>),
 }
 
 impl Default for Clock {
     fn default() -> Self {
-        Clock::System(monotonic())
+        Clock::System(exec::nanos())
     }
-}
-
-/// The machine's monotonic clock.
-fn monotonic() -> Nanos {
-    let now = clock_gettime(ClockId::Monotonic);
-    (now.tv_sec as u64) * 1_000_000_000 + now.tv_nsec as u64
 }
 
 impl Clock {
@@ -38,9 +32,10 @@ impl Clock {
         Clock::Manual(Arc::new(AtomicU64::new(1)))
     }
 
+    /// The time; within a round of an event loop, that of its beginning.
     pub fn now(&self) -> Nanos {
         match self {
-            Clock::System(start) => monotonic() - start,
+            Clock::System(start) => exec::nanos().saturating_sub(*start),
             Clock::Manual(now) => now.load(Ordering::Relaxed),
         }
     }
