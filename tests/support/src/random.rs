@@ -11,11 +11,6 @@ impl Random {
         Random(fastrand::Rng::with_seed(seed))
     }
 
-    /// A random seed, which is short enough to be typed.
-    pub fn any_seed() -> u64 {
-        u64::from(fastrand::u32(..))
-    }
-
     /// Any number.
     pub fn number(&mut self) -> u64 {
         self.0.u64(..)
@@ -35,19 +30,6 @@ impl Random {
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         &of[self.below(of.len())]
     }
-
-    /// A length of any magnitude, from 1 to `most`.
-    pub fn length(&mut self, most: usize) -> usize {
-        let scale = *self.pick(&[16, 512, 4096, 20_000, 70_000, 300_000, 1 << 20]);
-        1 + self.below(scale.min(most.max(1)))
-    }
-
-    /// `len` random bytes.
-    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
-        let mut out = vec![0; len];
-        self.0.fill(&mut out);
-        out
-    }
 }
 
 #[cfg(test)]
@@ -58,10 +40,7 @@ mod tests {
     fn a_seed_repeats() {
         let (mut a, mut b, mut c) = (Random::new(7), Random::new(7), Random::new(8));
         assert!((0..100).all(|_| a.number() == b.number()));
-        let bytes = a.bytes(100);
-        assert_eq!(bytes, b.bytes(100));
-        assert_ne!(bytes, c.bytes(100));
-        assert_eq!(a.length(5000), b.length(5000));
+        assert_ne!(a.number(), c.number());
     }
 
     #[test]
@@ -70,7 +49,6 @@ mod tests {
         let seen: std::collections::BTreeSet<_> = (0..1000).map(|_| random.below(3)).collect();
         assert_eq!(seen.into_iter().collect::<Vec<_>>(), [0, 1, 2]);
         assert_eq!((random.below(0), random.below(1)), (0, 0));
-        assert!((0..1000).all(|_| (1..=100).contains(&random.length(100))));
         assert!((0..1000).all(|_| random.chance(3, 3) && !random.chance(0, 3)));
     }
 }

@@ -150,12 +150,6 @@ impl Responder {
         Ok(self.process()?.as_raw_nonzero().get().unsigned_abs())
     }
 
-    /// Stops its process (SIGSTOP), or lets it continue (SIGCONT).
-    pub fn freeze(&self, frozen: bool) -> io::Result<()> {
-        let signal = if frozen { Signal::STOP } else { Signal::CONT };
-        Ok(kill_process(self.process()?, signal)?)
-    }
-
     /// Kills it, so that it cannot save anything. Does nothing if it has ended.
     pub fn kill(&mut self) -> io::Result<()> {
         if let Some(mut child) = self.child.take() {

@@ -35,14 +35,6 @@ def test_direct_writes_at_depth_keep_the_connection(server):
     assert (counters["connects"], counters["retransmits"]) == (1, 0), counters
 
 
-def error_of(action):
-    try:
-        action()
-    except OSError as error:
-        return error.errno
-    return 0
-
-
 @pytest.mark.responder("--mpa-revision", "1")
 def test_a_server_that_knows_mpa_revision_1_only(server):
     server.mount_well("nconnect=1")

@@ -492,11 +492,6 @@ impl FileSystem {
             Err(status) => Reply::Fail(status, wcc),
         }
     }
-
-    /// Post-operation attributes of the object that a handle names.
-    pub fn post_of(&self, handle: &FileHandle) -> Option<Attributes> {
-        self.post(&*self.resolve(handle).ok()?)
-    }
 }
 
 #[cfg(test)]
