@@ -1,10 +1,8 @@
 """For the tests of mounts that outlive their program."""
 
-import itertools
 import json
 import os
 import signal
-import tarfile
 import threading
 
 import pytest
@@ -92,27 +90,6 @@ def killed_under(server, work, kills=KILLS):
     with working(work):
         for _ in range(kills):
             kill(server)
-
-
-def packed(server, times):
-    """An archive of a tree of 100 files, and the tree; `times` makes the files larger."""
-    archive, source = server.base / "a.tar", server.base / "source"
-    for top in range(5):
-        for file in range(20):
-            path = source / f"d{top}" / f"f{file}"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(f"{top} {file}".encode() * times)
-    with tarfile.open(archive, "w") as tar:
-        tar.add(source, "source")
-    return archive, source
-
-
-def goals(server, going_on):
-    """One new directory of the mount after the other."""
-    for number in itertools.takewhile(lambda _: going_on(), itertools.count(1)):
-        goal = server.mnt / f"r{number}"
-        goal.mkdir()
-        yield goal
 
 
 def ends(server, how):

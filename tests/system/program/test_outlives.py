@@ -1,8 +1,6 @@
 """A mount with restart=files outlives the program that serves it: programs see no error, and no file is closed."""
 
-import hashlib
 import os
-import random
 import resource
 import signal
 import subprocess
@@ -96,82 +94,6 @@ def test_many_names_are_known_to_the_next_program_until_the_kernel_forgets_them(
         until(lambda: table(said["pid"]) <= 3, "the end of the records")
         kill(server)
         assert os.listdir(server.mnt) == []
-
-
-@on_kernels
-def test_a_large_file_is_read_without_an_error():
-    data = random.Random(1).randbytes(64 << 20)
-    with kept("cache=32M") as server:
-        (server.export / "f").write_bytes(data)
-        wanted = hashlib.sha256(data).digest()
-
-        def read(going_on):
-            while True:
-                with open(server.mnt / "f", "rb") as file:
-                    # The kernel is to ask for the data each time.
-                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-                    assert hashlib.file_digest(file, "sha256").digest() == wanted
-                if not going_on():
-                    return
-
-        killed_under(server, read)
-
-
-@on_kernels
-def test_names_are_found_without_an_error():
-    with kept("actimeo=0") as server:
-        for top in range(10):
-            for file in range(20):
-                path = server.export / f"d{top}" / f"f{file}"
-                path.parent.mkdir(exist_ok=True)
-                path.touch()
-
-        def find(going_on):
-            while going_on():
-                found = run("find", server.mnt, "-type", "f", "-size", "0")
-                assert found.returncode == 0, found.stderr
-                assert len(found.stdout.split()) == 200
-
-        killed_under(server, find)
-
-
-@on_kernels
-def test_names_are_made_and_removed_without_an_error():
-    with kept() as server:
-        top = server.mnt
-
-        def change(going_on):
-            while going_on():
-                os.mkdir(top / "d")
-                os.symlink("x", top / "d" / "link")
-                os.close(os.open(top / "d" / "f", os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-                os.link(top / "d" / "f", top / "d" / "g")
-                os.rename(top / "d" / "f", top / "d" / "h")
-                for name in ("g", "h", "link"):
-                    os.unlink(top / "d" / name)
-                os.rmdir(top / "d")
-
-        killed_under(server, change, kills=6)
-        assert os.listdir(server.export) == []
-
-
-def test_an_archive_is_unpacked_without_an_error():
-    """Each file is safe when tar has closed it."""
-    with kept() as server:
-        archive, source = packed(server, 100)
-
-        def unpack(going_on):
-            for goal in goals(server, going_on):
-                # A file whose data only the dead program had is told of by close(2), and written again.
-                for _ in range(10):
-                    done = run("tar", "-xf", archive, "-C", goal, "--overwrite")
-                    if done.returncode == 0:
-                        break
-                    assert "Input/output error" in done.stderr, done.stderr
-                same = run("diff", "-r", source, goal / "source")
-                assert same.returncode == 0, same.stdout + same.stderr
-
-        killed_under(server, unpack)
 
 
 @on_kernels

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from program.outlives_support import document, goals, kept, killed_under, on_kernels, packed
+from program.outlives_support import document, kept, killed_under, on_kernels
 from program.support import *  # noqa: F403
 from program.support import BIN, ROOT
 
@@ -60,44 +60,6 @@ def test_each_append_is_there_once():
         assert (server.export / "log").read_bytes() == b"".join(lines)
 
 
-@on_kernels
-def test_a_file_that_is_written_truncated_and_read_is_as_programs_left_it():
-    rng, most = random.Random(2), 600_000
-    with keeping("cache=32M") as server:
-        wanted = bytearray()
-        path = server.mnt / "f"
-
-        def change(going_on):
-            file = os.open(path, os.O_CREAT | os.O_RDWR)
-            while going_on():
-                at, size = rng.randrange(most), rng.choice((3, 100, 4096, 8192, 50_000))
-                match rng.randrange(12):
-                    case 0:
-                        os.ftruncate(file, at)
-                        wanted[:] = wanted[:at].ljust(at, b"\0")
-                    case 1:
-                        os.fsync(file)
-                    case 2:
-                        os.close(file)
-                        file = os.open(path, os.O_RDWR)
-                    case 3:
-                        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-                    case 4 | 5 | 6:
-                        assert os.pread(file, size, at) == wanted[at : at + size]
-                    case _:
-                        data = rng.randbytes(size)
-                        os.pwrite(file, data, at)
-                        if len(wanted) < at:
-                            wanted.extend(bytes(at - len(wanted)))
-                        wanted[at : at + size] = data
-                assert os.fstat(file).st_size == len(wanted)
-            os.close(file)
-
-        killed_under(server, change, kills=8)
-        assert path.read_bytes() == wanted
-        assert (server.export / "f").read_bytes() == wanted
-
-
 def test_a_file_larger_than_the_cache_is_written():
     with keeping("cache=32M") as server:
         block = random.Random(3).randbytes(1 << 20)
@@ -117,18 +79,6 @@ def test_a_file_larger_than_the_cache_is_written():
 
         killed_under(server, write)
         assert rounds
-
-
-def test_an_archive_is_unpacked_at_the_first_try():
-    with keeping() as server:
-        archive, source = packed(server, 300)
-
-        def unpack(going_on):
-            for goal in goals(server, going_on):
-                expect(run("tar", "-xf", archive, "-C", goal), 0)
-                expect(run("diff", "-r", source, goal / "source"), 0)
-
-        killed_under(server, unpack)
 
 
 def test_what_was_written_by_a_mapping_is_there():

@@ -2,10 +2,8 @@
 
 import contextlib
 import ctypes
-import hashlib
 import json
 import os
-import random
 import shutil
 import signal
 import socket
@@ -17,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from program import test_locks_outlive as locks
-from program.outlives_support import document, ends, on_kernels, packed, working
+from program.outlives_support import document, ends, on_kernels, working
 from program.support import *  # noqa: F403
 
 FEWER = 5
@@ -121,43 +119,6 @@ def test_what_is_open_stays_open():
             os.close(descriptor)
         assert (server.export / "f").read_bytes() == b"012345678901234"
         until(lambda: sorted(os.listdir(server.export)) == ["d", "f"], "the removal of the file")
-
-
-@on_kernels
-def test_programs_do_not_see_it():
-    """A copy, an archive and a search go on over several upgrades."""
-    data = random.Random(1).randbytes(32 << 20)
-    with kept("dirty=16M") as server:
-        top = server.mnt
-        (server.base / "data").write_bytes(data)
-        archive, source = packed(server, 100)
-
-        def well(*words):
-            done = run(*words)
-            assert done.returncode == 0, done.stdout + done.stderr
-
-        def copy(going_on):
-            while going_on():
-                well("cp", server.base / "data", top / "copy")
-                well("cmp", server.base / "data", top / "copy")
-
-        def unpack(going_on):
-            while going_on():
-                (top / "unpacked").mkdir()
-                well("tar", "-xf", archive, "-C", top / "unpacked")
-                well("diff", "-r", source, top / "unpacked" / "source")
-                well("rm", "-r", top / "unpacked")
-
-        def find(going_on):
-            while going_on():
-                well("find", top, "-maxdepth", "1", "-ls")
-
-        with working(copy, unpack, find):
-            for _ in range(FEWER):
-                upgraded(server, loaded=True)
-        assert hashlib.sha256((server.export / "copy").read_bytes()).digest() == hashlib.sha256(data).digest()
-        said = server.log.read_text()
-        assert "may be lost" not in said and "died" not in said
 
 
 NOT_NOW = {
