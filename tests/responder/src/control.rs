@@ -55,7 +55,6 @@ nlm-silent on|off          calls of NLM are neither run nor answered
 nlm-status PROC STATUS     calls of TEST, LOCK, CANCEL or UNLOCK are answered with this number, and
                            not run; off: as they deserve
 nlm-drop N                 the next N calls of NLM are run, and not answered
-nlm-calls                  how many came, by procedure
 nsm-calls                  how many calls of NSM came, by procedure
 help                       this, on one line";
 
@@ -183,7 +182,7 @@ pub fn run(line: &str, remote: &Remote) -> Result<String, String> {
         ["gss" | "gss-forget" | "gss-fault" | "gss-clear", ..] => run_gss(&words, remote),
         [
             "lock" | "unlock" | "locks" | "grace" | "nlm-silent" | "nlm-drop" | "nlm-status"
-            | "nlm-calls" | "nsm-calls",
+            | "nsm-calls",
             ..,
         ] => run_locks(&words, remote),
         _ => run_script(&words, script),
@@ -245,12 +244,13 @@ fn run_locks(words: &[&str], remote: &Remote) -> Result<String, String> {
             Ok(String::new())
         }
         ["nlm-status", procedure, status] => {
-            let procedure = locks
-                .calls()
-                .zip([0, 1, 2, 3, 4])
-                .find(|((name, _), _)| *name == procedure)
+            // In the order of their numbers, from 1 on.
+            let procedure = ["TEST", "LOCK", "CANCEL", "UNLOCK"]
+                .iter()
+                .position(|name| *name == procedure)
                 .ok_or("a procedure from TEST to UNLOCK is wanted")?
-                .1;
+                as u32
+                + 1;
             let status = match status {
                 "off" => None,
                 status => Some(
@@ -261,10 +261,6 @@ fn run_locks(words: &[&str], remote: &Remote) -> Result<String, String> {
             };
             locks.set_answer(procedure, status);
             Ok(String::new())
-        }
-        ["nlm-calls"] => {
-            let calls = locks.calls().map(|(name, count)| format!("{name}={count}"));
-            Ok(calls.collect::<Vec<_>>().join(" "))
         }
         ["nsm-calls"] => {
             let calls = locks.monitor_calls();

@@ -1,4 +1,4 @@
-//! NLM and NSM as a client on the network sees them: each procedure in both forms over TCP and UDP,
+//! NLM and NSM as a client on the network sees them: procedures over TCP and UDP,
 //! callbacks, and the effect of a restart.
 
 use crate::common::plain::{Client, Peer};
@@ -11,7 +11,6 @@ use nfsrdma_xdr::nsm;
 use nfsrdma_xdr::procedure::Procedure;
 use nfsrdma_xdr::rpcbind::{Mapping, portmap, protocol};
 use std::path::PathBuf;
-use std::time::Duration;
 
 /// A server with a file in an empty export.
 struct Scene {
@@ -233,36 +232,6 @@ fn a_waiter_is_called_back_at_its_rpcbind() {
 }
 
 #[test]
-fn asynchronous_procedures_answer_by_calls() {
-    let peer = Peer::start();
-    let port = peer.port().to_string();
-    let scene = Scene::new(&["--client-lock-port", &port]);
-    let client = scene.tcp();
-    let args = scene.args(1, 0, 4);
-    let cookie = |res: Res<'_>| (res.cookie.0.to_vec(), res.status);
-    client.call::<LockMsg, _>(&args, |_| ());
-    let (echoed, status) = peer.wait_for::<LockResult, _>(cookie);
-    assert_eq!((&echoed[..], status), (&b"cookie"[..], Status::Granted));
-    client.call::<TestMsg, _>(&test_of(scene.args(2, 0, 0)), |_| ());
-    peer.wait_for::<TestResult, _>(|res| {
-        assert!(matches!(res.reply, TestReply::Denied(holder) if holder.length == 4));
-    });
-    let cancel = CancelArgs {
-        cookie: args.cookie,
-        block: true,
-        exclusive: true,
-        lock: scene.lock(2, 0, 0),
-    };
-    client.call::<CancelMsg, _>(&cancel, |_| ());
-    let (_, status) = peer.wait_for::<CancelResult, _>(cookie);
-    assert_eq!(status, Status::Granted);
-    client.call::<UnlockMsg, _>(&unlock(args.lock), |_| ());
-    let (_, status) = peer.wait_for::<UnlockResult, _>(cookie);
-    assert_eq!(status, Status::Granted);
-    assert_eq!(scene.command("locks"), "ok");
-}
-
-#[test]
 fn a_restart_loses_locks_tells_clients_and_takes_reclaims() {
     let peer = Peer::start();
     let port = peer.port().to_string();
@@ -333,37 +302,6 @@ fn a_client_that_tells_of_its_restart_loses_its_locks() {
         }
         assert_eq!(scene.command("locks"), "ok");
     }
-}
-
-#[test]
-fn a_script_holds_locks_as_another_client_and_makes_the_server_deaf() {
-    let scene = Scene::new(&[]);
-    let client = scene.tcp();
-    assert_eq!(scene.command("lock /export/file shared 0 10"), "ok");
-    let mut args = scene.args(1, 9, 1);
-    assert_eq!(status::<LockRange>(&client, &args), Status::Denied);
-    args.exclusive = false;
-    assert_eq!(status::<LockRange>(&client, &args), Status::Granted);
-    assert!(
-        scene
-            .command("lock /export/file exclusive 5 5")
-            .starts_with("error Denied")
-    );
-    assert_eq!(scene.command("unlock /export/file"), "ok");
-    assert!(
-        scene
-            .command("lock /export/none shared")
-            .starts_with("error")
-    );
-    scene.command("nlm-silent on");
-    let soon = Duration::from_millis(200);
-    assert!(client.try_call::<LockRange>(&args, soon).is_none());
-    scene.command("nlm-silent off");
-    scene.command("nlm-drop 1");
-    let last = unlock(args.lock);
-    assert!(scene.tcp().try_call::<Unlock>(&last, soon).is_none());
-    assert_eq!(scene.command("locks"), "ok");
-    assert!(scene.command("nlm-calls").contains("UNLOCK=1"));
 }
 
 #[test]

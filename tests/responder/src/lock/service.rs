@@ -6,7 +6,7 @@ use super::table::{Action, CallerAddress, Host, LockMode, LockRequest, LockTable
 use crate::workers::Workers;
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Text};
 use nfsrdma_xdr::nfs3::FileHandle;
-use nfsrdma_xdr::nlm4::{self, Granted, GrantedMsg, Lock, Res, Status, TestArgs};
+use nfsrdma_xdr::nlm4::{Granted, GrantedMsg, Lock, Res, Status, TestArgs};
 use nfsrdma_xdr::nsm::{self, StateChange};
 use nfsrdma_xdr::procedure::Procedure;
 use nfsrdma_xdr::rpcbind;
@@ -23,8 +23,6 @@ use std::time::{Duration, Instant};
 const SENDERS: usize = 4;
 /// Most calls to clients under way or queued. Further callbacks are repeated later.
 const SENDING_MAX: u64 = 1024;
-/// Procedures of NLM 4 have smaller numbers.
-const PROCEDURES: usize = 24;
 /// Procedures of NSM have smaller numbers.
 const MONITOR_PROCEDURES: usize = 7;
 
@@ -79,7 +77,6 @@ pub struct LockService {
     drop_replies: AtomicU64,
     /// For tests: procedures whose calls are not executed, and answered with a status.
     answers: Mutex<HashMap<u32, u32>>,
-    calls: [AtomicU64; PROCEDURES],
     monitor_calls: [AtomicU64; MONITOR_PROCEDURES],
 }
 
@@ -107,7 +104,6 @@ impl LockService {
             silent: AtomicBool::new(false),
             drop_replies: AtomicU64::new(0),
             answers: Mutex::default(),
-            calls: [const { AtomicU64::new(0) }; PROCEDURES],
             monitor_calls: [const { AtomicU64::new(0) }; MONITOR_PROCEDURES],
         }))
     }
@@ -252,19 +248,6 @@ impl LockService {
         send::call(&at, args)
     }
 
-    /// Sends the result of an asynchronous procedure by the procedure `P`.
-    pub(crate) fn send_result<P: Procedure>(
-        self: &Arc<Self>,
-        address: CallerAddress,
-        results: Vec<u8>,
-    ) {
-        self.send(move |service| {
-            let at = Target::of::<P>(address.source, address.udp);
-            service.call(at, service.settings.client_ports.lock, &results)?;
-            Ok(())
-        });
-    }
-
     /// Handles a client's answer to GRANTED or GRANTED_MSG.
     pub(crate) fn granted_answer(&self, from: SocketAddr, cookie: &[u8], status: Status) {
         let Ok(id) = cookie.try_into().map(u64::from_be_bytes) else {
@@ -327,11 +310,8 @@ impl LockService {
         self.answers.lock().get(&procedure).copied()
     }
 
-    /// Counts a call that came. Returns whether to execute it.
-    pub(crate) fn arrive(&self, procedure: u32) -> bool {
-        if let Some(count) = self.calls.get(procedure as usize) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
+    /// Returns whether to execute a call that came.
+    pub(crate) fn arrive(&self) -> bool {
         !self.silent.load(Ordering::Relaxed)
     }
 
@@ -341,34 +321,6 @@ impl LockService {
         self.drop_replies
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
             .is_err()
-    }
-
-    /// The number of calls of each procedure.
-    pub fn calls(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        const NAMES: [(u32, &str); 18] = [
-            (nlm4::Null::NUMBER, nlm4::Null::NAME),
-            (nlm4::Test::NUMBER, nlm4::Test::NAME),
-            (nlm4::LockRange::NUMBER, nlm4::LockRange::NAME),
-            (nlm4::Cancel::NUMBER, nlm4::Cancel::NAME),
-            (nlm4::Unlock::NUMBER, nlm4::Unlock::NAME),
-            (nlm4::Granted::NUMBER, nlm4::Granted::NAME),
-            (nlm4::TestMsg::NUMBER, nlm4::TestMsg::NAME),
-            (nlm4::LockMsg::NUMBER, nlm4::LockMsg::NAME),
-            (nlm4::CancelMsg::NUMBER, nlm4::CancelMsg::NAME),
-            (nlm4::UnlockMsg::NUMBER, nlm4::UnlockMsg::NAME),
-            (nlm4::GrantedMsg::NUMBER, nlm4::GrantedMsg::NAME),
-            (nlm4::TestResult::NUMBER, nlm4::TestResult::NAME),
-            (nlm4::LockResult::NUMBER, nlm4::LockResult::NAME),
-            (nlm4::CancelResult::NUMBER, nlm4::CancelResult::NAME),
-            (nlm4::UnlockResult::NUMBER, nlm4::UnlockResult::NAME),
-            (nlm4::GrantedResult::NUMBER, nlm4::GrantedResult::NAME),
-            (nlm4::LockUnmonitored::NUMBER, nlm4::LockUnmonitored::NAME),
-            (nlm4::FreeAll::NUMBER, nlm4::FreeAll::NAME),
-        ];
-        NAMES.into_iter().filter_map(|(number, name)| {
-            let count = self.calls.get(number as usize)?;
-            Some((name, count.load(Ordering::Relaxed)))
-        })
     }
 
     /// Counts a call of NSM.

@@ -1,4 +1,4 @@
-//! NLM version 4, with its synchronous and asynchronous procedures.
+//! NLM version 4, without the asynchronous procedures, which no client of the tests calls.
 
 use super::{Context, Done, Service, Stop};
 use crate::lock::ranges::Range;
@@ -6,10 +6,9 @@ use crate::lock::table::{CallerAddress, Host, LockMode, LockRequest, Owner, Test
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder, Text};
 use nfsrdma_xdr::nfs3::FileHandle;
 use nfsrdma_xdr::nlm4::{
-    Cancel, CancelArgs, CancelMsg, CancelResult, FreeAll, Granted, GrantedMsg, GrantedResult,
-    Holder, Lock, LockArgs, LockMsg, LockRange, LockResult, LockUnmonitored, NetObj, Notify, Null,
-    Res, Status, Test, TestArgs, TestMsg, TestReply, TestRes, TestResult, Unlock, UnlockArgs,
-    UnlockMsg, UnlockResult,
+    Cancel, CancelArgs, FreeAll, Granted, GrantedResult, Holder, Lock, LockArgs, LockRange,
+    LockUnmonitored, NetObj, Notify, Null, Res, Status, Test, TestArgs, TestReply, TestRes, Unlock,
+    UnlockArgs,
 };
 use nfsrdma_xdr::procedure::Procedure;
 use nfsrdma_xdr::rpc::Accepted;
@@ -24,7 +23,7 @@ enum Need {
 
 impl Service {
     pub(super) fn nlm(&self, context: &Context<'_>, from: Decoder<'_>, out: &mut Encoder) -> Done {
-        if !self.locks.arrive(context.procedure) {
+        if !self.locks.arrive() {
             return Err(Stop::NoReply);
         }
         match self.locks.answer(context.procedure) {
@@ -61,30 +60,6 @@ impl Service {
             Unlock::NUMBER => self
                 .nlm_unlock(context, &UnlockArgs::decode(&mut from)?)
                 .encode(out),
-            TestMsg::NUMBER => {
-                let res = self
-                    .nlm_test(context, &TestArgs::decode(&mut from)?)
-                    .to_xdr();
-                self.locks.send_result::<TestResult>(caller(context), res);
-            }
-            LockMsg::NUMBER => {
-                let res = self
-                    .nlm_lock(context, &LockArgs::decode(&mut from)?, true)
-                    .to_xdr();
-                self.locks.send_result::<LockResult>(caller(context), res);
-            }
-            CancelMsg::NUMBER => {
-                let res = self
-                    .nlm_cancel(context, &CancelArgs::decode(&mut from)?)
-                    .to_xdr();
-                self.locks.send_result::<CancelResult>(caller(context), res);
-            }
-            UnlockMsg::NUMBER => {
-                let res = self
-                    .nlm_unlock(context, &UnlockArgs::decode(&mut from)?)
-                    .to_xdr();
-                self.locks.send_result::<UnlockResult>(caller(context), res);
-            }
             // This server never waits for locks of others.
             Granted::NUMBER => {
                 let args = TestArgs::decode(&mut from)?;
@@ -94,25 +69,11 @@ impl Service {
                 }
                 .encode(out);
             }
-            GrantedMsg::NUMBER => {
-                let res = Res {
-                    cookie: TestArgs::decode(&mut from)?.cookie,
-                    status: Status::Denied,
-                };
-                let res = res.to_xdr();
-                self.locks
-                    .send_result::<GrantedResult>(caller(context), res);
-            }
             GrantedResult::NUMBER => {
                 let res = Res::decode(&mut from)?;
                 let address = caller(context).source;
                 self.locks.granted_answer(address, res.cookie.0, res.status);
             }
-            // Results of calls that this server does not make.
-            TestResult::NUMBER
-            | LockResult::NUMBER
-            | CancelResult::NUMBER
-            | UnlockResult::NUMBER => {}
             FreeAll::NUMBER => {
                 Notify::decode(&mut from)?;
                 let host = host(context);
