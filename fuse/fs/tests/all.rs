@@ -7,6 +7,5 @@ mod common;
 mod cut_reads;
 mod lies;
 mod mount;
-mod resume;
 mod semantics;
 mod trips;

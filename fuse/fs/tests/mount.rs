@@ -72,33 +72,6 @@ impl Drop for Mapping {
     }
 }
 
-#[test]
-fn shared_mappings_are_written_back_also_after_the_descriptor_is_closed() {
-    let Some(m) = empty("mmap", FsConfig::default()) else {
-        return;
-    };
-    let path = m.dir.join("f");
-    fs::write(&path, vec![1; 100_000]).unwrap();
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(&path)
-        .unwrap();
-    let mut map = Mapping::of(&file, 100_000, libc::MAP_SHARED);
-    assert!(map.bytes().iter().all(|&b| b == 1));
-    map.bytes()[50_000..50_005].copy_from_slice(b"first");
-    file.sync_all().unwrap();
-    assert_eq!(&m.server.contents("f").unwrap()[50_000..50_005], b"first");
-    drop(file);
-    map.bytes()[99_000..99_006].copy_from_slice(b"second");
-    drop(map);
-    assert_eq!(&fs::read(&path).unwrap()[99_000..99_006], b"second");
-    let server = m.server.clone();
-    m.finish();
-    server.restart();
-    assert_eq!(&server.contents("f").unwrap()[99_000..99_006], b"second");
-}
-
 /// The server determines the time of a write, so stat(2) writes dirty data first, even where each
 /// stat(2) looks the name up.
 #[test]

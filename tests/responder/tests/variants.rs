@@ -1,7 +1,7 @@
 //! The imitated habits of other servers, over TCP by an independent client, and the control socket.
 
 use crate::common::client::*;
-use crate::common::{Dirs, start, stop};
+use crate::common::{Dirs, start};
 use nfs3_types::nfs3::*;
 use nfsrdma_test_support::Responder;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -220,98 +220,4 @@ async fn a_restart_by_command_loses_unstable_data_and_connections() {
     assert_eq!(getattr(&mut client, &file).await.unwrap().size, 0);
     let again = write(&mut client, &file, 0, b"", UNSTABLE).await.unwrap();
     assert_ne!(again.verf.0, first.verf.0);
-}
-
-/// The bytes of a WRITE over plain TCP.
-fn write_call(file: &nfs_fh3, offset: u64, data: &[u8]) -> Vec<u8> {
-    use nfsrdma_xdr::codec::{Encode, Encoder};
-    use nfsrdma_xdr::rpc::{Auth, AuthSys, Call};
-    let mut to = Encoder::new(vec![0; 4]);
-    Call {
-        xid: 7,
-        program: nfsrdma_xdr::nfs3::PROGRAM,
-        version: 3,
-        procedure: 7,
-        credential: Auth::Sys(AuthSys {
-            stamp: 0,
-            machine: b"",
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-            groups: Default::default(),
-        }),
-        verifier: Auth::None,
-    }
-    .encode(&mut to);
-    nfsrdma_xdr::nfs3::WriteArgs {
-        file: nfsrdma_xdr::nfs3::FileHandle::new(file.data.as_ref()).unwrap(),
-        offset,
-        count: data.len() as u32,
-        stable: nfsrdma_xdr::nfs3::Stable::Unstable,
-        data: nfsrdma_xdr::codec::Payload::Inline(data),
-    }
-    .encode(&mut to);
-    let mut bytes = to.into_vec();
-    let mark = 0x8000_0000 | (bytes.len() - 4) as u32;
-    bytes[..4].copy_from_slice(&mark.to_be_bytes());
-    bytes
-}
-
-#[tokio::test]
-async fn calls_fail_hang_up_and_are_held_by_command() {
-    let dirs = Dirs::new();
-    let mut server = Scripted::start(&dirs, &[]);
-    let mut client = connect(&server.responder).await;
-    let root = client.root_nfs_fh3();
-    let file = create(&mut client, &root, "file", 0o600).await;
-    server.tell("jukebox WRITE 1");
-    let refused = write(&mut client, &file, 0, b"x", UNSTABLE).await;
-    assert_eq!(refused.err(), Some(nfsstat3::NFS3ERR_JUKEBOX));
-    write(&mut client, &file, 0, b"x", UNSTABLE).await.unwrap();
-
-    // The call is executed, and the connection ends without a reply.
-    server.tell("hangup WRITE");
-    let mut other = TcpStream::connect(("127.0.0.1", server.responder.nfs)).unwrap();
-    other.write_all(&write_call(&file, 1, b"y")).unwrap();
-    assert_eq!(other.read(&mut [0; 4]).unwrap_or(0), 0);
-    assert_eq!(std::fs::read(dirs.export().join("file")).unwrap(), b"xy");
-
-    // The call is held until the other one is done.
-    let (mut a, mut b) = (
-        connect(&server.responder).await,
-        connect(&server.responder).await,
-    );
-    server.tell("hold WRITE");
-    let later = tokio::spawn({
-        let file = file.clone();
-        async move { write(&mut a, &file, 0, b"second", UNSTABLE).await }
-    });
-    let mut server = tokio::task::spawn_blocking(move || {
-        server.tell("wait-held 1 20000");
-        server
-    })
-    .await
-    .unwrap();
-    write(&mut b, &file, 0, b"first!!", UNSTABLE).await.unwrap();
-    assert!(!later.is_finished());
-    server.tell("release WRITE");
-    later.await.unwrap().unwrap();
-    assert_eq!(
-        std::fs::read(dirs.export().join("file")).unwrap(),
-        b"second!"
-    );
-    let calls = server.ask("calls");
-    assert!(calls.contains(" WRITE=5 "), "{calls}");
-    for wrong in [
-        "",
-        "hold",
-        "hold NULL",
-        "jukebox WRITE x",
-        "delay WRITE",
-        "fly",
-    ] {
-        assert!(server.ask(wrong).starts_with("error"), "{wrong}");
-    }
-    assert!(server.ask("help").contains("wait-held"));
-    assert!(stop(server.responder).success());
-    assert!(!dirs.root().join("control").exists());
 }

@@ -165,6 +165,20 @@ def test_a_server_that_is_away_delays_only_the_call():
             assert cat.communicate(timeout=LIMIT)[0] == b"f"
 
 
+@on_kernels
+def test_who_waits_for_a_silent_server_can_be_killed_under_the_next_program():
+    with kept() as server:
+        (server.export / "f").write_bytes(b"f")
+        server.pause()
+        with subprocess.Popen(["cat", server.mnt / "f"]) as cat:
+            until(lambda: blocked(cat.pid), "a program that waits")
+            kill(server)
+            assert cat.poll() is None
+            cat.kill()
+            assert cat.wait(LIMIT) == -signal.SIGKILL
+        server.child.send_signal(signal.SIGCONT)
+
+
 @pytest.mark.parametrize("how", ["umount", "lazy", "force", "SIGTERM", "SIGTERM to the holder"])
 def test_a_mount_that_was_gone_on_with_ends_as_any_other(how):
     with kept() as server:
