@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import stat
+import subprocess
 import tarfile
 
 import pytest
@@ -192,6 +193,29 @@ def test_doctor_finds_rpcbind_is_stopped_and_small_packets():
         expect_fault(found, "mtu", "warn", "at most 600 bytes", "MTU")
 
 
+def test_doctor_asks_rpcbind():
+    with networks("one") as within, Machines(within, "--portmap-port", "111") as server:
+        found, status = doctor(server.spec, "-o", f"port={server.port},noresvport", within=within["one"])
+        assert status == 0, found
+        assert f"mountd at port {server.mountport}" in found["rpcbind"]["found"], found
+
+
+def test_doctor_finds_a_write_verifier_that_changes():
+    with scripted() as (server, command):
+        fill(server)
+        command("delay COMMIT 1000")
+        words = [BIN / "nfsrdma", "doctor", server.spec, "-o", server.options(ALONE)]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as child:
+            try:
+                # The first one has been answered.
+                until(lambda: came(command, "COMMIT") >= 2, "a second COMMIT")
+                command("restart")
+                said = child.stdout.read()
+            finally:
+                child.kill()
+        assert "fail  verifier     the write verifier changes within three COMMITs" in said, said
+
+
 def test_doctor_finds_large_packets_are_lost():
     """The server sends packets of 9,000 bytes, and the machine takes 1,500."""
     with networks("one") as within, Machines(within) as server:
@@ -228,6 +252,9 @@ def test_doctor_finds_the_process_is_stopped_and_the_server_is_gone():
         finally:
             os.kill(pid, signal.SIGCONT)
         server.stop()
+        # There may be other mounts on this machine.
+        trouble = f"fail  mount        {server.spec} on {server.mnt}: not connected; 'nfsrdma doctor {server.mnt}'"
+        until(lambda: trouble in nfsrdma("doctor").stdout, "a mount in trouble")
         until(lambda: doctor(server.mnt)[0]["process"]["verdict"] == "fail", "a mount without a server")
         found, _ = doctor(server.mnt)
         expect_fault(found, "process", "fail", "not connected")

@@ -26,9 +26,9 @@ fn netid(host: IpAddr, wanted: Protocol) -> NetId {
 
 /// A program and its version.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Service {
-    pub(crate) program: u32,
-    pub(crate) version: u32,
+pub struct Service {
+    pub program: u32,
+    pub version: u32,
 }
 
 /// The port of MOUNT version 3 over `wanted`; `None` if the server does not offer it. Asks rpcbind
@@ -46,7 +46,7 @@ pub(super) async fn mountd(
 }
 
 /// Like [`mountd`], for any service.
-pub(crate) async fn port_of(
+pub async fn port_of(
     host: IpAddr,
     service: Service,
     wanted: Protocol,

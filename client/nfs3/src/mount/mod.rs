@@ -17,6 +17,7 @@ mod ping;
 mod resume;
 
 pub use error::{MountError, Step};
+pub use locate::{Service, port_of};
 pub use mountd::Exported;
 pub use ping::{PingEvent, PingTarget, Taken, exports, ping};
 pub use resume::{Found, resume};

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 /// Find out what is wrong with this machine, a server, or a mount
 ///
 /// It goes through what a mount needs, in order, and prints a line for each check: ok, warn, fail
-/// or skip, what was found, and the remedy. Without an argument it looks at this machine alone. It
-/// changes nothing at the server unless --write is given.
+/// or skip, what was found, and the remedy. Without an argument it looks at this machine and asks its mounts.
+/// It changes nothing at the server unless --write is given.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Args)]
 #[command(
     after_help = "Exit status: 0 nothing is wrong, 1 a check warns or fails, 2 wrong usage, or the bundle cannot be written."

@@ -81,6 +81,9 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
         report.add(finding);
     }
     report.add(machine::locked_memory(options));
+    if args.target.is_none() {
+        mounted::all(&mut report);
+    }
     if let Some(subject) = &subject {
         runtime()?.block_on(examine(subject, args.write, &mut report))?;
     }

@@ -4,7 +4,7 @@ use super::report::{Finding, Report};
 use crate::mounts::Mount;
 use crate::stats::Document;
 use crate::stats::list::trouble;
-use crate::stats::mount_list::{ANSWER_LIMIT, document};
+use crate::stats::mount_list::{self, ANSWER_LIMIT, MountState, document};
 use crate::stats::text::age;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -43,6 +43,31 @@ pub(super) fn examine(mount: &Mount, report: &mut Report) -> Option<Document> {
     report.add(program(&document, mount));
     report.add(faults(&document));
     Some(document)
+}
+
+/// Says of each mount, and of each attempt to mount, whether it is in trouble.
+pub(super) fn all(report: &mut Report) {
+    const CHECK: &str = "mount";
+    for mount in mount_list::all().unwrap_or_default() {
+        let dir = &mount.directory;
+        let what = format!("{} on {dir}", mount.source);
+        let trouble = match &mount.state {
+            MountState::Answers(document) => trouble(document),
+            MountState::Silent(why) => Some(why.clone()),
+            MountState::Pending(pending) => Some(format!("not mounted yet: {}", pending.error)),
+        };
+        report.add(match trouble {
+            None => Finding::ok(CHECK, what),
+            Some(why) => Finding::fail(
+                CHECK,
+                format!("{what}: {why}"),
+                match mount.state {
+                    MountState::Pending(_) => format!("'nfsrdma doctor {}'", mount.source),
+                    _ => format!("'nfsrdma doctor {dir}'"),
+                },
+            ),
+        });
+    }
 }
 
 /// The device and the inode of a file.

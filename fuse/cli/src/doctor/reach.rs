@@ -6,11 +6,10 @@ use crate::mount::{provider, settings};
 use crate::options::mount_source::MountSource;
 use crate::options::{LocalLock, MountProtocol, Options};
 use crate::path_mtu::{LEAST_MTU, path_mtu};
-use nfsrdma_nfs3::mount::{self, PingEvent, PingTarget, Step};
+use nfsrdma_nfs3::mount::{self, PingEvent, PingTarget, Service, Step};
 use nfsrdma_rdma::Pool;
-use nfsrdma_rpcrdma::rpc::plain::{self, PlainError, Protocol, Target};
-use nfsrdma_xdr::rpc::Auth;
-use nfsrdma_xdr::rpcbind::{Mapping, PORT, portmap, protocol};
+use nfsrdma_rpcrdma::rpc::plain::Protocol;
+use nfsrdma_xdr::rpcbind::PORT;
 use nfsrdma_xdr::{mount3, nlm4};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -45,24 +44,6 @@ fn wants_locks(options: &Options) -> bool {
     options.wanted_local_lock() != LocalLock::All
 }
 
-/// The port of a program over TCP; `None` if it is not registered.
-async fn port_of(server: IpAddr, program: u32, version: u32) -> Result<Option<u32>, PlainError> {
-    let at = Target {
-        address: SocketAddr::new(server, PORT),
-        protocol: Protocol::Tcp,
-        privileged: false,
-        timeout: PATIENCE,
-    };
-    let mapping = Mapping {
-        program,
-        version,
-        protocol: protocol::TCP,
-        port: 0,
-    };
-    let port = plain::call::<portmap::Getport, _>(&at, Auth::None, &mapping, |port| port).await?;
-    Ok((port != 0).then_some(port))
-}
-
 async fn rpcbind(server: IpAddr, options: &Options) -> Finding {
     const CHECK: &str = "rpcbind";
     let for_locks = wants_locks(options) && options.lock_port.is_none();
@@ -76,7 +57,8 @@ async fn rpcbind(server: IpAddr, options: &Options) -> Finding {
         ("mountd", mount3::PROGRAM, mount3::VERSION),
         ("the lock manager", nlm4::PROGRAM, nlm4::VERSION),
     ] {
-        match port_of(server, program, version).await {
+        let service = Service { program, version };
+        match mount::port_of(server, service, Protocol::Tcp, PATIENCE).await {
             Ok(Some(port)) => found.push(format!("{what} at port {port}")),
             Ok(None) => found.push(format!("no {what} over TCP")),
             Err(error) => {
