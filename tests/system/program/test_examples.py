@@ -33,8 +33,8 @@ ELSEWHERE = {
     r"^cd tests/fuzz && ": "needs a nightly compiler, and ten minutes",
     r"^nfsrdma-responder /data=": "stays in the foreground: every case with a server starts one",
 }
-# Commands that run until they are interrupted: they have tests of their own.
-LASTING = re.compile(r"(sudo )?nfsrdma (trace|capture|top|metrics)\b|--watch|\bmount -f ")
+# Commands that run until they are interrupted, or for a minute: they have tests of their own.
+LASTING = re.compile(r"(sudo )?nfsrdma (trace|profile|capture|top|metrics|bench)\b|--watch|\bmount -f ")
 # Placeholders, and what is used for them.
 MEANT = [
     ("OPTION,OPTION=VALUE,...", "ro,rsize=64K"),
