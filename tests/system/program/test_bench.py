@@ -58,7 +58,7 @@ def test_bench_verdict_one_credit(server):
 
 @pytest.mark.parametrize("procedures", [("WRITE",), ("COMMIT",), ("WRITE", "COMMIT")])
 def test_bench_verdict_slow_disk(procedures):
-    words = [word for name in procedures for word in ("--delay", f"{name}=30")]
+    words = [word for name in procedures for word in ("--delay", f"{name}=100")]
     with Server(*words) as server:
         server.mount_well()
         report = bench(server.mnt)

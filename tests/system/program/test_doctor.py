@@ -77,6 +77,11 @@ def test_doctor_takes_the_options_of_a_mount():
         found, status = doctor(server.mnt)
         assert status == 0, found
         assert {found[check]["verdict"] for check in ("process", "version", "faults", "reads")} == {"ok"}
+        expect(nfsrdma("umount", server.mnt), 0)
+        server.mount_well("nolock,ro,softerr,timeo=50,nconnect=2,rsize=64K,noacl,actimeo=5,restart=files,cache=64M")
+        found, status = doctor(server.mnt.name, cwd=server.mnt.parent)
+        assert status == 0 and "acl" not in found, found
+        expect(nfsrdma("bench", "--quick", server.mnt), 32, "Read-only file system")
 
 
 def test_doctor_has_a_status_of_its_own_for_wrong_usage():

@@ -59,7 +59,12 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
                 .map(|document| document.options)
                 .unwrap_or_default();
             let options = match given.is_empty() {
-                true => Options::parse(&own).unwrap_or_default(),
+                true => Options::parse(&own).unwrap_or_else(|error| {
+                    // As of a program of another version.
+                    let why = format!("the mount's are not known here: {error}");
+                    report.add(Finding::skip("options", why));
+                    Options::default()
+                }),
                 false => plain.clone(),
             };
             Some(Subject { spec, options })
@@ -94,9 +99,13 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     report.end()
 }
 
-/// Whether the argument means a mount, and not a server.
+/// Whether the argument means a mount, and not a server. The mount itself, which may hang, is not
+/// touched.
 fn is_path(target: &Path) -> bool {
-    target.is_absolute() || target.starts_with(".") || target.starts_with("..") || target.is_dir()
+    target.is_absolute()
+        || target.starts_with(".")
+        || target.starts_with("..")
+        || mounts::resolve(target).is_ok()
 }
 
 async fn examine(subject: &Subject, write: bool, report: &mut Report) -> Result<(), Failure> {
