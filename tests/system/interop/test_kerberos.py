@@ -104,3 +104,15 @@ def test_kerberos_users():
             owners = {line.split()[0].partition(".")[2]: int(line.split()[1]) for line in left.splitlines()}
             assert owners == {"root": 0, "team": B.uid, "0": NOBODY, f"{A.uid}": A.uid, f"{B.uid}": B.uid, f"{GUEST}": A.uid}
         compare("a group at the server", re.findall(f"^{A.uid} team access ([^,]*)", tried, re.M)[0], "rw")
+
+
+def test_kerberos_flavors():
+    """Of a list, the flavor that the export has is used; without one that it has, the mount fails by a sentence."""
+    with Side("krb5p") as side:
+        for given in ("krb5i", "sys"):
+            status, said = side.guest.run(ours(f"sec={given},retry=0"), check=False)
+            indent(f"sec={given}: {said}")
+            assert status != 0 and "use sec=krb5p" in said and said.count("\n") == 1
+        side.mount_ours("sec=krb5:krb5p")
+        # Linux's server refuses every other flavor where a file is made.
+        side.run(f"as {A.uid} touch {OURS}/made; umount {OURS}; [ $(stat -c %u {EXPORT}/made) = {A.uid} ]")
