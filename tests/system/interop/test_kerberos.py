@@ -3,10 +3,11 @@
 import re
 
 from interop.guest import CHECKS, EXPORT, Guest, HERE, MOUNTD, NFS
-from interop.host import compare, indent, program
+from interop.host import CaseError, compare, indent, program
 from program.realm import Realm
 from program.support import NOBODY
 from program.users import A, B, C
+from suites import until
 
 FLAVORS = ("krb5", "krb5i", "krb5p")
 SERVER = "server.nfsrdma.test"  # guest/lib.sh
@@ -104,6 +105,26 @@ def test_kerberos_users():
             owners = {line.split()[0].partition(".")[2]: int(line.split()[1]) for line in left.splitlines()}
             assert owners == {"root": 0, "team": B.uid, "0": NOBODY, f"{A.uid}": A.uid, f"{B.uid}": B.uid, f"{GUEST}": A.uid}
         compare("a group at the server", re.findall(f"^{A.uid} team access ([^,]*)", tried, re.M)[0], "rw")
+
+
+def test_kerberos_forgotten():
+    """The server forgets its contexts, and is restarted, while users write: nobody hears of it, and nothing is lost."""
+    with Side() as side:
+        side.mount_ours("sec=krb5i,timeo=50")
+        side.run("dd if=/dev/urandom of=/srv/source bs=1M count=12 status=none")
+        copies = [side.guest.start(f"as {user.uid} dd if=/srv/source of={OURS}/{user.uid} bs=64k conv=fsync status=none")
+                  for user in (A, B)]
+        size = f"stat -c %s {EXPORT}/{A.uid} 2>/dev/null || echo 0"
+        for event in ("kerberos_forget", "knfsd_stop; kerberos_forget; knfsd_start"):
+            before = int(side.run(size))
+            until(lambda before=before: int(side.run(size)) > before, "the next part of the copy", 200)
+            if all(copy in side.guest.statuses for copy in copies):
+                raise CaseError(f"the copies were over before {event}")
+            side.run(event)
+        for copy, user in zip(copies, (A, B)):
+            status, output = side.guest.wait(copy, 400)
+            assert status == 0, output
+            side.run(f"cmp /srv/source {EXPORT}/{user.uid}; [ $(stat -c %u {EXPORT}/{user.uid}) = {user.uid} ]")
 
 
 def test_kerberos_flavors():
