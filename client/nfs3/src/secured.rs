@@ -9,7 +9,7 @@ use crate::client::{Kept, Nfs3Client, sends_data};
 use nfsrdma_rpcrdma::abandon::is_abandoned;
 use nfsrdma_rpcrdma::error::LocalError;
 use nfsrdma_rpcrdma::options::Recovery;
-use nfsrdma_rpcrdma::security::{Context, Contexts, NoContext};
+use nfsrdma_rpcrdma::security::{Context, Contexts, NoContext, Of};
 use nfsrdma_rpcrdma::transport::{Reply as RpcReply, Request};
 use nfsrdma_rpcrdma::{Error, Result};
 use nfsrdma_xdr::codec::Encoder;
@@ -92,10 +92,14 @@ impl Nfs3Client {
         procedure: usize,
     ) -> NfsResult<Arc<Context>> {
         let engine = self.engine();
+        let of = match sends_data(procedure) {
+            true => Of::Data,
+            false => Of::Program,
+        };
         let begin = Instant::now();
         let mut told = false;
         loop {
-            let why = match contexts.get(cred).await {
+            let why = match contexts.get(cred, of).await {
                 Err(NoContext::Unavailable(why)) => why,
                 made => return made.map_err(|why| self.failed(why.into())),
             };
@@ -110,7 +114,7 @@ impl Nfs3Client {
             }
             engine.sleep(PAUSE).await;
             // Others may meanwhile have changed what a call was to change that nobody waits for.
-            if !sends_data(procedure) && is_abandoned() {
+            if of == Of::Program && is_abandoned() {
                 return Err(NfsError::Interrupted);
             }
         }
@@ -119,7 +123,7 @@ impl Nfs3Client {
     /// Makes the context of a user, if it is needed, without waiting for what does not answer.
     pub(crate) async fn try_context(&self, cred: &Cred) -> Result<(), NoContext> {
         match self.contexts() {
-            Some(contexts) => contexts.get(cred).await.map(drop),
+            Some(contexts) => contexts.get(cred, Of::Program).await.map(drop),
             None => Ok(()),
         }
     }

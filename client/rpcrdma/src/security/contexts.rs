@@ -86,18 +86,29 @@ impl fmt::Debug for Contexts {
 
 /// For how long a user whose ticket has expired is refused without another look: a program that goes through a
 /// tree would start a process for each file. (Linux does not look again for five seconds. It does at once for
-/// who has no ticket.)
+/// who has no ticket.) Written data of who has no ticket does not need another look earlier either.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// What a context is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Of {
+    /// A program that waits for a call.
+    Program,
+    /// Data that programs have written.
+    Data,
+}
 
 impl State {
     /// The failure that holds for a call that came when there had been `before` of them.
-    fn failure(&self, before: u64) -> Option<NoContext> {
+    fn failure(&self, before: u64, of: Of) -> Option<NoContext> {
         let (why, at) = self.failure.as_ref()?;
         let lasts = match why {
-            NoContext::Expired(_) => at.elapsed() < LOOK_AGAIN,
-            NoContext::NoCredential(_) | NoContext::Unavailable(_) => false,
+            NoContext::Expired(_) => true,
+            NoContext::NoCredential(_) => of == Of::Data,
+            NoContext::Unavailable(_) => false,
         };
-        (lasts || self.failures > before).then(|| why.clone())
+        let is_recent = lasts && at.elapsed() < LOOK_AGAIN;
+        (is_recent || self.failures > before).then(|| why.clone())
     }
 }
 
@@ -149,7 +160,7 @@ impl Contexts {
     }
 
     /// The context of the user of `cred`, which is made if there is none.
-    pub async fn get(&self, cred: &Cred) -> Result<Arc<Context>, NoContext> {
+    pub async fn get(&self, cred: &Cred, of: Of) -> Result<Arc<Context>, NoContext> {
         let entry = self.entry(cred);
         if let Some(context) = entry.usable() {
             return Ok(context);
@@ -159,7 +170,7 @@ impl Contexts {
         if let Some(context) = entry.usable() {
             return Ok(context);
         }
-        if let Some(failure) = entry.state.lock().failure(before) {
+        if let Some(failure) = entry.state.lock().failure(before, of) {
             return Err(failure);
         }
         let made = self.make(cred).await;

@@ -16,7 +16,7 @@ mod reply;
 mod tests;
 
 pub use context::Context;
-pub use contexts::{Contexts, Establish, Establishing, Security};
+pub use contexts::{Contexts, Establish, Establishing, Of, Security};
 pub use nfsrdma_xdr::rpcsec_gss::Service;
 pub(crate) use reply::{open, results_len};
 

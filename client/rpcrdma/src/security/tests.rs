@@ -278,9 +278,13 @@ fn calls_that_wait_for_a_context_share_it_or_its_failure() {
     for (uid, attempts) in [(7, 1), (2, 2), (2, 3), (1, 4)] {
         let cred = user(uid);
         let both = async {
-            tokio::join!(contexts.get(&cred), contexts.get(&cred), async {
-                slow.permits.add_permits(1);
-            })
+            tokio::join!(
+                contexts.get(&cred, Of::Program),
+                contexts.get(&cred, Of::Program),
+                async {
+                    slow.permits.add_permits(1);
+                }
+            )
         };
         let (one, two, ()) = exec::block_on(both);
         assert_eq!(slow.attempts.load(Ordering::Relaxed), attempts);
@@ -290,20 +294,36 @@ fn calls_that_wait_for_a_context_share_it_or_its_failure() {
             other => panic!("{other:?}"),
         }
     }
-    // That a ticket has expired holds for a moment: a tree full of files is no reason for as many attempts.
-    slow.permits.add_permits(1);
-    assert!(exec::block_on(contexts.get(&user(1))).is_err());
-    assert_eq!(slow.attempts.load(Ordering::Relaxed), 4);
-    while slow.attempts.load(Ordering::Relaxed) == 4 {
-        assert!(exec::block_on(contexts.get(&user(1))).is_err());
-    }
+}
+
+/// A tree full of files is no reason for as many attempts, nor is data that is kept.
+#[test]
+fn who_had_no_ticket_a_moment_ago_has_none() {
+    let (slow, contexts) = contexts();
+    slow.permits.add_permits(10_000);
+    let (expired, none) = (user(1), user(2));
+    let attempts = |cred: &Cred, of| {
+        let before = slow.attempts.load(Ordering::Relaxed);
+        for _ in 0..1000 {
+            assert!(exec::block_on(contexts.get(cred, of)).is_err());
+        }
+        slow.attempts.load(Ordering::Relaxed) - before
+    };
+    assert_eq!(
+        attempts(&none, Of::Program),
+        1000,
+        "kinit is noticed at once"
+    );
+    assert!(attempts(&none, Of::Data) < 100);
+    assert!(attempts(&expired, Of::Program) < 100);
+    while attempts(&expired, Of::Data) == 0 {}
 }
 
 #[test]
 fn a_refused_context_is_replaced_once() {
     let (slow, contexts) = contexts();
     slow.permits.add_permits(9);
-    let get = |uid| exec::block_on(contexts.get(&user(uid))).unwrap();
+    let get = |uid| exec::block_on(contexts.get(&user(uid), Of::Program)).unwrap();
     let (first, other) = (get(7), get(8));
     assert!(Arc::ptr_eq(&first, &get(7)) && !Arc::ptr_eq(&first, &other));
     contexts.refused(&user(7), &first);
