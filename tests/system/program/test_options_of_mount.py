@@ -1,10 +1,14 @@
 """The effects of mount options that docs/CONFIGURATION.md promises; here those of FUSE and of mount(8)."""
 
 import errno
+import json
 import os
+import re
 import shutil
+import signal
 import socket
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -95,14 +99,28 @@ def test_event_loops():
 
 @effect("restart")
 def test_who_keeps_a_mount():
+    release = [int(number) for number in re.findall(r"\d+", os.uname().release)[:2]]
+    chosen = "data" if os.geteuid() == 0 and release >= [6, 9] else "no"
     with Server() as server:
-        for words, holders in (("restart=no", 0), ("restart=files", 1), ("restart=data", 1)):
-            with mount(server, words) as said:
-                assert words in said["options"].split(",")
+        for given, meant in (("restart=no", "no"), ("restart=files", "files"), ("restart=data", "data"), ("", chosen)):
+            with mount(server, given) as said:
+                assert f"restart={meant}" in said["options"].split(",")
                 parent = (Path("/proc") / str(said["pid"]) / "stat").read_text().rsplit(")", 1)[1].split()[1]
                 # Without a holder the mount is a child of nobody, or of what adopts processes here.
                 command = (Path("/proc") / parent / "cmdline").read_bytes().split(b"\0")
-                assert (os.fsencode(server.mnt) in command) == bool(holders), command
+                assert (os.fsencode(server.mnt) in command) == (meant != "no"), command
+
+
+def test_who_watches_a_mount_is_told_of_its_end(server):
+    """In the foreground, where a service or a container waits for the process, that is not replaced unless it is asked for."""
+    words = [BIN / "nfsrdma", "mount", "-f", server.spec, server.mnt, "-o", server.options()]
+    with subprocess.Popen([str(word) for word in words], stdout=subprocess.DEVNULL) as child:
+        until(lambda: mounted(server.mnt) and nfsrdma("stats", server.mnt).returncode == 0, "a mount")
+        assert json.loads(stats(server, "--json"))["pid"] == child.pid
+        child.kill()
+        assert child.wait(LIMIT) == -signal.SIGKILL
+    until(lambda: not processes_of(server.mnt), "the end of all processes")
+    expect(nfsrdma("umount", server.mnt), 0)
 
 
 @effect("metrics")

@@ -62,10 +62,17 @@ fn mount(
         return remount::run(&args.dir, options, &args.options).map(|()| None);
     }
     let spec = MountSource::parse(&args.spec)?;
-    let (text, passed_over) = nfsmount_conf::apply(&spec.host, &args.dir, &args.options)?;
+    let (mut text, passed_over) = nfsmount_conf::apply(&spec.host, &args.dir, &args.options)?;
     passed_over.iter().for_each(|line| notice(line));
-    let options = Options::parse_with_port(&text, spec.port)?;
-    if args.namespace.is_some() && options.restart != Restart::No {
+    let mut options = Options::parse_with_port(&text, spec.port)?;
+    if options.restart.is_none() {
+        let (restart, word) = choose_restart(args);
+        options.restart = Some(restart);
+        // A successor reads this.
+        text.push_str(word);
+    }
+    let outlives = options.restart != Some(Restart::No);
+    if args.namespace.is_some() && outlives {
         // The program would be started again from the other namespace, whose files may be anybody's.
         return Err(Failure::new(
             Exit::Usage,
@@ -73,7 +80,7 @@ fn mount(
         ));
     }
     let point = mount_point::check(&args.dir, &spec.source())?;
-    daemon::allow_descriptors(options.restart != Restart::No)?;
+    daemon::allow_descriptors(outlives)?;
     if let Some(log) = &args.log {
         point.has_outside(log)?;
     }
@@ -106,6 +113,27 @@ fn mount(
     }
 }
 
+/// What outlives the program if no option says so, and that option. A mount of root's does, unless somebody watches it:
+/// who runs it in the foreground, as services and containers do, is to know of its end.
+fn choose_restart(args: &MountArgs) -> (Restart, &'static str) {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let can = args.namespace.is_none()
+        && gives_requests_again(&release)
+        && daemon::allow_descriptors(true).is_ok();
+    match can && !args.foreground && geteuid().is_root() {
+        true => (Restart::Data, ",restart=data"),
+        false => (Restart::No, ",restart=no"),
+    }
+}
+
+/// Whether a kernel gives requests again that were read and not answered, by its release: since Linux 6.9. Others need
+/// a journal of the requests, which costs something.
+fn gives_requests_again(release: &str) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    let mut next = || numbers.next().and_then(|number| number.parse::<u32>().ok());
+    (next(), next()) >= (Some(6), Some(9))
+}
+
 /// The exit status of the command.
 pub(super) fn status(served: &Result<(), Failure>) -> u8 {
     served
@@ -121,8 +149,8 @@ fn held(
     log: impl Fn() -> Result<Log, Failure>,
 ) -> Result<(), Failure> {
     let held = match plan.options.restart {
-        Restart::No => None,
-        Restart::Files | Restart::Data => {
+        None | Some(Restart::No) => None,
+        Some(Restart::Files | Restart::Data) => {
             let held;
             (held, reporter) = split(plan, reporter, &log)?;
             reporter.set_holder(held.clone());
@@ -359,5 +387,20 @@ fn cleared(plan: &Plan, reporter: &mut Reporter) -> Result<MountPoint, Failure> 
 fn enter_in_utab(plan: &Plan) {
     if let Err(error) = utab::add(&plan.spec.source(), &plan.point.path) {
         debug!("umount(8) will not find its helper: /run/mount/utab: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_that_give_requests_again() {
+        for release in ["6.9.0", "6.18.44-fc-v657", "7.0-rc1", "10.1"] {
+            assert!(gives_requests_again(release), "{release}");
+        }
+        for release in ["6.8.0-49-generic", "5.14.0-503.el9", "4.19", "6", "", "x"] {
+            assert!(!gives_requests_again(release), "{release}");
+        }
     }
 }

@@ -55,8 +55,8 @@ fn is_in_path(program: &str) -> bool {
 pub(super) fn descriptors(options: &Options) -> Finding {
     const CHECK: &str = "descriptors";
     let fewest = match options.restart {
-        Restart::No => FEWEST_DESCRIPTORS,
-        Restart::Files | Restart::Data => FEWEST_KEPT,
+        None | Some(Restart::No) => FEWEST_DESCRIPTORS,
+        Some(Restart::Files | Restart::Data) => FEWEST_KEPT,
     };
     match getrlimit(Resource::Nofile).maximum {
         Some(most) if most < fewest => Finding::fail(

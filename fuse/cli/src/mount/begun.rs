@@ -75,7 +75,7 @@ pub(crate) fn try_threads(options: &Options) -> io::Result<()> {
 }
 
 fn new_pool(options: &Options, bytes: usize) -> Result<Pool, Failure> {
-    if options.restart == Restart::Data {
+    if options.restart == Some(Restart::Data) {
         match Pool::in_memfd(bytes) {
             Ok(pool) => return Ok(pool),
             Err(error) => {

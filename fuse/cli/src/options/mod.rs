@@ -187,8 +187,8 @@ pub struct Options {
     pub cache: u64,
     /// Most dirty bytes; `None` is a quarter of the cache.
     pub dirty: Option<u64>,
-    /// What outlives the program that serves the mount.
-    pub restart: Restart,
+    /// What outlives the program that serves the mount; `None` chooses by who mounts, and how.
+    pub restart: Option<Restart>,
     /// The number of event loops; `None` chooses by the number of CPUs.
     pub workers: Option<usize>,
     /// Where Prometheus metrics are served.
@@ -248,7 +248,7 @@ impl Default for Options {
             fpdu: None,
             cache: 256 << 20,
             dirty: None,
-            restart: Restart::No,
+            restart: None,
             workers: None,
             metrics: None,
             allow_other: None,
