@@ -4,7 +4,9 @@
 //! to start. Whoever mounts with Kerberos and lacks it gets [`Kind::NotInstalled`].
 //!
 //! An [`Initiator`] and an [`Acceptor`] exchange tokens until each has a [`Context`], whose methods
-//! protect messages. A context may be exported, and imported by another process.
+//! protect messages. A context may be exported, and imported by another process. The library establishes contexts;
+//! their messages are protected here ([`token`]), with the context's key, unless the library makes something else of
+//! a sample.
 //!
 //! Tickets, keys and tokens are in no `Debug` output and in no `Display` of an error.
 
@@ -13,7 +15,9 @@ mod context;
 mod error;
 mod establish;
 mod raw;
+mod suite;
 mod sys;
+mod token;
 
 pub use bounds::MAX_TOKEN_LEN;
 pub use context::{Context, Exported};

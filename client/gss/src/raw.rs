@@ -469,6 +469,36 @@ impl Context {
         only_private(private, output)
     }
 
+    /// Calls a function with the key of the context's messages and the number of its encryption type. `None` if the
+    /// library does not tell them.
+    pub(crate) fn with_key<T>(&self, work: impl FnOnce(u8, &[u8]) -> Option<T>) -> Option<T> {
+        let mut minor = 0;
+        let mut set = ptr::null_mut();
+        // SAFETY: the context is the library's, which makes the set.
+        let major = unsafe {
+            let inquire = self.raw.0.gss_inquire_sec_context_by_oid;
+            inquire(&mut minor, self.handle, &sys::SESSION_KEY, &mut set)
+        };
+        let made = match self.raw.check(major, minor) {
+            // SAFETY: the library has made as many elements as it says, which live until the set is released.
+            Ok(_) if !set.is_null() => unsafe {
+                match (*set).count {
+                    2 => [0, 1].map(|at| (*(*set).elements.add(at)).bytes()),
+                    _ => [&[][..]; 2],
+                }
+            },
+            _ => [&[][..]; 2],
+        };
+        let enctype = made[1].strip_prefix(&sys::ENCTYPE[..]);
+        let result = match enctype {
+            Some(&[enctype]) => work(enctype, made[0]),
+            _ => None,
+        };
+        // SAFETY: the library's set or none, of which nothing is used again. It overwrites the key.
+        unsafe { (self.raw.0.gss_release_buffer_set)(&mut minor, &mut set) };
+        result
+    }
+
     /// The context as bytes for another process. It ends here.
     pub(crate) fn export(mut self) -> Result<Output, Error> {
         let mut output = self.raw.output();

@@ -24,6 +24,18 @@ impl Buffer {
             value: bytes.as_ptr().cast_mut().cast(),
         }
     }
+
+    /// What is in a buffer of the library.
+    ///
+    /// # Safety
+    /// The buffer is one that the library has filled, and is not released as long as the bytes are used.
+    pub(crate) unsafe fn bytes<'a>(&self) -> &'a [u8] {
+        match self.value.is_null() {
+            true => &[],
+            // SAFETY: as the caller says.
+            false => unsafe { std::slice::from_raw_parts(self.value.cast(), self.length) },
+        }
+    }
 }
 
 /// gss_OID_desc.
@@ -54,6 +66,13 @@ pub(crate) struct OidSet {
     pub(crate) elements: Oid,
 }
 
+/// gss_buffer_set_desc.
+#[repr(C)]
+pub(crate) struct BufferSet {
+    pub(crate) count: usize,
+    pub(crate) elements: *mut Buffer,
+}
+
 /// gss_key_value_element_desc.
 #[repr(C)]
 pub(crate) struct KeyValue {
@@ -77,6 +96,13 @@ pub(crate) static HOST_BASED_SERVICE: OidDesc =
 /// The name of a principal: 1.2.840.113554.1.2.2.1 (RFC 1964 section 2.1.1).
 pub(crate) static PRINCIPAL: OidDesc =
     OidDesc::new(&[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x12, 0x01, 0x02, 0x02, 0x01]);
+
+/// Asks for the key of a context's messages, GSS_C_INQ_SSPI_SESSION_KEY: 1.2.840.113554.1.2.2.5.5 (gssapi_ext.h).
+pub(crate) static SESSION_KEY: OidDesc = OidDesc::new(&[
+    0x2a, 0x86, 0x48, 0x86, 0xf7, 0x12, 0x01, 0x02, 0x02, 0x05, 0x05,
+]);
+/// What names its encryption type begins with: 1.2.840.113554.1.2.2.4.
+pub(crate) const ENCTYPE: [u8; 10] = [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x12, 0x01, 0x02, 0x02, 0x04];
 
 /// Handles, which only the library looks into.
 pub(crate) type Name = *mut c_void;
@@ -140,6 +166,8 @@ functions! {
     );
     gss_delete_sec_context(*mut u32, *mut Context, *mut Buffer);
     gss_context_time(*mut u32, Context, *mut u32);
+    gss_inquire_sec_context_by_oid(*mut u32, Context, Oid, *mut *mut BufferSet);
+    gss_release_buffer_set(*mut u32, *mut *mut BufferSet);
     gss_export_sec_context(*mut u32, *mut Context, *mut Buffer);
     gss_import_sec_context(*mut u32, *const Buffer, *mut Context);
     gss_get_mic(*mut u32, Context, u32, *const Buffer, *mut Buffer);

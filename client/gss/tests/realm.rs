@@ -66,34 +66,78 @@ fn alice(realm: &mut Realm) -> Vec<PathBuf> {
     Vec::new()
 }
 
+fn mic(sender: &Context, message: &[u8]) -> Vec<u8> {
+    let mut mic = vec![0; sender.mic_len()];
+    // The pieces make no difference.
+    let (first, second) = message.split_at(message.len() / 3);
+    sender.mic(&[first, second], &mut mic).unwrap();
+    mic
+}
+
+fn wrap(sender: &Context, message: &[u8]) -> Vec<u8> {
+    let mut wrapped = vec![0; message.len() + sender.wrap_overhead()];
+    let (first, second) = message.split_at(message.len() / 3);
+    sender.wrap(&[first, second], &mut wrapped).unwrap();
+    wrapped
+}
+
+fn unwrap(receiver: &Context, wrapped: &[u8]) -> Result<Vec<u8>, Error> {
+    let mut wrapped = wrapped.to_vec();
+    let place = receiver.unwrap(&mut wrapped)?;
+    Ok(wrapped[place].to_vec())
+}
+
+/// What one protects the other accepts, and nothing else.
+fn protect(sender: &Context, receiver: &Context) {
+    for len in [0, 1, 4, 15, 16, 17, 31, 32, 33, 1000, 1 << 20] {
+        let message: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+        let mic = mic(sender, &message);
+        receiver.verify_mic(&message, &mic).unwrap();
+        let wrapped = wrap(sender, &message);
+        assert_eq!(unwrap(receiver, &wrapped).unwrap(), message, "{len}");
+        assert_ne!(wrap(sender, &message)[16..], wrapped[16..], "a confounder");
+
+        // Of another message, by the receiver itself, damaged, cut.
+        let other = [&message[..], b"!"].concat();
+        assert_eq!(kind(receiver.verify_mic(&other, &mic)), Kind::Defective);
+        assert_eq!(kind(sender.verify_mic(&message, &mic)), Kind::Defective);
+        for at in [0, 2, 8, 15, 16, wrapped.len() / 2, wrapped.len() - 1] {
+            let mut damaged = wrapped.clone();
+            damaged[at] ^= 1;
+            assert_eq!(
+                kind(unwrap(receiver, &damaged)),
+                Kind::Defective,
+                "{at} of {len}"
+            );
+            let mut damaged = mic.clone();
+            let at = at.min(mic.len() - 1);
+            damaged[at] ^= 1;
+            assert_eq!(
+                kind(receiver.verify_mic(&message, &damaged)),
+                Kind::Defective
+            );
+        }
+        for cut in [1, 8, 16, 40, wrapped.len() - 1] {
+            assert_eq!(kind(unwrap(receiver, &wrapped[..cut])), Kind::Defective);
+        }
+        assert_eq!(kind(unwrap(sender, &wrapped)), Kind::Defective);
+        assert_eq!(kind(receiver.verify_mic(&message, &[])), Kind::Defective);
+        assert_eq!(
+            kind(receiver.verify_mic(&message, &mic[..16])),
+            Kind::Defective
+        );
+    }
+}
+
 #[test]
 fn contexts_protect_messages() {
     in_realm("contexts_protect_messages", alice, |place| {
         let (client, server, principal) = establish(initiator(place, "alice"), &acceptor());
         assert_eq!(principal, "alice@NFSRDMA.TEST");
-        for (sender, receiver) in [(&client, &server), (&server, &client)] {
-            for len in [0, 1, 4, 15, 16, 17, 1000, 1 << 20] {
-                let message = vec![0x5a; len];
-                let mic = sender.mic(&message).unwrap();
-                assert_eq!(mic.len(), sender.mic_len());
-                receiver.verify_mic(&message, &mic).unwrap();
-                let wrapped = sender.wrap(&message).unwrap();
-                assert_eq!(wrapped.len(), len + sender.wrap_overhead());
-                assert_eq!(&*receiver.unwrap(&wrapped).unwrap(), message);
-
-                // Of another message, by the receiver itself, damaged, cut.
-                let other = [&message[..], b"!"].concat();
-                assert_eq!(kind(receiver.verify_mic(&other, &mic)), Kind::Defective);
-                assert_eq!(kind(sender.verify_mic(&message, &mic)), Kind::Defective);
-                let mut damaged = wrapped.to_vec();
-                damaged[wrapped.len() / 2] ^= 1;
-                assert_eq!(kind(receiver.unwrap(&damaged)), Kind::Defective);
-                assert_eq!(kind(receiver.unwrap(&wrapped[..8])), Kind::Defective);
-                assert_eq!(kind(receiver.verify_mic(&message, &[])), Kind::Defective);
-            }
-        }
+        protect(&client, &server);
+        protect(&server, &client);
         // Messages may come in any order, and twice: RPC has numbers of its own (RFC 2203 section 5.2.2).
-        let mics = [b"a", b"b"].map(|message| client.mic(message).unwrap());
+        let mics = [b"a", b"b"].map(|message| mic(&client, message));
         server.verify_mic(b"b", &mics[1]).unwrap();
         server.verify_mic(b"a", &mics[0]).unwrap();
         server.verify_mic(b"a", &mics[0]).unwrap();
@@ -103,14 +147,15 @@ fn contexts_protect_messages() {
 /// The sizes of a MIC, and of what wrapping adds, where this is the best encryption type.
 #[test]
 fn sizes_are_those_of_the_encryption_type() {
-    const SIZES: [(&str, usize, usize); 3] = [
+    const SIZES: [(&str, usize, usize); 4] = [
         ("aes256-cts-hmac-sha384-192", 40, 72),
         ("aes128-cts-hmac-sha256-128", 32, 64),
+        ("aes128-cts-hmac-sha1-96", 28, 60),
         ("aes256-cts-hmac-sha1-96", 28, 60),
     ];
     let prepare = |realm: &mut Realm| {
         alice(realm);
-        let ticket = SIZES[2].0;
+        let ticket = SIZES[3].0;
         let one =
             |(name, ..): &(&str, _, _)| realm.configuration(name, &format!("{name} {ticket}"));
         SIZES.iter().map(|size| one(size).unwrap()).collect()
@@ -123,9 +168,14 @@ fn sizes_are_those_of_the_encryption_type() {
         let mine = format!("{name}.cache");
         std::fs::copy(place.join("alice"), place.join(&mine)).unwrap();
         let (client, server, _) = establish(initiator(place, &mine), &acceptor());
-        for context in [client, server] {
+        for context in [&client, &server] {
             assert_eq!((context.mic_len(), context.wrap_overhead()), (*mic, *wrap));
+            assert!(context.is_fast());
         }
+        // What is made here is what the library makes, and the reverse.
+        let server = server.by_library();
+        protect(&client, &server);
+        protect(&server, &client);
     });
 }
 
@@ -146,11 +196,11 @@ fn a_context_goes_to_another_process() {
         let same = client.expires().duration_since(expires);
         assert!(same.unwrap_or_else(|error| error.duration()) <= Duration::from_secs(2));
 
-        server.verify_mic(b"m", &client.mic(b"m").unwrap()).unwrap();
-        let wrapped = server.wrap(b"message").unwrap();
-        assert_eq!(&*client.unwrap(&wrapped).unwrap(), b"message");
+        server.verify_mic(b"m", &mic(&client, b"m")).unwrap();
+        let wrapped = wrap(&server, b"message");
+        assert_eq!(unwrap(&client, &wrapped).unwrap(), b"message");
         // It may be used by another thread.
-        let mic = std::thread::spawn(move || client.mic(b"t").unwrap());
+        let mic = std::thread::spawn(move || mic(&client, b"t"));
         server.verify_mic(b"t", &mic.join().unwrap()).unwrap();
 
         assert!(library().import(&exported[..20]).is_err());
@@ -191,7 +241,7 @@ fn a_context_tells_when_it_expires() {
         let (client, server, _) = establish(initiator(place, "short"), &acceptor());
         let expires = client.expires();
         assert!(expires <= SystemTime::now() + Duration::from_secs(3));
-        let mic = client.mic(b"m").unwrap();
+        let mic = mic(&client, b"m");
         while SystemTime::now() < expires + Duration::from_secs(1) {
             std::thread::yield_now();
         }

@@ -2,15 +2,13 @@
 
 use nfsrdma_gss as gss;
 use nfsrdma_rpcrdma::security::{Broken, SecurityContext, Service};
-use parking_lot::Mutex;
-use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 use std::time::SystemTime;
 
 /// An established context with a server.
 pub(super) struct Secured {
-    context: Mutex<gss::Context>,
+    context: gss::Context,
     handle: Vec<u8>,
     service: Service,
     window: u32,
@@ -31,7 +29,7 @@ impl Secured {
             expires: context.expires(),
             mic_len: context.mic_len(),
             wrap_overhead: context.wrap_overhead(),
-            context: Mutex::new(context),
+            context,
             handle,
             service,
             window,
@@ -48,23 +46,8 @@ impl fmt::Debug for Secured {
     }
 }
 
-/// A message in one piece, as the library needs it.
-fn joined<'a>(pieces: &[&'a [u8]]) -> Cow<'a, [u8]> {
-    match pieces {
-        [only] => Cow::Borrowed(only),
-        pieces => Cow::Owned(pieces.concat()),
-    }
-}
-
-/// Copies what the library made to where it was asked for.
-fn put(made: Result<gss::Output, gss::Error>, to: &mut [u8]) -> Result<(), Broken> {
-    let made = made.map_err(|error| Broken(error.to_string()))?;
-    if made.len() != to.len() {
-        let (is, was) = (made.len(), to.len());
-        return Err(Broken(format!("it makes {is} B instead of {was}")));
-    }
-    to.copy_from_slice(&made);
-    Ok(())
+fn broken(error: gss::Error) -> Broken {
+    Broken(error.to_string())
 }
 
 impl SecurityContext for Secured {
@@ -93,22 +76,18 @@ impl SecurityContext for Secured {
     }
 
     fn mic(&self, message: &[&[u8]], mic: &mut [u8]) -> Result<(), Broken> {
-        let message = joined(message);
-        put(self.context.lock().mic(&message), mic)
+        self.context.mic(message, mic).map_err(broken)
     }
 
     fn verify(&self, message: &[u8], mic: &[u8]) -> bool {
-        self.context.lock().verify_mic(message, mic).is_ok()
+        self.context.verify_mic(message, mic).is_ok()
     }
 
     fn wrap(&self, message: &[&[u8]], wrapped: &mut [u8]) -> Result<(), Broken> {
-        let message = joined(message);
-        put(self.context.lock().wrap(&message), wrapped)
+        self.context.wrap(message, wrapped).map_err(broken)
     }
 
     fn unwrap(&self, wrapped: &mut [u8]) -> Option<Range<usize>> {
-        let message = self.context.lock().unwrap(wrapped).ok()?;
-        wrapped.get_mut(..message.len())?.copy_from_slice(&message);
-        Some(0..message.len())
+        self.context.unwrap(wrapped).ok()
     }
 }

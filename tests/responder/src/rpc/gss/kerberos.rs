@@ -49,7 +49,9 @@ impl Mechanism for Kerberos {
 
 impl Protection for Context {
     fn mic(&mut self, message: &[u8]) -> Option<Vec<u8>> {
-        Some(Context::mic(self, message).ok()?.to_vec())
+        let mut mic = vec![0; self.mic_len()];
+        Context::mic(self, &[message], &mut mic).ok()?;
+        Some(mic)
     }
 
     fn verify(&mut self, message: &[u8], mic: &[u8]) -> Option<()> {
@@ -57,10 +59,16 @@ impl Protection for Context {
     }
 
     fn wrap(&mut self, message: &[u8]) -> Option<Vec<u8>> {
-        Some(Context::wrap(self, message).ok()?.to_vec())
+        let mut token = vec![0; message.len() + self.wrap_overhead()];
+        Context::wrap(self, &[message], &mut token).ok()?;
+        Some(token)
     }
 
     fn unwrap(&mut self, token: &[u8]) -> Option<Vec<u8>> {
-        Some(Context::unwrap(self, token).ok()?.to_vec())
+        let mut token = token.to_vec();
+        let message = Context::unwrap(self, &mut token).ok()?;
+        token.truncate(message.end);
+        token.drain(..message.start);
+        Some(token)
     }
 }
