@@ -2,8 +2,10 @@
 
 import re
 
+import pytest
+
 from interop.guest import CHECKS, EXPORT, Guest, HERE, MOUNTD, NFS
-from interop.host import CaseError, compare, indent, program
+from interop.host import CaseError, Directory, checks, compare, indent, program
 from program.realm import Realm
 from program.support import NOBODY
 from program.users import A, B, C
@@ -72,6 +74,22 @@ class Side:
 
     def mount_linux(self, options):
         return self.run(f"kernel_mount {SERVER} {NFS} {MOUNTD} {EXPORT} {options}")
+
+
+@pytest.mark.parametrize("flavor", FLAVORS)
+def test_kerberos_checks(flavor):
+    """A user of our mount makes every kind of call; what either client writes, the other reads, and has the right owner."""
+    user = f"as {A.uid} env CHECK_ENTRIES=30 CHECK_BIG_MIB=1 python3 /srv/checks.py"
+    with Side() as side, Directory() as local:
+        checks("leave", local, CHECK_BIG_MIB="1")
+        wanted = re.sub(r"^(\S+ \S+ \S+) 0\b", rf"\1 {A.uid}", checks("sum", local / "set"), flags=re.M)
+        side.mount_ours(f"sec={flavor}")
+        indent(side.run(f"{user} run {OURS} procedures links directory; {user} leave {OURS}", 400))
+        compare("written by us, at the server", side.run(f"{user} sum {EXPORT}/set"), wanted)
+        indent(side.mount_linux(f"sec={flavor}"))
+        compare("written by us, read by Linux", side.run(f"{user} sum {LINUX}/set", 200), wanted)
+        side.run(f"mkdir -m 1777 {EXPORT}/back; {user} leave {LINUX}/back", 200)
+        compare("written by Linux, read by us", side.run(f"{user} sum {OURS}/back/set", 200), wanted)
 
 
 # Who has alice's ticket under another number, and the group that alice has at the server alone.
