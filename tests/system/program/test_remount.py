@@ -110,3 +110,17 @@ def test_mount_of_util_linux_changes_options():
         expect(nfsrdma("mount", server.spec, server.mnt, "-o", "remount,rw,acregmin=1,acregmax=2"), 0)
         (server.mnt / "f").touch()
         assert shown(server, "acregmax") == "2"
+
+
+@pytest.mark.parametrize("restart", ["files", "data"])
+def test_memory_that_is_not_to_be_had_leaves_the_options(restart):
+    with Server() as server:
+        limited = ("prlimit", "--as=8000000000", BIN / "nfsrdma", "mount", server.spec, server.mnt)
+        expect(run(*limited, "-o", server.options(f"restart={restart},nolock")), 0)
+        with open(server.mnt / "f", "wb") as file:
+            serving = document(server)["pid"]
+            said = f"{server.mnt} has the options that it had: "
+            expect(remount(server, "cache=1T"), 32, said)
+            assert document(server)["pid"] == serving
+            file.write(b"goes on")
+        assert (server.export / "f").read_bytes() == b"goes on"

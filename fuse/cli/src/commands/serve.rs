@@ -90,15 +90,25 @@ fn resume(
     let kept = keeper.take(POOL);
     let resized = kept.as_ref().is_some_and(|pool| is_resized(pool, plan));
     let old = keeper.held().filter(|_| beside);
+    // Before the other process is gone: memory for another pool may not be to be had.
+    let fresh = match &kept {
+        Some(_) if !resized => None,
+        _ => Some(Prepared::new(&plan.options, None)?),
+    };
     let table = table(keeper.needed(TABLE)?, old, resized)?;
-    let pool = kept.filter(|_| !resized || has_data(&table));
-    let pool = pool.map(|pool| pool_of(pool, &table)).transpose();
-    let pool = pool.map_err(|error| Failure::new(Exit::System, error.to_string()))?;
-    let is_new = pool.is_none();
-    let prepared = Prepared::new(&plan.options, pool)?;
-    if is_new && let Some(pool) = prepared.pool.fd() {
-        keeper.keep(POOL, pool).map_err(Failure::no_threads)?;
-    }
+    let prepared = match (fresh, kept) {
+        (Some(fresh), kept) if kept.is_none() || !has_data(&table) => {
+            if let Some(pool) = fresh.pool.fd() {
+                keeper.keep(POOL, pool).map_err(Failure::no_threads)?;
+            }
+            fresh
+        }
+        (_, kept) => {
+            let pool = kept.map(|pool| pool_of(pool, &table)).transpose();
+            let pool = pool.map_err(|error| Failure::new(Exit::System, error.to_string()))?;
+            Prepared::new(&plan.options, pool)?
+        }
+    };
     let mounted = mount::resume(
         &target,
         &settings::client_with(&plan.options, &target.host, runtime.handle()),
