@@ -111,6 +111,16 @@ def test_who_keeps_a_mount():
                 assert (os.fsencode(server.mnt) in command) == (meant != "no"), command
 
 
+def test_a_program_that_others_may_replace_is_not_started_again_for_root(server):
+    root()
+    program = server.base / "bin" / "nfsrdma"
+    program.parent.mkdir()
+    shutil.copy2(BIN / "nfsrdma", program)
+    os.chown(program, 65534, -1)
+    expect(run(program, "mount", server.spec, server.mnt, "-o", server.options()), 0)
+    assert "restart=no" in json.loads(stats(server, "--json"))["options"].split(",")
+
+
 def test_who_watches_a_mount_is_told_of_its_end(server):
     """In the foreground, where a service or a container waits for the process, that is not replaced unless it is asked for."""
     words = [BIN / "nfsrdma", "mount", "-f", server.spec, server.mnt, "-o", server.options()]

@@ -30,6 +30,7 @@ use rustix::process::geteuid;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use tokio::runtime::Runtime;
@@ -119,11 +120,24 @@ fn choose_restart(args: &MountArgs) -> (Restart, &'static str) {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let can = args.namespace.is_none()
         && gives_requests_again(&release)
-        && daemon::allow_descriptors(true).is_ok();
+        && daemon::allow_descriptors(true).is_ok()
+        && nobody_else_may_change_it().unwrap_or(false);
     match can && !args.foreground && geteuid().is_root() {
         true => (Restart::Data, ",restart=data"),
         false => (Restart::No, ",restart=no"),
     }
+}
+
+/// Whether root alone may put another program in the place of this one, which would be started as root.
+fn nobody_else_may_change_it() -> io::Result<bool> {
+    let program = std::env::current_exe()?;
+    let of_root = |path: &Path, harmless: u32| {
+        let found = std::fs::metadata(path)?;
+        let by_others = found.mode() & 0o022 != 0 && found.mode() & harmless == 0;
+        Ok::<_, io::Error>(found.uid() == 0 && !by_others)
+    };
+    // In a sticky directory nobody else may replace it.
+    Ok(of_root(&program, 0)? && of_root(program.parent().unwrap_or(&program), 0o1000)?)
 }
 
 /// Whether a kernel gives requests again that were read and not answered, by its release: since Linux 6.9. Others need

@@ -51,7 +51,7 @@ pub(super) static SECTION: Section = Section {
         },
         Entry {
             forms: "restart=no|files|data",
-            default: "`data` if root mounts, in the background and since Linux 6.9; else `no`",
+            default: "`data` if root mounts, in the background, since Linux 6.9, and by a program that nobody else may replace; else `no`",
             help: "what happens when the program that serves the mount dies (a crash, an OOM kill). With \
             `no` every call fails until the mount is made again. With `files` a small process keeps \
             the mount and starts the program again: calls wait for it, and open files, \
