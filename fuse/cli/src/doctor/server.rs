@@ -237,7 +237,7 @@ impl<'a> Server<'a> {
                         CHECK,
                         counted(page.entries.len(), "entry").replace("entrys", "entries"),
                     ),
-                    bare => Finding::ok(CHECK, format!("{bare} entries without attributes")),
+                    bare => Finding::ok(CHECK, format!("entries without attributes: {bare}")),
                 }
             }
             Err(NfsError::Status(Status::NotSupp) | NfsError::Refused(_)) => Finding::warn(

@@ -9,6 +9,7 @@ use crate::failure::{Exit, Failure};
 use crate::ipc::client;
 use crate::output::{self, Reader, plain};
 use nfsrdma_rpcrdma::tap::Filter;
+use nfsrdma_rpcrdma::words::counted;
 use parking_lot::Mutex;
 use ratatui::crossterm::cursor::MoveTo;
 use ratatui::crossterm::execute;
@@ -210,7 +211,7 @@ impl Interval {
         );
         // Writing to a String does not fail.
         if self.missed > 0 {
-            let _ = write!(text, "; {} calls were not counted", self.missed);
+            let _ = write!(text, "; not counted: {}", counted(self.missed, "call"));
         }
         text.push('\n');
         for what in &self.order {
