@@ -108,7 +108,8 @@ fn page(
 }
 
 impl Nfs3 for MemoryServer {
-    async fn getattr(&self, _: &Cred, object: &FileHandle) -> NfsResult<Attributes> {
+    async fn getattr(&self, cred: &Cred, object: &FileHandle) -> NfsResult<Attributes> {
+        self.ticket(cred)?;
         self.call(Op::Getattr, |tree| {
             tree.id(object).map(|id| tree.attributes(id))
         })
@@ -244,6 +245,7 @@ impl Nfs3 for MemoryServer {
         data: Segs<Buf>,
         stable: Stable,
     ) -> NfsResult<WriteDone> {
+        self.ticket(cred)?;
         let arrived = {
             let tree = self.tree.lock();
             tree.id(file).ok().and_then(|id| tree.before(id))
@@ -282,11 +284,12 @@ impl Nfs3 for MemoryServer {
 
     async fn commit(
         &self,
-        _: &Cred,
+        cred: &Cred,
         file: &FileHandle,
         _: u64,
         _: u32,
     ) -> NfsResult<(WccData, Verifier)> {
+        self.ticket(cred)?;
         self.call(Op::Commit, |tree| {
             let id = tree.id(file)?;
             tree.file(file)?.commit();

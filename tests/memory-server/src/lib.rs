@@ -14,7 +14,7 @@ mod wire;
 
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex};
-use nfsrdma_nfs3::{Limits, NfsError, NfsResult};
+use nfsrdma_nfs3::{Credential, Limits, NfsError, NfsResult};
 use nfsrdma_xdr::nfs3::{FileHandle, FileType, Status, Verifier};
 use std::collections::HashMap;
 use std::fmt;
@@ -77,6 +77,8 @@ pub struct MemoryServer {
     tree: Mutex<Tree>,
     limits: Limits,
     hook: Mutex<Option<Arc<Hook>>>,
+    /// Users whose calls on files are not sent, because their tickets have expired.
+    expired: Mutex<Vec<u32>>,
     calls: [AtomicU64; 24],
     workers: Option<Workers>,
     /// By handle: the verifiers of files that an exclusive CREATE made.
@@ -120,6 +122,7 @@ impl MemoryServer {
             tree: Mutex::new(Tree::new()),
             limits,
             hook: Mutex::new(None),
+            expired: Mutex::default(),
             calls: Default::default(),
             workers: (workers > 0).then(|| Workers::start(workers)),
             exclusive: Mutex::default(),
@@ -140,6 +143,18 @@ impl MemoryServer {
     /// All calls are executed again.
     pub fn clear_hook(&self) {
         *self.hook.lock() = None;
+    }
+
+    /// The tickets of these users have expired, and of nobody else.
+    pub fn set_expired(&self, users: &[u32]) {
+        *self.expired.lock() = users.to_vec();
+    }
+
+    fn ticket(&self, cred: &Credential) -> NfsResult<()> {
+        match self.expired.lock().contains(&cred.uid) {
+            true => Err(NfsError::Expired("no ticket".into())),
+            false => Ok(()),
+        }
     }
 
     /// Holds back all answers of the worker threads, or releases them.

@@ -193,6 +193,11 @@ impl<C: Clone + PartialEq> WriteBack<C> {
         !self.is_dirty() && self.pages.uncommitted() == 0
     }
 
+    /// With whose credential the data is written that is not on stable storage, if there is any.
+    pub fn unsafe_cred(&self) -> Option<&C> {
+        self.cred.as_ref().filter(|_| !self.is_safe())
+    }
+
     /// Whether a WRITE or a COMMIT is under way.
     pub fn is_under_way(&self) -> bool {
         self.writes > 0 || self.committing
@@ -416,6 +421,23 @@ impl<C: Clone + PartialEq> WriteBack<C> {
     /// Record the error before [`WriteBack::write_ended`].
     pub fn write_failed(&mut self, sent: Range<u64>) {
         self.pages.fail_write(sent);
+    }
+
+    /// Drops all data that is not on stable storage, but for what is in a WRITE or COMMIT, and returns its ranges.
+    /// It counts as a WRITE that failed: record the error before [`WriteBack::write_ended`].
+    pub fn give_up(&mut self) -> Vec<Range<u64>> {
+        self.writes += 1;
+        let mut lost = Vec::new();
+        while let Some(job) = self.pages.begin_write(0..u64::MAX, u32::MAX, false) {
+            let range = job.offset..job.offset + u64::from(job.len);
+            self.pages.fail_write(range.clone());
+            lost.push(range);
+        }
+        if let Action::Commit(_) = self.next_commit() {
+            lost.extend(self.commit_failed());
+            self.committing = false;
+        }
+        lost
     }
 
     /// A WRITE has ended. `unsent`: the part of it that was neither answered nor failed, and is

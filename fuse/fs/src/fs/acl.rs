@@ -226,7 +226,7 @@ impl<N: Nfs3> Objects<N> {
         };
         // As for SETATTR: data must be written while its writers still have the permission.
         let data = inode.data();
-        let _exclusive = self.exclusively(inode, data).await?;
+        let _exclusive = self.exclusively(cred, inode, data).await?;
         not_abandoned()?;
         self.send_acls(cred, inode, new, lists).await
     }

@@ -5,7 +5,7 @@
 //! knows: Linux's client refuses O_DIRECT with O_APPEND altogether.
 
 use super::changing::not_abandoned;
-use super::error::{FsError, FsResult, is_written};
+use super::error::{FsError, FsResult};
 use super::file::{Begun, FileState};
 use super::objects::Objects;
 use super::open_file::OpenFile;
@@ -43,7 +43,7 @@ impl<N: Nfs3> Objects<N> {
         // Older data is committed, not only written: after a restart of the server it would be
         // written again, over this data.
         if data.with(|inner| inner.pages().is_unsaved(range.clone())) {
-            is_written(self.write_back(inode, true).await)?;
+            self.write_back_for(&file.cred, inode).await?;
         }
         let void = |inner: &mut FileState| inner.invalidate_range(range.clone());
         not_abandoned()?;

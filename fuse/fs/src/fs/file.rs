@@ -8,11 +8,12 @@
 //! each notification of `changed`.
 
 use super::err_seq::ErrSeq;
+use super::refused::Refused;
 use super::stats::Stats;
 use super::under_way::{Doing, UnderWay};
 use crate::cache::{Budget, Evict, Pages, WriteBack};
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicUsize, Ordering};
 use nfsrdma_nfs3::{Cred, NfsError};
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -40,6 +41,7 @@ pub struct Shared {
     /// Notified when there may be room for the writer that has `writers`. Nobody knows for how many
     /// others there is: it lets the next one look.
     pub room: Notify,
+    pub(super) refused: Refused,
     pub(super) stats: Stats,
 }
 
@@ -72,9 +74,9 @@ pub struct FileState {
     epoch: u64,
     /// The number of the file in the budget's list, while it has clean blocks.
     listed: Option<u64>,
-    /// Why the last WRITE or COMMIT was not made for its user, and how often that was so.
-    refusal: Option<NfsError>,
-    refusals: u64,
+    /// How often a WRITE or COMMIT was not made because its user has no valid ticket, and why the last one.
+    pub(super) refusals: u64,
+    pub(super) refusal: Option<NfsError>,
 }
 
 impl FileState {
@@ -187,16 +189,6 @@ impl FileState {
         self.void_reads(range);
     }
 
-    /// How often a WRITE or COMMIT was not made because its user has no valid ticket.
-    pub(super) fn refusals(&self) -> u64 {
-        self.refusals
-    }
-
-    /// Why that was so, if the last one was not made either.
-    pub(super) fn refusal(&self) -> Option<&NfsError> {
-        self.refusal.as_ref()
-    }
-
     fn taken(&mut self) -> Taken {
         let writes = self.write_back.writes();
         let pages = self.write_back.pages();
@@ -238,8 +230,6 @@ pub struct FileData {
     pub changed: Notify,
     /// The errors of writing it.
     pub(super) errors: ErrSeq,
-    /// Whether there is a [`FileState::refusal`].
-    refused: AtomicBool,
     /// One flush at a time does the work: with very many callers, each WRITE that ends would otherwise
     /// have all of them look what is to be done next. Those that wait find all done, because programs'
     /// writes wait as long as there is any flush. By whether the flush commits.
@@ -265,27 +255,10 @@ impl FileData {
             }),
             changed: Notify::new(),
             errors: ErrSeq::default(),
-            refused: AtomicBool::new(false),
             flush_turn: Default::default(),
             shared: shared.clone(),
             this: this.clone(),
         })
-    }
-
-    /// Whether the last WRITE or COMMIT was not made because its user has no valid ticket.
-    pub(super) fn is_refused(&self) -> bool {
-        self.refused.load(Ordering::Relaxed)
-    }
-
-    /// A WRITE or COMMIT was made, or was not for this reason.
-    pub(super) fn set_refusal(&self, refusal: Option<NfsError>) {
-        if refusal.is_none() && !self.is_refused() {
-            return;
-        }
-        self.refused.store(refusal.is_some(), Ordering::Relaxed);
-        let mut inner = self.inner.lock();
-        inner.refusals += u64::from(refusal.is_some());
-        inner.refusal = refusal;
     }
 
     /// Runs `f` on the file's state, and updates the shared totals by what it changed.

@@ -5,11 +5,12 @@
 //! out: a WRITE is sent as soon as `wtmax` bytes are dirty, several at a time, but with about half of the
 //! server's credits at most, so that READs and LOOKUPs do not queue behind a flush. The reply makes the
 //! bytes unstable or clean. If the WRITE fails, its data is dropped, and the error is recorded; if its user
-//! has no valid ticket, the data is kept.
+//! has no valid ticket, the data is kept ([`super::giving_up`]).
 //! `write_back` starts WRITEs, waits for their replies, and sends a COMMIT, until nothing is dirty or
 //! unstable. If the COMMIT returns another write verifier than the WRITEs, the server has restarted, and
 //! `WriteBack` makes the data dirty again. Programs' writes wait meanwhile, so a flush ends.
 
+use super::error::FsResult;
 use super::file::{FileData, FileState};
 use super::files::Files;
 use super::inode::Inode;
@@ -17,7 +18,7 @@ use super::unsafe_files::Hold;
 use super::unwritten::Unwritten;
 use crate::cache::{Action, Goal, Verdict, WriteCall, WriteJob, WriteLimits};
 use futures_util::stream::{self, StreamExt};
-use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
+use nfsrdma_nfs3::{Cred, Credential, Nfs3, NfsError};
 use nfsrdma_rpcrdma::exec;
 use nfsrdma_xdr::nfs3::Stable;
 use std::ops::Range;
@@ -76,7 +77,7 @@ impl<N: Nfs3> Files<N> {
         data: &Arc<FileData>,
         goal: Goal,
     ) {
-        let next = |inner: &mut FileState| match inner.refusal() {
+        let next = |inner: &mut FileState| match self.refusal(inner) {
             // Who waits for the data asks again, and the next tick.
             Some(_) => Action::Wait,
             None => {
@@ -101,12 +102,13 @@ impl<N: Nfs3> Files<N> {
     /// Starts to write and commit data because memory is short. It takes a few files at a time, and
     /// the next ones when it is called again, or these if they are done.
     pub(super) fn relieve(self: &Arc<Self>) {
+        self.limit_refused();
         let files: Vec<_> = {
             let files = self.unsafe_files.lock();
             // Where the server answers FILE_SYNC, most of the files may have nothing to do.
             let waits = |inner: &mut FileState| {
-                let safe = inner.is_safe();
-                !safe && !inner.write_back().is_under_way()
+                let idle = !inner.is_safe() && !inner.write_back().is_under_way();
+                idle && self.refusal(inner).is_none()
             };
             let looked_at = files.values().take(LOOKED_AT);
             let waiting =
@@ -123,10 +125,10 @@ impl<N: Nfs3> Files<N> {
 
     /// Sends a COMMIT if at least `least` bytes are unstable, which lets them go.
     fn start_commit(self: &Arc<Self>, inode: &Arc<Inode>, data: &Arc<FileData>, least: usize) {
-        if data.is_refused() {
-            return;
-        }
-        let commit = data.with(|inner| inner.write_back().commit_of(least as u64));
+        let commit = data.with(|inner| match self.refusal(inner) {
+            Some(_) => Action::Done,
+            None => inner.write_back().commit_of(least as u64),
+        });
         let Action::Commit(cred) = commit else {
             return;
         };
@@ -164,7 +166,7 @@ impl<N: Nfs3> Files<N> {
             .await;
         match answer {
             Ok(done) => {
-                data.set_refusal(None);
+                self.shared.refused.remove(cred);
                 let count = done.count.min(job.len);
                 let verdict = data.with(|inner| {
                     // A READ that is under way may return the old data, and it must not be cached
@@ -180,7 +182,7 @@ impl<N: Nfs3> Files<N> {
                 }
             }
             // The data is dirty again.
-            Err(error) if self.waits_for_ticket(&error) => data.set_refusal(Some(error)),
+            Err(error) if self.waits_for_ticket(&error) => self.refused(cred, data, error),
             Err(error) => {
                 let error = self.note_error(inode, error);
                 data.with(|inner| inner.write_back().write_failed(sent.clone()));
@@ -209,14 +211,14 @@ impl<N: Nfs3> Files<N> {
         let data = inode.data()?;
         let _flushing = Flushing::new(data);
         let _turn = data.flush_turn[usize::from(commit)].lock().await;
-        let before = data.with(|inner| inner.refusals());
+        let before = data.with(|inner| inner.refusals);
         let goal = match commit {
             true => Goal::Committed,
             false => Goal::Written,
         };
         loop {
             let action = data.until(|inner| {
-                if inner.refusals() > before {
+                if inner.refusals > before {
                     return Some(Action::Done);
                 }
                 let limits = self.write_limits();
@@ -239,16 +241,34 @@ impl<N: Nfs3> Files<N> {
         }
         self.note_safe(inode);
         data.with(|inner| {
-            let refused = inner.refusals() > before;
-            inner.refusal().filter(|_| refused).cloned()
+            let refused = inner.refusals > before;
+            inner.refusal.clone().filter(|_| refused)
         })
     }
 
-    /// Whether a WRITE or COMMIT is not made now, and its data kept, because its user has no valid ticket: until
-    /// there is one, or the mount ends.
-    fn waits_for_ticket(&self, error: &NfsError) -> bool {
-        let lacks = matches!(error, NfsError::Expired(_) | NfsError::NoCredential(_));
-        lacks && self.config.hard && !self.at_end()
+    /// Puts all data on stable storage that was written before an operation of the user of `cred`. If there is
+    /// no ticket for it, that is the error of who wrote it; for others it is given up.
+    pub(super) async fn write_back_for(
+        self: &Arc<Self>,
+        cred: &Credential,
+        inode: &Arc<Inode>,
+    ) -> FsResult<()> {
+        while let Some(why) = self.write_back(inode, true).await {
+            if self.has_written(cred, inode) {
+                return Err(why.into());
+            }
+            self.give_up(inode);
+        }
+        Ok(())
+    }
+
+    /// A WRITE or COMMIT was not made because its user has no valid ticket: its data is kept.
+    fn refused(&self, cred: &Cred, data: &FileData, why: NfsError) {
+        self.shared.refused.insert(cred, why.clone());
+        data.with(|inner| {
+            inner.refusals += 1;
+            inner.refusal = Some(why);
+        });
     }
 
     /// The files with data that may not be on stable storage.
@@ -285,13 +305,13 @@ impl<N: Nfs3> Files<N> {
         match self.commit_call(cred, inode).await {
             Ok((_, verifier)) => {
                 let verdict = data.with(|inner| inner.write_back().commit_answered(verifier));
-                data.set_refusal(None);
+                self.shared.refused.remove(cred);
                 if verdict == Verdict::Restarted {
                     self.suspect_locks();
                 }
             }
             // It waits for another COMMIT.
-            Err(error) if self.waits_for_ticket(&error) => data.set_refusal(Some(error)),
+            Err(error) if self.waits_for_ticket(&error) => self.refused(cred, data, error),
             Err(error) => {
                 let error = self.note_error(inode, error);
                 let lost = data.with(|inner| inner.write_back().commit_failed());

@@ -6,7 +6,7 @@
 //! whether somebody else wrote at the same moment. This includes the names in the directory of the
 //! file (`sibling_names`).
 
-use super::error::{FsError, FsResult, is_written};
+use super::error::{FsError, FsResult};
 use super::inode::Inode;
 use super::objects::Objects;
 use super::open_file::OpenFile;
@@ -144,11 +144,13 @@ impl<N: Nfs3> Objects<N> {
         let inode = &file.inode;
         if self.is_unsafe(inode) {
             // The open files that wrote get an error at fsync(2) or close(2).
-            let flush = self.write_back(inode, true);
             let flushed = match of.mode {
-                Some(_) => unless(interrupt, flush).await.and_then(is_written),
+                Some(_) => {
+                    let flush = self.write_back_for(&file.cred, inode);
+                    unless(interrupt, flush).await.and_then(|flushed| flushed)
+                }
                 None => {
-                    flush.await;
+                    self.write_back(inode, true).await;
                     Ok(())
                 }
             };

@@ -78,3 +78,50 @@ async fn an_unlock_that_goes_on_without_its_caller_takes_no_lock_that_was_taken_
     }
     assert_eq!(lockd.known.lock().held.len(), 1, "the lock is held");
 }
+
+/// Whoever takes the lock must see what the server has, and be able to write to the file.
+#[tokio::test(start_paused = true)]
+async fn a_lock_is_had_by_others_than_whose_data_is_kept_without_a_ticket() {
+    let (server, lockd) = (MemoryServer::new(), Arc::new(FakeServer::default()));
+    server.plant("f", b"");
+    server.change_file("f", 0, &[], Some(0o666));
+    let config = FsConfig::default();
+    let pool = Pool::new(config.pool_bytes()).unwrap();
+    let (clock, records) = (Clock::default(), Arc::new(Table::anonymous()));
+    let fs = Fs::new(server.clone(), server.root(), pool, config, clock, records);
+    fs.set_locks(locks_of(&lockd));
+    let [root, user] = [0, 1000].map(|uid| -> Cred {
+        Arc::new(Credential {
+            uid,
+            gid: uid,
+            groups: Vec::new(),
+        })
+    });
+    let super::super::Found::Is(entry) = fs.lookup(&root, ROOT, b"f").await.unwrap() else {
+        panic!("f is not there");
+    };
+    let by_root = fs.open(&root, entry.nodeid, RW).await.unwrap().handle;
+    let by_user = fs.open(&user, entry.nodeid, RW).await.unwrap().handle;
+    server.set_expired(&[1000]);
+    let put = fs.write(by_user, 0, b"kept", RW, || true).await;
+    assert_eq!(put.unwrap(), 4);
+    for (handle, errno) in [(by_user, libc::EKEYEXPIRED), (by_root, 0)] {
+        let of = SetLock {
+            handle,
+            owner: handle,
+            flock: false,
+            start: 0,
+            end: 0,
+            mode: Some(Mode::Write),
+            wait: true,
+            pid: 1,
+        };
+        let mut told = 0;
+        let answer = |result: FsResult<()>| told = result.map_or_else(|e| e.errno(), |()| 0);
+        let taken = fs
+            .set_lock(of, &Interrupt::default(), ready(()), answer)
+            .await;
+        assert_eq!((taken, told), (errno == 0, errno));
+    }
+    assert_eq!(fs.lost().len(), 1);
+}

@@ -13,7 +13,7 @@
 //! | Held | Then |
 //! | --- | --- |
 //! | [`UnsafeFiles`](unsafe_files::UnsafeFiles) | `FileState`; the reference to the mount (`OwnMount` of the adapter) |
-//! | `FileState`, the data of one file ([`file`]) | `State`; the list of files of [`Budget`]; the pool's free buffers |
+//! | `FileState`, the data of one file ([`file`]) | `State`; the list of files of [`Budget`]; the pool's free buffers; the [`Refused`](refused::Refused) users |
 //! | a part of the [`names`] | `State`, the attributes of one object ([`inode`]); the nodes of the table; the renewed names |
 //! | the handles of the [table](inode_table) | its nodes |
 //! | what is [lost](unwritten) | the error of the file ([`err_seq`]) |
@@ -40,6 +40,7 @@ mod file;
 mod files;
 mod find;
 mod flush;
+mod giving_up;
 mod handles;
 mod hidden;
 mod hidden_names;
@@ -68,6 +69,7 @@ mod outdated;
 mod paths;
 mod read;
 mod records;
+mod refused;
 mod remove;
 mod rename;
 mod requests;
@@ -182,6 +184,7 @@ impl<N: Nfs3> Fs<N> {
             freed: Notify::new(),
             writers: tokio::sync::Mutex::default(),
             room: Notify::new(),
+            refused: refused::Refused::default(),
             stats: stats::Stats::default(),
         });
         let files = Files::new(Server::new(nfs, pool, config, clock, shared), records);

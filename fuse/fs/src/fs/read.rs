@@ -13,7 +13,7 @@
 //! READ is then repeated, and after a number of attempts it is made without the cache, as for
 //! O_DIRECT.
 
-use super::error::{FsError, FsResult, is_written};
+use super::error::{FsError, FsResult};
 use super::file::{Begun, FileState};
 use super::files::Files;
 use super::inode::{Inode, Stamp};
@@ -304,7 +304,7 @@ impl<N: Nfs3> Files<N> {
         if let Some(data) = inode.data()
             && data.with(|inner| !inner.is_safe())
         {
-            is_written(self.write_back(inode, true).await)?;
+            self.write_back_for(&file.cred, inode).await?;
         }
         let most = u64::from(self.limits().rtmax.max(1));
         let starts = (offset..wanted.end).step_by(most as usize);

@@ -5,7 +5,7 @@
 //! restarted, can undo a truncation, a time that was set, or the clearing of a set-id bit.
 
 use super::changing::not_abandoned;
-use super::error::{FsError, FsResult, is_written};
+use super::error::{FsError, FsResult};
 use super::file::{Begun, FileData, FileState};
 use super::inode::{Inode, Kind};
 use super::objects::Objects;
@@ -93,7 +93,7 @@ impl<N: Nfs3> Objects<N> {
             _ => inode.data(),
         };
         // Data that is about to be truncated is written as well, since the server may refuse.
-        let _exclusive = self.exclusively(inode, data).await?;
+        let _exclusive = self.exclusively(cred, inode, data).await?;
         let void = || {
             if let Some(data) = data {
                 data.with(|inner| inner.void_reads(0..u64::MAX));
@@ -176,6 +176,7 @@ impl<N: Nfs3> Objects<N> {
     /// stable storage, and makes programs' writes wait until the result is dropped.
     pub(super) async fn exclusively<'a>(
         self: &Arc<Self>,
+        cred: &Cred,
         inode: &Arc<Inode>,
         data: Option<&'a Arc<FileData>>,
     ) -> FsResult<Option<Begun<&'a FileData>>> {
@@ -188,7 +189,7 @@ impl<N: Nfs3> Objects<N> {
         data.until(|inner| (!inner.under_way().any(direct)).then_some(()))
             .await;
         if !data.with(|inner| !inner.write_back().is_under_way() && inner.is_safe()) {
-            is_written(self.write_back(inode, true).await)?;
+            self.write_back_for(cred, inode).await?;
         }
         Ok(Some(exclusive))
     }

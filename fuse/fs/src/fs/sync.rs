@@ -57,6 +57,8 @@ impl<N: Nfs3> Objects<N> {
         let mut kept = None;
         if file.can_write() {
             kept = self.write_back(&file.inode, true).await;
+            // Who has written nothing is not told of data of others that is kept.
+            kept = kept.filter(|_| self.has_written(&file.cred, &file.inode));
             if self.unsafe_files.lock().contains(file.inode.nodeid) {
                 self.hold_unsafe();
             }
@@ -69,6 +71,16 @@ impl<N: Nfs3> Objects<N> {
         is_written(kept)
     }
 
+    /// Fails if data that is written through `file` would be kept for lack of a ticket. If it is so with other data
+    /// of the user, a call shows whether there is one now.
+    pub(super) async fn has_ticket(&self, file: &OpenFile) -> FsResult<()> {
+        if self.shared.refused.why(&file.cred).is_some() {
+            self.nfs.getattr(&file.cred, &file.inode.handle).await?;
+            self.shared.refused.remove(&file.cred);
+        }
+        Ok(())
+    }
+
     /// Fails if data that was written before through `file` is lost, and no write(2) has told it.
     ///
     /// All data is written first, so that one error tells of all that does not fit. With O_SYNC each
@@ -78,14 +90,12 @@ impl<N: Nfs3> Objects<N> {
         file: &OpenFile,
         gets: impl FnOnce() -> bool,
     ) -> FsResult<()> {
-        let refused = file.inode.data().is_some_and(|data| data.is_refused());
-        let has_failed = refused || file.error(By::Write).is_some();
+        let has_failed = file.error(By::Write).is_some();
         if !has_failed || file.is_sync() || self.config.sync {
             return Ok(());
         }
-        let kept = self.write_back(&file.inode, refused).await;
-        self.report(file, By::Write, gets)?;
-        is_written(kept)
+        self.write_back(&file.inode, false).await;
+        self.report(file, By::Write, gets)
     }
 
     /// FSYNC. `gets`: as for [`Objects::flush`]; the next fsync reports an error that no program got.
@@ -101,8 +111,8 @@ impl<N: Nfs3> Objects<N> {
         file: &OpenFile,
         gets: impl FnOnce() -> bool,
     ) -> FsResult<()> {
-        let kept = self.write_back(&file.inode, true).await;
+        let written = self.write_back_for(&file.cred, &file.inode).await;
         self.report(file, By::Fsync, gets)?;
-        is_written(kept)
+        written
     }
 }

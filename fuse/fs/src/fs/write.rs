@@ -12,7 +12,7 @@
 
 use super::changing::not_abandoned;
 use super::err_seq::By;
-use super::error::{FsError, FsResult, is_written};
+use super::error::{FsError, FsResult};
 use super::file::FileState;
 use super::objects::Objects;
 use super::open_file::OpenFile;
@@ -80,7 +80,7 @@ impl<N: Nfs3> Objects<N> {
     ) -> Option<FsResult<u32>> {
         let file = self.files.get(handle)?;
         let waits = OpenFile::is_direct(flags) || file.is_sync() || self.config.sync;
-        let refused = file.inode.data().is_some_and(|data| data.is_refused());
+        let refused = self.shared.refused.why(&file.cred).is_some();
         if waits || refused || file.error(By::Write).is_some() {
             return None;
         }
@@ -142,6 +142,7 @@ impl<N: Nfs3> Objects<N> {
         let file = self.file(handle)?;
         self.check_locks(&file, handle)?;
         if !OpenFile::is_direct(flags) {
+            self.has_ticket(&file).await?;
             self.report_to_write(&file, &mut gets).await?;
         }
         let origin = Origin::Call(flags);
@@ -203,14 +204,14 @@ impl<N: Nfs3> Objects<N> {
             }
             match put.accepted {
                 Accepted::All => break stored + put.len,
-                Accepted::OtherUser => is_written(self.write_back(inode, true).await)?,
+                Accepted::OtherUser => self.write_back_for(&file.cred, inode).await?,
                 waits @ (Accepted::Wait | Accepted::Full | Accepted::Short(_)) => {
                     if let Accepted::Short(more) = waits {
                         stored += more;
                     }
-                    if data.is_refused() {
+                    if data.with(|inner| self.refusal(inner)).is_some() {
                         // There will be no room in this file before there is a ticket.
-                        is_written(self.write_back(inode, true).await)?;
+                        self.write_back_for(&file.cred, inode).await?;
                         continue;
                     }
                     self.shared.stats.write_waits.add(1);

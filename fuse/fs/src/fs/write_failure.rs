@@ -115,6 +115,9 @@ fn remedy(error: &FsError) -> &'static str {
         FsError::Nfs(NfsError::Interrupted) | FsError::Ended => {
             "the mount was taken away by force before the server had them"
         }
+        FsError::Nfs(NfsError::Expired(_) | NfsError::NoCredential(_)) => {
+            "its user had no valid ticket: kinit gets one"
+        }
         FsError::Nfs(NfsError::Local(_)) | FsError::NoMemory => {
             "free memory, or mount with a smaller cache"
         }

@@ -7,7 +7,7 @@ use nfsrdma_nfs3::Limits;
 use nfsrdma_rdma::BufMut;
 use nfsrdma_rdma_testing::drain;
 use nfsrdma_rpcrdma::exec::{self, block_on};
-use nfsrdma_xdr::nfs3::{FileType, SetAttributes, Status};
+use nfsrdma_xdr::nfs3::{FileType, Status};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -721,60 +721,4 @@ fn an_error_that_one_open_file_has_told_is_told_by_the_others_also_after_a_crash
         assert_eq!(errno(m.fsync(file)), 0, "all were told");
         m.close(file).unwrap();
     }
-}
-
-/// As with a server that is silent, but nobody waits for it: a ticket is got by the user.
-#[test]
-fn what_was_written_is_kept_until_there_is_a_ticket() {
-    for (without, len) in [(Op::Write, 4), (Op::Write, 1 << 20), (Op::Commit, 1 << 20)] {
-        let m = Mount::new();
-        let (node, f) = m.create("f");
-        let (_, other) = m.create("other");
-        let data = vec![7; len];
-        m.write(f, 0, &data[..len / 2]).unwrap();
-        m.server.set_hook(move |op, _| match op == without {
-            true => Fate::NoTicket,
-            false => Fate::Done,
-        });
-        m.write(f, (len / 2) as u64, &data[len / 2..]).unwrap();
-        let expired = libc::EKEYEXPIRED;
-        assert_eq!(
-            [m.fsync(f), m.fsync(f), m.flush(f)].map(errno),
-            [expired; 3]
-        );
-        assert_eq!(errno(m.write(f, 0, b"more")), expired, "no more is taken");
-        let shorter = SetAttributes {
-            size: Some(1),
-            ..SetAttributes::default()
-        };
-        let cut = block_on(m.fs.setattr(&m.cred, node, &shorter, false));
-        assert_eq!(cut.unwrap_err().errno(), expired);
-        m.fs.tick();
-        assert!(m.read(f, 0, len as u32).unwrap() == data);
-        // A writer that finds no room in the file does not wait for a ticket.
-        assert_eq!(errno(m.write(f, 0, &vec![8; 3 << 20])), expired);
-        assert!(m.fs.lost().is_empty());
-        m.server.clear_hook();
-        m.write(other, 0, b"another user's").unwrap();
-        m.write(f, 0, b"more").unwrap();
-        assert_eq!([m.fsync(f), m.flush(f)].map(errno), [0, 0]);
-        let contents = m.server.durable("f").unwrap();
-        assert!(contents[..4] == *b"more" && contents[4..] == data[4..]);
-        m.close(f).unwrap();
-        m.close(other).unwrap();
-    }
-}
-
-#[test]
-fn what_lacks_a_ticket_at_the_end_of_the_mount_is_lost() {
-    let m = Mount::new();
-    let (_, f) = m.create("f");
-    m.server.set_hook(|op, _| match op {
-        Op::Write => Fate::NoTicket,
-        _ => Fate::Done,
-    });
-    m.write(f, 0, b"lost").unwrap();
-    assert_eq!(errno(m.fsync(f)), libc::EKEYEXPIRED);
-    let lost = block_on(m.fs.shutdown());
-    assert_eq!(lost.len(), 1, "{lost:?}");
 }

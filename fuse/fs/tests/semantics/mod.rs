@@ -13,3 +13,4 @@ mod resent;
 mod restarts;
 mod shared;
 mod support;
+mod tickets;

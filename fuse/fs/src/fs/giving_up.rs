@@ -1,0 +1,77 @@
+//! Data that is kept because the user who wrote it has no valid ticket.
+//!
+//! It is what was written before that was known: no more is taken of such a user ([`super::sync`]). It is
+//! tried again by each fsync(2) and close(2) of this user, and by the tick. It is given up, as what the server
+//! refuses, when somebody else's operation on the file needs it at the server ([`Files::write_back_for`]), or when it takes too much of
+//! the room for everybody's data.
+
+use super::file::{FileData, FileState};
+use super::files::Files;
+use super::inode::Inode;
+use nfsrdma_nfs3::{Credential, Nfs3, NfsError};
+
+impl<N: Nfs3> Files<N> {
+    /// Whether a WRITE or COMMIT is not made now, and its data kept, because its user has no valid ticket: until
+    /// there is one, or the mount ends.
+    pub(super) fn waits_for_ticket(&self, error: &NfsError) -> bool {
+        let lacks = matches!(error, NfsError::Expired(_) | NfsError::NoCredential(_));
+        lacks && self.config.hard && !self.at_end()
+    }
+
+    /// Why the data of a file is kept; `None` if it is not.
+    pub(super) fn refusal(&self, inner: &mut FileState) -> Option<NfsError> {
+        let cred = inner.write_back().unsafe_cred()?;
+        self.shared.refused.why(cred)
+    }
+
+    /// Whether the data of a file that is not safe is that of the user of `cred`.
+    pub(super) fn has_written(&self, cred: &Credential, inode: &Inode) -> bool {
+        let own = |inner: &mut FileState| {
+            let known = inner.write_back().unsafe_cred();
+            known.is_some_and(|known| known.uid == cred.uid)
+        };
+        inode.data().is_some_and(|data| data.with(own))
+    }
+
+    /// Gives up the kept data of a file, if it is kept still.
+    pub(super) fn give_up(&self, inode: &Inode) {
+        let Some(data) = inode.data() else { return };
+        let given_up = data.with(|inner| {
+            let why = self.refusal(inner)?;
+            Some((why, inner.write_back().give_up()))
+        });
+        let Some((why, lost)) = given_up else { return };
+        self.write_failed(inode, data, &lost, &why.into());
+        data.with(|inner| inner.write_back().write_ended(0..0));
+        data.changed.notify_waiters();
+        self.shared.room.notify_one();
+    }
+
+    /// Memory is short: gives up kept data of the largest files, until it takes no more than half of the room
+    /// for all dirty data.
+    pub(super) fn limit_refused(&self) {
+        if !self.shared.refused.any() {
+            return;
+        }
+        let takes = |data: &FileData| {
+            data.with(|inner| {
+                self.refusal(inner)?;
+                let pages = inner.pages();
+                Some(pages.dirty_held() + pages.uncommitted_held())
+            })
+        };
+        let files: Vec<_> = self.unsafe_files.lock().values().cloned().collect();
+        let mut refused: Vec<_> = files
+            .into_iter()
+            .filter_map(|inode| Some((takes(inode.data()?)?, inode)))
+            .collect();
+        refused.sort_by_key(|(takes, _)| *takes);
+        let mut sum: u64 = refused.iter().map(|(takes, _)| takes).sum();
+        while sum > self.config.dirty_bytes as u64 / 2
+            && let Some((takes, inode)) = refused.pop()
+        {
+            self.give_up(&inode);
+            sum -= takes;
+        }
+    }
+}
