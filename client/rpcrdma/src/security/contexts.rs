@@ -72,9 +72,16 @@ struct Entry {
 #[derive(Default)]
 struct State {
     made: Option<Arc<Context>>,
-    /// Attempts that have failed, and why and when the last one has.
+    /// Attempts that have failed.
     failures: u64,
-    failure: Option<(NoContext, Instant)>,
+    failure: Option<Failure>,
+}
+
+/// The last attempt that has failed.
+struct Failure {
+    why: NoContext,
+    at: Instant,
+    took: Duration,
 }
 
 impl fmt::Debug for Contexts {
@@ -84,9 +91,9 @@ impl fmt::Debug for Contexts {
     }
 }
 
-/// For how long a user whose ticket has expired is refused without another look: a program that goes through a
-/// tree would start a process for each file. (Linux does not look again for five seconds. It does at once for
-/// who has no ticket.) Written data of who has no ticket does not need another look earlier either.
+/// For how long a failure holds without another look: a program that goes through a tree would start a process for
+/// each file. (Linux does not look again for five seconds if the ticket has expired. It does at once for who has no
+/// ticket, and so does this; but written data of that user does not need another look earlier either.)
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What a context is for.
@@ -101,14 +108,16 @@ pub enum Of {
 impl State {
     /// The failure that holds for a call that came when there had been `before` of them.
     fn failure(&self, before: u64, of: Of) -> Option<NoContext> {
-        let (why, at) = self.failure.as_ref()?;
-        let lasts = match why {
-            NoContext::Expired(_) => true,
-            NoContext::NoCredential(_) => of == Of::Data,
-            NoContext::Unavailable(_) => false,
+        let last = self.failure.as_ref()?;
+        let lasts = match last.why {
+            NoContext::Expired(_) | NoContext::Unavailable(_) => LOOK_AGAIN,
+            NoContext::NoCredential(_) if of == Of::Data => last.took.max(LOOK_AGAIN),
+            // kinit is noticed at once. But where each look hangs, those who wait for one are too many for the
+            // others on this mount: they are refused for half of the time.
+            NoContext::NoCredential(_) => last.took,
         };
-        let is_recent = lasts && at.elapsed() < LOOK_AGAIN;
-        (is_recent || self.failures > before).then(|| why.clone())
+        let holds = last.at.elapsed() < lasts || self.failures > before;
+        holds.then(|| last.why.clone())
     }
 }
 
@@ -173,6 +182,7 @@ impl Contexts {
         if let Some(failure) = entry.state.lock().failure(before, of) {
             return Err(failure);
         }
+        let begin = Instant::now();
         let made = self.make(cred).await;
         let mut state = entry.state.lock();
         match made {
@@ -183,7 +193,12 @@ impl Contexts {
             }
             Err(why) => {
                 state.failures += 1;
-                state.failure = Some((why.clone(), Instant::now()));
+                let at = Instant::now();
+                state.failure = Some(Failure {
+                    why: why.clone(),
+                    at,
+                    took: at - begin,
+                });
                 Err(why)
             }
         }

@@ -10,7 +10,7 @@ use nfsrdma_xdr::rpcsec_gss::{integrity_head, verifier};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
 const XID: u32 = 77;
@@ -232,7 +232,10 @@ fn a_context_is_over_when_it_expires() {
     assert!(!Context::new(Box::new(Fake::new(5, Service::None))).is_over(now));
 }
 
-/// Makes a context for each permit, and none for users 1 and 2.
+/// How long it takes for user 4.
+const HANGS: Duration = Duration::from_millis(50);
+
+/// Makes a context for each permit, and none for users 1 to 4. It takes a while for user 4.
 struct Slow {
     permits: Semaphore,
     attempts: AtomicUsize,
@@ -246,6 +249,11 @@ impl Establish for Slow {
             match cred.uid {
                 1 => Err(NoContext::Expired("old ticket".to_owned())),
                 2 => Err(NoContext::NoCredential("no ticket".to_owned())),
+                3 => Err(NoContext::Unavailable("no KDC".to_owned())),
+                4 => {
+                    std::thread::sleep(HANGS);
+                    Err(NoContext::NoCredential("its cache hangs".to_owned()))
+                }
                 _ => Ok(Box::new(Fake::new(attempt as u64, Service::None)) as _),
             }
         })
@@ -301,7 +309,7 @@ fn calls_that_wait_for_a_context_share_it_or_its_failure() {
 fn who_had_no_ticket_a_moment_ago_has_none() {
     let (slow, contexts) = contexts();
     slow.permits.add_permits(10_000);
-    let (expired, none) = (user(1), user(2));
+    let (expired, none, no_kdc) = (user(1), user(2), user(3));
     let attempts = |cred: &Cred, of| {
         let before = slow.attempts.load(Ordering::Relaxed);
         for _ in 0..1000 {
@@ -309,14 +317,31 @@ fn who_had_no_ticket_a_moment_ago_has_none() {
         }
         slow.attempts.load(Ordering::Relaxed) - before
     };
-    assert_eq!(
-        attempts(&none, Of::Program),
-        1000,
+    assert!(
+        attempts(&none, Of::Program) > 10,
         "kinit is noticed at once"
     );
     assert!(attempts(&none, Of::Data) < 100);
-    assert!(attempts(&expired, Of::Program) < 100);
-    while attempts(&expired, Of::Data) == 0 {}
+    for cred in [&expired, &no_kdc] {
+        assert!(attempts(cred, Of::Program) < 100);
+        while attempts(cred, Of::Data) == 0 {}
+    }
+}
+
+/// Nor are the calls of a user whose look hangs a reason for the next look.
+#[test]
+fn who_takes_long_to_have_no_ticket_is_refused_as_long() {
+    let (slow, contexts) = contexts();
+    slow.permits.add_permits(10_000);
+    let hangs = user(4);
+    let begin = Instant::now();
+    let mut refused = 0;
+    while slow.attempts.load(Ordering::Relaxed) < 4 {
+        assert!(exec::block_on(contexts.get(&hangs, Of::Program)).is_err());
+        refused += 1;
+    }
+    assert!(refused > 4, "{refused}");
+    assert!(begin.elapsed() >= 7 * HANGS, "{:?}", begin.elapsed());
 }
 
 #[test]
