@@ -63,12 +63,13 @@ impl Kind {
         match krb5(minor) {
             // The name, the service or the key has expired; the ticket has.
             Some(1 | 2 | 23 | 32) => return Kind::Expired,
-            // Of the client: unknown, revoked, wrong key. No cache, nothing in it, no key in the keytab.
-            Some(6 | 18 | 24 | 141 | 142 | 181 | 195) => return Kind::NoCredential,
+            // Of the client: unknown, revoked, wrong key; its ticket is not valid yet. No cache, nothing in it, no key
+            // in the keytab.
+            Some(6 | 18 | 24 | 33 | 141 | 142 | 181 | 195) => return Kind::NoCredential,
             // Of the server: unknown; another key or number of a key; not the name it knows.
             Some(7 | 31 | 35 | 36 | 44 | 45 | 144 | 230) => return Kind::NoServerKey,
-            // Not yet valid; too great a difference, seen by a server or here.
-            Some(33 | 37 | 148) => return Kind::ClockSkew,
+            // Too great a difference, seen by a server or here.
+            Some(37 | 148) => return Kind::ClockSkew,
             // The service is unavailable, the realm wrong or unknown, krb5.conf unreadable or malformed, no KDC reached.
             Some(29 | 68 | 135 | 136 | 154 | 156 | 217 | 224) => return Kind::Realm,
             _ => {}
@@ -139,6 +140,16 @@ impl Error {
         self.minor
     }
 
+    /// Whether the library says that it finds or reaches no KDC of this realm, in just these words: the realm of a
+    /// user's ticket may have any name.
+    pub fn is_without_kdc_of(&self, realm: &str) -> bool {
+        let minor = self.text.split_once(": ").map(|(_, minor)| minor);
+        minor.is_some_and(|minor| {
+            minor == format!("Cannot contact any KDC for realm '{realm}'")
+                || minor == format!("Cannot find KDC for realm \"{realm}\"")
+        })
+    }
+
     /// The library's own words, which may name principals: not for a log that others read.
     pub fn text(&self) -> &str {
         &self.text
@@ -180,6 +191,7 @@ mod tests {
         assert_eq!(kind(FAILURE, 7), Kind::NoServerKey);
         assert_eq!(kind(FAILURE, 32), Kind::Expired);
         assert_eq!(kind(FAILURE, 37), Kind::ClockSkew);
+        assert_eq!(kind(FAILURE, 33), Kind::NoCredential);
         assert_eq!(kind(FAILURE, 156), Kind::Realm);
         assert_eq!(kind(FAILURE, 195), Kind::NoCredential);
         assert_eq!(kind(FAILURE, 60), Kind::Other);
@@ -191,6 +203,18 @@ mod tests {
         // A calling error beside it.
         assert_eq!(Kind::of(1 << 24 | 9 << 16, 0), Kind::Defective);
         assert_eq!(Kind::of(13 << 16, u32::MAX), Kind::Other);
+    }
+
+    #[test]
+    fn the_realm_without_a_kdc() {
+        let of = |minor: &str| Error::of_library(13 << 16, 0, format!("Unspecified: {minor}"));
+        let unreached = of("Cannot contact any KDC for realm 'A'");
+        assert!(unreached.is_without_kdc_of("A") && !unreached.is_without_kdc_of("B"));
+        assert!(of("Cannot find KDC for realm \"A\"").is_without_kdc_of("A"));
+        // A ticket of a realm with a name like a sentence.
+        let other = "x': Cannot contact any KDC for realm 'A";
+        let other = of(&format!("Cannot contact any KDC for realm '{other}'"));
+        assert!(!other.is_without_kdc_of("A"));
     }
 
     #[test]

@@ -79,6 +79,20 @@ impl Library {
         Credential::of_initiator(self.0.acquire(Some(&name), false, &store)?)
     }
 
+    /// The realms that krb5.conf has for this host and for `target`, a service on a host.
+    ///
+    /// # Errors
+    /// krb5.conf may be unreadable, or have no realm.
+    pub fn realms(self, target: &str) -> Result<[String; 2], Error> {
+        let realm = |name: &str| {
+            let at = name.rfind('@').map_or(name.len(), |at| at + 1);
+            name[at..].to_owned()
+        };
+        let own = self.0.principal_name("host")?.principal()?.show()?;
+        let its = self.0.service_name(target)?.principal()?.show()?;
+        Ok([realm(&own), realm(&its)])
+    }
+
     /// Begins a context with `target`, a service on a host like `nfs@server.example.org`.
     ///
     /// # Errors

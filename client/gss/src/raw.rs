@@ -275,6 +275,22 @@ pub(crate) struct Name {
 unsafe impl Send for Name {}
 
 impl Name {
+    /// The principal that Kerberos takes for this name, with the realm that krb5.conf has for it.
+    pub(crate) fn principal(&self) -> Result<Name, Error> {
+        let mut made = Name {
+            raw: self.raw,
+            handle: ptr::null_mut(),
+        };
+        let mut minor = 0;
+        // SAFETY: this name is the library's, and the mechanism static.
+        let major = unsafe {
+            let canonicalize = self.raw.0.gss_canonicalize_name;
+            canonicalize(&mut minor, self.handle, &sys::KRB5, &mut made.handle)
+        };
+        self.raw.check(major, minor)?;
+        Ok(made)
+    }
+
     pub(crate) fn show(&self) -> Result<String, Error> {
         let mut text = self.raw.output();
         let mut minor = 0;

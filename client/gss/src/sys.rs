@@ -154,6 +154,7 @@ functions! {
     gss_krb5_set_allowable_enctypes(*mut u32, Credential, u32, *const i32);
     gss_krb5_ccache_name(*mut u32, *const c_char, *mut *const c_char);
     gss_import_name(*mut u32, *const Buffer, Oid, *mut Name);
+    gss_canonicalize_name(*mut u32, Name, Oid, *mut Name);
     gss_display_name(*mut u32, Name, *mut Buffer, *mut c_void);
     gss_release_name(*mut u32, *mut Name);
     gss_init_sec_context(

@@ -100,6 +100,7 @@ impl Helpers {
         drop(command);
         let mut helper = Helper {
             ending: Some((child, place)),
+            uid,
             talk: ours,
             until: Instant::now() + self.limit,
         };
@@ -122,6 +123,7 @@ pub enum Progress {
 pub struct Helper {
     /// Until it is dropped.
     ending: Option<(Child, Place)>,
+    uid: u32,
     talk: UnixStream,
     until: Instant,
 }
@@ -133,6 +135,7 @@ impl Helper {
     /// # Errors
     /// Why there is no context. The helper has ended then, or will.
     pub fn step(&mut self, token: Option<&[u8]>) -> Result<Progress, Refusal> {
+        let lost = |error| lost(error, self.uid);
         let left = self.until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(lost(io::ErrorKind::WouldBlock.into()));
@@ -159,9 +162,15 @@ impl Helper {
     }
 }
 
-/// Why a helper does not answer.
-fn lost(error: io::Error) -> Refusal {
+/// Why a helper does not answer. The library itself tells of a KDC that does not, within 27 seconds; what hangs for
+/// longer is as likely where the user's tickets lie. Root's are the machine's.
+fn lost(error: io::Error, uid: u32) -> Refusal {
     match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut if uid != 0 => Refusal::new(
+            Kind::NoCredential,
+            "there is no Kerberos ticket that can be used: the user's ticket cache, or the KDC of its realm, does not \
+             answer in time; see where the cache lies, and get another one by kinit",
+        ),
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Refusal::new(
             Kind::Realm,
             "no Kerberos server (KDC) of the realm answers in time; look at krb5.conf and at the network",

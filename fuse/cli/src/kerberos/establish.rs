@@ -74,25 +74,43 @@ impl Establish for Kerberos {
             .spawn(async move { making.context(server, service, uid, gid).await });
         Box::pin(async move {
             match made.await {
-                Ok(made) => made.map_err(Refusal::into),
-                Err(_) => Err(NoContext::Unavailable("the mount ends".into())),
+                Ok(made) => made,
+                Err(_) => Err(ends()),
             }
         })
     }
 }
 
+/// What a helper says: only what is certainly not one user's own doing may pass for everybody, and is waited for. What a
+/// user's ticket cache can bring about is that user's.
 impl From<Refusal> for NoContext {
     fn from(refusal: Refusal) -> Self {
         match refusal.kind {
-            Kind::NoCredential | Kind::NoServerKey | Kind::NotInstalled => {
-                NoContext::NoCredential(refusal.sentence)
-            }
             Kind::Expired => NoContext::Expired(refusal.sentence),
-            Kind::ClockSkew | Kind::Realm | Kind::Defective | Kind::Other => {
-                NoContext::Unavailable(refusal.sentence)
-            }
+            Kind::ClockSkew | Kind::Realm => NoContext::Unavailable(refusal.sentence),
+            Kind::NoCredential
+            | Kind::NoServerKey
+            | Kind::NotInstalled
+            | Kind::Defective
+            | Kind::Other => NoContext::NoCredential(refusal.sentence),
         }
     }
+}
+
+fn ends() -> NoContext {
+    NoContext::Unavailable("the mount ends".into())
+}
+
+/// No process of this machine can look for the user's tickets.
+fn not_started(error: &io::Error) -> NoContext {
+    if error.kind() == io::ErrorKind::ResourceBusy {
+        return NoContext::NoCredential(format!(
+            "there is no Kerberos ticket that can be used: {error}; see where the user's ticket cache lies"
+        ));
+    }
+    NoContext::Unavailable(format!(
+        "no process for a Kerberos context can be started: {error}; free memory or raise its limits"
+    ))
 }
 
 impl Making {
@@ -102,7 +120,7 @@ impl Making {
         service: Service,
         uid: u32,
         gid: u32,
-    ) -> Result<Box<dyn SecurityContext>, Refusal> {
+    ) -> Result<Box<dyn SecurityContext>, NoContext> {
         let _one = self.making.acquire().await;
         let beginning = self.beginning.acquire().await;
         let mut attempt = pin!(self.attempt(server, service, uid, gid));
@@ -119,7 +137,7 @@ impl Making {
         service: Service,
         uid: u32,
         gid: u32,
-    ) -> Result<Box<dyn SecurityContext>, Refusal> {
+    ) -> Result<Box<dyn SecurityContext>, NoContext> {
         let target = Target {
             address: SocketAddr::new(server, self.port),
             protocol: Protocol::Tcp,
@@ -128,14 +146,7 @@ impl Making {
         };
         let this = Arc::clone(self);
         let started = blocking(move || this.helpers.start(uid, gid)).await?;
-        let mut helper = started.map_err(|error| {
-            let why = format!("no process for a Kerberos context can be started: {error}");
-            let remedy = match error.kind() {
-                io::ErrorKind::ResourceBusy => "see where the user's ticket cache lies",
-                _ => "free memory or raise its limits",
-            };
-            Refusal::new(Kind::Other, format!("{why}; {remedy}"))
-        })?;
+        let mut helper = started.map_err(|error| not_started(&error))?;
         let mut answer: Option<Initiated> = None;
         for _ in 0..MAX_STEPS {
             let (kept, stepped) = step(helper, answer.as_mut()).await?;
@@ -157,7 +168,7 @@ impl Making {
     }
 
     /// The context, if the server has proved that it has it as well.
-    fn proven(context: Context, answer: Initiated, service: Service) -> Result<Secured, Refusal> {
+    fn proven(context: Context, answer: Initiated, service: Service) -> Result<Secured, NoContext> {
         // "The verifier contains a checksum of the sequence window" (RFC 2203 section 5.2.3.1), which only
         // the peer of the context can make.
         let mic = answer.mic.unwrap_or_default();
@@ -175,16 +186,16 @@ impl Making {
 /// Waits on another thread: for the KDC, or for the library.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Refusal> {
+) -> Result<T, NoContext> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|_| Refusal::new(Kind::Other, "the mount ends"))
+    done.map_err(|_| ends())
 }
 
 /// A step of the helper with the server's last token.
 async fn step(
     mut helper: Helper,
     answer: Option<&mut Initiated>,
-) -> Result<(Helper, Result<Progress, Refusal>), Refusal> {
+) -> Result<(Helper, Result<Progress, Refusal>), NoContext> {
     let token = answer.map(|answer| std::mem::take(&mut answer.token));
     blocking(move || {
         let stepped = helper.step(token.as_deref());
@@ -194,30 +205,46 @@ async fn step(
 }
 
 /// The server's answer, unless it is an error.
-fn accepted(answer: Result<Initiated, PlainError>) -> Result<Initiated, Refusal> {
+fn accepted(answer: Result<Initiated, PlainError>) -> Result<Initiated, NoContext> {
     let answer = answer.map_err(|error| {
         let sentence = format!(
             "the server makes no Kerberos context: {error}; it needs NFS over TCP, and rpc.svcgssd or gssproxy"
         );
         // The daemon there that looks at tickets may not run yet.
-        Refusal::new(Kind::Other, sentence)
+        NoContext::Unavailable(sentence)
     })?;
     match answer.major {
         GSS_S_COMPLETE | GSS_S_CONTINUE_NEEDED => Ok(answer),
-        major => Err(Refusal::new(
-            Kind::NoCredential,
-            format!(
-                "the server refuses the Kerberos ticket (GSS-API error {major:#x}, {}); its log says why: look at its \
+        major => Err(NoContext::NoCredential(format!(
+            "the server refuses the Kerberos ticket (GSS-API error {major:#x}, {}); its log says why: look at its \
                  keytab and its clock",
-                answer.minor.cast_signed()
-            ),
-        )),
+            answer.minor.cast_signed()
+        ))),
     }
 }
 
-fn unproven(how: &str) -> Refusal {
-    Refusal::new(
-        Kind::Defective,
-        format!("the server answers a Kerberos context {how}; somebody else may be answering"),
-    )
+fn unproven(how: &str) -> NoContext {
+    NoContext::NoCredential(format!(
+        "the server answers a Kerberos context {how}; somebody else may be answering"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_nobodys_own_doing_is_waited_for() {
+        for kind in Kind::ALL {
+            let waits = matches!(kind, Kind::ClockSkew | Kind::Realm);
+            let why = NoContext::from(Refusal::new(*kind, "why"));
+            assert_eq!(matches!(why, NoContext::Unavailable(_)), waits, "{why:?}");
+            let expired = *kind == Kind::Expired;
+            assert_eq!(matches!(why, NoContext::Expired(_)), expired, "{why:?}");
+        }
+        let busy = not_started(&io::ErrorKind::ResourceBusy.into());
+        assert!(matches!(busy, NoContext::NoCredential(_)), "{busy:?}");
+        let short = not_started(&io::ErrorKind::OutOfMemory.into());
+        assert!(matches!(short, NoContext::Unavailable(_)), "{short:?}");
+    }
 }

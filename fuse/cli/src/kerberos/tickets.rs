@@ -50,7 +50,10 @@ pub(super) fn begin(library: Library, request: &Request) -> Result<(Initiator, O
 
 /// Whether other tickets may help.
 fn may_have_others(refusal: &Refusal) -> bool {
-    matches!(refusal.kind, Kind::NoCredential | Kind::Expired)
+    matches!(
+        refusal.kind,
+        Kind::NoCredential | Kind::Expired | Kind::Defective | Kind::Other
+    )
 }
 
 fn begin_with(
@@ -59,8 +62,30 @@ fn begin_with(
     request: &Request,
 ) -> Result<(Initiator, Output), Refusal> {
     let mut initiator = library.initiator(tickets?, &request.target)?;
-    let step = initiator.step(&[])?;
+    let step = initiator.step(&[]).map_err(|error| {
+        match request.uid != 0 && is_of_another_realm(library, request, &error) {
+            true => Refusal::new(
+                Kind::NoCredential,
+                "there is no Kerberos ticket that can be used: no KDC of its realm can be reached; get one of this \
+                 host's realm by kinit",
+            ),
+            false => error.into(),
+        }
+    })?;
     Ok((initiator, step.token))
+}
+
+/// Whether it is the realm of the user's tickets that is not reached, not that of this host or of the server. Anybody
+/// may have a ticket that names a realm without a KDC.
+fn is_of_another_realm(library: Library, request: &Request, error: &nfsrdma_gss::Error) -> bool {
+    if error.kind() != Kind::Realm {
+        return false;
+    }
+    // Without any, krb5.conf is at fault.
+    let Ok(realms) = library.realms(&request.target) else {
+        return false;
+    };
+    !realms.iter().any(|realm| error.is_without_kdc_of(realm))
 }
 
 /// Whether a cache is the user's own. Where krb5.conf has caches in a directory for everybody, anybody may
