@@ -178,7 +178,8 @@ fn lost(error: io::Error, uid: u32) -> Refusal {
         _ => Refusal::new(
             Kind::Other,
             format!(
-                "the process that makes a Kerberos context has failed: {error}; see whether memory is short"
+                "the process that makes a Kerberos context has failed: {error}; see whether the user's ticket cache is damaged, \
+                 or memory is short"
             ),
         ),
     }
