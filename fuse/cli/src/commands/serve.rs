@@ -93,6 +93,8 @@ fn resume(
     // Before the other process is gone: memory for another pool may not be to be had.
     let fresh = match &kept {
         Some(_) if !resized => None,
+        // There may be data in the other one.
+        Some(_) if !beside => Prepared::new(&plan.options, None).ok(),
         _ => Some(Prepared::new(&plan.options, None)?),
     };
     let table = table(keeper.needed(TABLE)?, old, resized)?;
