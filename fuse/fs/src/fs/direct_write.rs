@@ -43,7 +43,7 @@ impl<N: Nfs3> Objects<N> {
         // Older data is committed, not only written: after a restart of the server it would be
         // written again, over this data.
         if data.with(|inner| inner.pages().is_unsaved(range.clone())) {
-            self.write_back_for(&file.cred, inode).await?;
+            self.write_back_for(&file.cred, inode, true).await?;
         }
         let void = |inner: &mut FileState| inner.invalidate_range(range.clone());
         not_abandoned()?;

@@ -247,15 +247,20 @@ impl<N: Nfs3> Files<N> {
     }
 
     /// Puts all data on stable storage that was written before an operation of the user of `cred`. If there is
-    /// no ticket for it, that is the error of who wrote it; for others it is given up.
+    /// no ticket for it, that is the error of who wrote it. For others who may write the file it is given up, and who
+    /// may not goes on without it.
     pub(super) async fn write_back_for(
         self: &Arc<Self>,
         cred: &Credential,
         inode: &Arc<Inode>,
+        may_write: bool,
     ) -> FsResult<()> {
         while let Some(why) = self.write_back(inode, true).await {
             if self.has_written(cred, inode) {
                 return Err(why.into());
+            }
+            if !may_write {
+                break;
             }
             self.give_up(inode);
         }

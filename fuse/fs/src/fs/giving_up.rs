@@ -2,7 +2,8 @@
 //!
 //! It is what was written before that was known: no more is taken of such a user ([`super::sync`]). It is
 //! tried again by each fsync(2) and close(2) of this user, and by the tick. It is given up, as what the server
-//! refuses, when somebody else's operation on the file needs it at the server ([`Files::write_back_for`]), or when it takes too much of
+//! refuses, when an operation of somebody else who may write the file needs it at the server ([`Files::write_back_for`]), when its
+//! user gives up a lock, or when it takes too much of
 //! the room for everybody's data.
 
 use super::file::{FileData, FileState};
@@ -47,6 +48,14 @@ impl<N: Nfs3> Files<N> {
         self.shared.room.notify_one();
     }
 
+    /// The user of `cred` gives a lock up. What was written under it cannot be written later, over what the next holder
+    /// writes.
+    pub(super) fn give_up_with_lock(&self, cred: &Credential, inode: &Inode) {
+        if self.has_written(cred, inode) {
+            self.give_up(inode);
+        }
+    }
+
     /// Memory is short: gives up kept data of the largest files, until it takes no more than half of the room
     /// for all dirty data.
     pub(super) fn limit_refused(&self) {
@@ -56,8 +65,7 @@ impl<N: Nfs3> Files<N> {
         let takes = |data: &FileData| {
             data.with(|inner| {
                 self.refusal(inner)?;
-                let pages = inner.pages();
-                Some(pages.dirty_held() + pages.uncommitted_held())
+                Some(inner.pages().dirty_held())
             })
         };
         let files: Vec<_> = self.unsafe_files.lock().values().cloned().collect();

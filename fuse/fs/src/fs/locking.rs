@@ -146,11 +146,13 @@ impl<N: Nfs3> Objects<N> {
             // The open files that wrote get an error at fsync(2) or close(2).
             let flushed = match of.mode {
                 Some(_) => {
-                    let flush = self.write_back_for(&file.cred, inode);
+                    let flush = self.write_back_for(&file.cred, inode, file.can_write());
                     unless(interrupt, flush).await.and_then(|flushed| flushed)
                 }
                 None => {
-                    self.write_back(inode, true).await;
+                    if self.write_back(inode, true).await.is_some() {
+                        self.give_up_with_lock(&file.cred, inode);
+                    }
                     Ok(())
                 }
             };

@@ -102,26 +102,36 @@ async fn a_lock_is_had_by_others_than_whose_data_is_kept_without_a_ticket() {
     };
     let by_root = fs.open(&root, entry.nodeid, RW).await.unwrap().handle;
     let by_user = fs.open(&user, entry.nodeid, RW).await.unwrap().handle;
-    server.set_expired(&[1000]);
-    let put = fs.write(by_user, 0, b"kept", RW, || true).await;
-    assert_eq!(put.unwrap(), 4);
-    for (handle, errno) in [(by_user, libc::EKEYEXPIRED), (by_root, 0)] {
+    let set = async |handle, mode| {
         let of = SetLock {
             handle,
             owner: handle,
             flock: false,
             start: 0,
             end: 0,
-            mode: Some(Mode::Write),
+            mode,
             wait: true,
             pid: 1,
         };
         let mut told = 0;
         let answer = |result: FsResult<()>| told = result.map_or_else(|e| e.errno(), |()| 0);
-        let taken = fs
-            .set_lock(of, &Interrupt::default(), ready(()), answer)
-            .await;
-        assert_eq!((taken, told), (errno == 0, errno));
+        let interrupt = Interrupt::default();
+        fs.set_lock(of, &interrupt, ready(()), answer).await;
+        told
+    };
+    // Written under a lock, it is not written when another holder may have written.
+    assert_eq!(set(by_user, Some(Mode::Write)).await, 0);
+    fs.write(by_user, 0, b"late", RW, || true).await.unwrap();
+    server.set_expired(&[1000]);
+    assert_eq!(set(by_user, None).await, 0);
+    server.set_expired(&[]);
+    let told = fs.fsync(by_user, || true).await;
+    assert_eq!(told.unwrap_err().errno(), libc::EKEYEXPIRED);
+    assert_eq!(server.durable("f").unwrap(), b"");
+    fs.write(by_user, 0, b"kept", RW, || true).await.unwrap();
+    server.set_expired(&[1000]);
+    for (handle, errno) in [(by_user, libc::EKEYEXPIRED), (by_root, 0)] {
+        assert_eq!(set(handle, Some(Mode::Write)).await, errno);
     }
     assert_eq!(fs.lost().len(), 1);
 }

@@ -136,7 +136,10 @@ impl<N: Nfs3> Fs<N> {
         inode.opens.fetch_sub(1, Ordering::SeqCst);
         let is_unsafe = |data: &Arc<FileData>| data.with(|inner| !inner.is_safe());
         if file.can_write() && inode.data().is_some_and(is_unsafe) {
-            Box::pin(self.write_back(&inode, true)).await;
+            let kept = Box::pin(self.write_back(&inode, true)).await;
+            if kept.is_some() && !locked.is_empty() {
+                self.give_up_with_lock(&file.cred, &inode);
+            }
         }
         if !locked.is_empty() {
             Box::pin(self.release_locks(&inode, locked)).await;

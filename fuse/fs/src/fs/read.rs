@@ -304,7 +304,8 @@ impl<N: Nfs3> Files<N> {
         if let Some(data) = inode.data()
             && data.with(|inner| !inner.is_safe())
         {
-            self.write_back_for(&file.cred, inode).await?;
+            self.write_back_for(&file.cred, inode, file.can_write())
+                .await?;
         }
         let most = u64::from(self.limits().rtmax.max(1));
         let starts = (offset..wanted.end).step_by(most as usize);

@@ -189,7 +189,13 @@ impl<N: Nfs3> Objects<N> {
         data.until(|inner| (!inner.under_way().any(direct)).then_some(()))
             .await;
         if !data.with(|inner| !inner.write_back().is_under_way() && inner.is_safe()) {
-            self.write_back_for(cred, inode).await?;
+            while let Some(why) = self.write_back(inode, true).await {
+                let may_write = async || self.ask_access(cred, inode, access::MODIFY).await.is_ok();
+                if self.has_written(cred, inode) || !may_write().await {
+                    return Err(why.into());
+                }
+                self.give_up(inode);
+            }
         }
         Ok(Some(exclusive))
     }

@@ -59,6 +59,9 @@ impl<N: Nfs3> Objects<N> {
             kept = self.write_back(&file.inode, true).await;
             // Who has written nothing is not told of data of others that is kept.
             kept = kept.filter(|_| self.has_written(&file.cred, &file.inode));
+            if locked && kept.is_some() {
+                self.give_up_with_lock(&file.cred, &file.inode);
+            }
             if self.unsafe_files.lock().contains(file.inode.nodeid) {
                 self.hold_unsafe();
             }
@@ -111,7 +114,9 @@ impl<N: Nfs3> Objects<N> {
         file: &OpenFile,
         gets: impl FnOnce() -> bool,
     ) -> FsResult<()> {
-        let written = self.write_back_for(&file.cred, &file.inode).await;
+        let may_write = file.can_write();
+        let written = self.write_back_for(&file.cred, &file.inode, may_write);
+        let written = written.await;
         self.report(file, By::Fsync, gets)?;
         written
     }

@@ -204,14 +204,14 @@ impl<N: Nfs3> Objects<N> {
             }
             match put.accepted {
                 Accepted::All => break stored + put.len,
-                Accepted::OtherUser => self.write_back_for(&file.cred, inode).await?,
+                Accepted::OtherUser => self.write_back_for(&file.cred, inode, true).await?,
                 waits @ (Accepted::Wait | Accepted::Full | Accepted::Short(_)) => {
                     if let Accepted::Short(more) = waits {
                         stored += more;
                     }
                     if data.with(|inner| self.refusal(inner)).is_some() {
                         // There will be no room in this file before there is a ticket.
-                        self.write_back_for(&file.cred, inode).await?;
+                        self.write_back_for(&file.cred, inode, true).await?;
                         continue;
                     }
                     self.shared.stats.write_waits.add(1);

@@ -225,3 +225,26 @@ fn who_has_written_nothing_closes_and_syncs_a_file_with_kept_data() {
         assert_eq!(m.count("dirty_bytes"), 0);
     }
 }
+
+#[test]
+fn who_may_not_write_a_file_takes_nothing_away_that_is_kept_in_it() {
+    let m = Mount::new();
+    let (node, _, by_user) = m.with_kept_data("f", 8);
+    let reader = block_on(m.fs.open(&m.cred, node, libc::O_RDONLY));
+    let reader = reader.unwrap().handle;
+    assert_eq!(errno(m.fsync(reader)), 0);
+    let read = m.fs.read(reader, 0, 4096, libc::O_RDONLY | libc::O_DIRECT);
+    assert_eq!(errno(block_on(read).map(drop)), 0);
+    m.server.change_file("f", 0, &[], Some(0o644));
+    let mode = SetAttributes {
+        mode: Some(0o666),
+        ..SetAttributes::default()
+    };
+    let changed = block_on(m.fs.setattr(&cred(USER + 1), node, &mode, false));
+    assert!(changed.is_err());
+    assert!(m.fs.lost().is_empty());
+    m.server.change_file("f", 0, &[], Some(0o666));
+    m.server.set_expired(&[]);
+    assert_eq!(errno(m.fsync(by_user)), 0);
+    assert_eq!(m.server.durable("f").unwrap(), [b'u'; 8]);
+}
