@@ -26,7 +26,7 @@ use std::time::Duration;
 
 /// How long RMDIR waits for the removal of hidden names. Their files may be open: then it fails in the end. The kernel has
 /// locked the directory above meanwhile.
-const MOST_WAIT: Duration = Duration::from_millis(250);
+const MOST_WAIT: Duration = Duration::from_secs(1);
 /// How hidden names begin.
 pub(super) const HIDDEN: &[u8] = b".nfs";
 
