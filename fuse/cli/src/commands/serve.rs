@@ -87,30 +87,7 @@ fn resume(
         // Later it would be a crash.
         begun::try_threads(&plan.options).map_err(Failure::no_threads)?;
     }
-    let kept = keeper.take(POOL);
-    let resized = kept.as_ref().is_some_and(|pool| is_resized(pool, plan));
-    let old = keeper.held().filter(|_| beside);
-    // Before the other process is gone: memory for another pool may not be to be had.
-    let fresh = match &kept {
-        Some(_) if !resized => None,
-        // There may be data in the other one.
-        Some(_) if !beside => Prepared::new(&plan.options, None).ok(),
-        _ => Some(Prepared::new(&plan.options, None)?),
-    };
-    let table = table(keeper.needed(TABLE)?, old, resized)?;
-    let prepared = match (fresh, kept) {
-        (Some(fresh), kept) if kept.is_none() || !has_data(&table) => {
-            if let Some(pool) = fresh.pool.fd() {
-                keeper.keep(POOL, pool).map_err(Failure::no_threads)?;
-            }
-            fresh
-        }
-        (_, kept) => {
-            let pool = kept.map(|pool| pool_of(pool, &table)).transpose();
-            let pool = pool.map_err(|error| Failure::new(Exit::System, error.to_string()))?;
-            Prepared::new(&plan.options, pool)?
-        }
-    };
+    let (table, prepared) = memory(plan, &keeper, beside)?;
     let mounted = mount::resume(
         &target,
         &settings::client_with(&plan.options, &target.host, runtime.handle()),
@@ -166,6 +143,35 @@ fn resume(
         false => warn!("the process that served this mount has died: this one goes on"),
     }
     Ok((runtime, service))
+}
+
+/// What the other process has left, and the pool: the one of that process, or another one if the options want it.
+fn memory(plan: &Plan, keeper: &Keeper, beside: bool) -> Result<(Table, Prepared), Failure> {
+    let kept = keeper.take(POOL);
+    let resized = kept.as_ref().is_some_and(|pool| is_resized(pool, plan));
+    let old = keeper.held().filter(|_| beside);
+    // Before the other process is gone: memory for another pool may not be to be had.
+    let fresh = match &kept {
+        Some(_) if !resized => None,
+        // There may be data in the other one.
+        Some(_) if !beside => Prepared::new(&plan.options, None).ok(),
+        _ => Some(Prepared::new(&plan.options, None)?),
+    };
+    let table = table(keeper.needed(TABLE)?, old, resized)?;
+    let prepared = match (fresh, kept) {
+        (Some(fresh), kept) if kept.is_none() || !has_data(&table) => {
+            if let Some(pool) = fresh.pool.fd() {
+                keeper.keep(POOL, pool).map_err(Failure::no_threads)?;
+            }
+            fresh
+        }
+        (_, kept) => {
+            let pool = kept.map(|pool| pool_of(pool, &table)).transpose();
+            let pool = pool.map_err(|error| Failure::new(Exit::System, error.to_string()))?;
+            Prepared::new(&plan.options, pool)?
+        }
+    };
+    Ok((table, prepared))
 }
 
 /// Whether the options want a pool of another size, as after a remount.
