@@ -47,8 +47,9 @@ pub struct Section {
     pub entries: &'static [Entry],
 }
 
-fn name_of(form: &str) -> &str {
-    form.split_once('=').map_or(form, |(name, _)| name)
+/// The name in a form, or in an option as given.
+pub(super) fn name_of(word: &str) -> &str {
+    word.split_once('=').map_or(word, |(name, _)| name)
 }
 
 impl Entry {

@@ -1,7 +1,7 @@
 //! Parses the text of `-o`: splits it into options, looks up each in the table, and applies it.
 
 use super::draft::{Draft, Outcome};
-use super::entry::{Action, Entry};
+use super::entry::{Action, Entry, name_of};
 use super::table::{entries, find};
 use super::{OptionError, Options};
 use crate::nearest::nearest;
@@ -89,8 +89,7 @@ fn parse(text: &str, url_port: Option<u16>) -> Result<Options, OptionError> {
 /// Whether an option asks for a security flavor, or for encryption. Such a one is never left out
 /// because it cannot be honoured.
 pub(crate) fn protects(word: &str) -> bool {
-    let name = word.split_once('=').map_or(word, |(name, _)| name);
-    matches!(name, "sec" | "xprtsec")
+    matches!(name_of(word), "sec" | "xprtsec")
 }
 
 fn one(draft: &mut Draft, word: &str) -> Outcome {

@@ -3,16 +3,16 @@
 //! The options in force and the new ones become one text, in which the last word counts. It has `remount`, with
 //! which the parser reads it so, and each name once.
 
+use super::entry::{Entry, name_of};
 use super::parse::split;
 use super::table::{SECTIONS, find};
 
 /// Options joined by commas, with those of `wanted` in the place of others of the same name.
 pub(crate) fn merged(current: &str, wanted: &str) -> String {
-    let name = |word: &str| word.split('=').next().unwrap_or_default().to_owned();
     let mut words = vec!["remount".to_owned()];
     for word in split(current).into_iter().chain(split(wanted)) {
-        if name(&word) != "remount" {
-            words.retain(|known| name(known) != name(&word));
+        if name_of(&word) != "remount" {
+            words.retain(|known| name_of(known) != name_of(&word));
             words.push(word);
         }
     }
@@ -21,8 +21,7 @@ pub(crate) fn merged(current: &str, wanted: &str) -> String {
 
 /// Whether the option can change while it is mounted.
 fn can_change(word: &str) -> bool {
-    let name = word.split('=').next().unwrap_or_default();
-    find(name).is_some_and(|(entry, _)| entry.changes)
+    find(name_of(word)).is_some_and(|(entry, _)| entry.changes)
 }
 
 /// The options of `wanted` that can change while it is mounted, and the others.
@@ -32,8 +31,7 @@ pub(crate) fn changing(wanted: &str) -> (Vec<String>, Vec<String>) {
 
 /// Why the option of this word lasts as long as the mount.
 pub(crate) fn why_it_lasts(word: &str) -> &'static str {
-    let name = word.split('=').next().unwrap_or_default();
-    let has = |entry: &super::table::Entry| entry.names().any(|known| known == name);
+    let has = |entry: &Entry| entry.names().any(|known| known == name_of(word));
     let section = SECTIONS
         .iter()
         .find(|section| section.entries.iter().any(has));
@@ -51,7 +49,7 @@ pub(crate) fn joined(words: Vec<String>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::table::{Entry, entries};
+    use super::super::table::entries;
     use super::super::{Options, Recovery};
     use super::*;
     use std::time::Duration;
