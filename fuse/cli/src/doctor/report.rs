@@ -57,15 +57,24 @@ impl Finding {
         Self::new(check, Verdict::Skip, why)
     }
 
-    pub(super) fn warn(
+    fn with_remedy(
         check: &'static str,
+        verdict: Verdict,
         found: impl Into<String>,
         remedy: impl Into<String>,
     ) -> Self {
         Finding {
             remedy: Some(remedy.into()),
-            ..Self::new(check, Verdict::Warn, found)
+            ..Self::new(check, verdict, found)
         }
+    }
+
+    pub(super) fn warn(
+        check: &'static str,
+        found: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self::with_remedy(check, Verdict::Warn, found, remedy)
     }
 
     pub(super) fn fail(
@@ -73,19 +82,13 @@ impl Finding {
         found: impl Into<String>,
         remedy: impl Into<String>,
     ) -> Self {
-        Finding {
-            remedy: Some(remedy.into()),
-            ..Self::new(check, Verdict::Fail, found)
-        }
+        Self::with_remedy(check, Verdict::Fail, found, remedy)
     }
 
     /// A failure whose message, as all of this program, ends with the remedy.
     pub(super) fn told(check: &'static str, verdict: Verdict, message: &str) -> Self {
         match message.rsplit_once("; ").or(message.rsplit_once(": ")) {
-            Some((found, remedy)) => Finding {
-                remedy: Some(remedy.to_owned()),
-                ..Self::new(check, verdict, found)
-            },
+            Some((found, remedy)) => Self::with_remedy(check, verdict, found, remedy),
             None => Self::new(check, verdict, message),
         }
     }
