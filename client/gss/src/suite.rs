@@ -353,35 +353,31 @@ mod tests {
     /// RFC 8009 appendix A: keys for the usage 2, and what they make.
     #[test]
     fn keys_are_derived_as_in_the_rfc() {
-        let suite = Suite::of(19).unwrap();
-        let base = bytes("3705d96080c17728a0e800eab6e0d23c");
-        let key = |purpose| suite.derive(&base, 2, purpose).unwrap();
-        assert_eq!(
-            key(Purpose::Checksum),
-            bytes("b31a018a48f54776f403e9a396325dc3")
-        );
-        assert_eq!(
-            key(Purpose::Encryption),
-            bytes("9b197dd1e8c5609d6e67c3e37c62c72e")
-        );
-        assert_eq!(
-            key(Purpose::Integrity),
-            bytes("9fda0e56ab2d85e1569a688696c26a6c")
-        );
-        let suite = Suite::of(20).unwrap();
-        let base = bytes("6d404d37faf79f9df0d33568d320669800eb4836472ea8a026d16b7182460c52");
-        let key = |purpose| suite.derive(&base, 2, purpose).unwrap();
-        assert_eq!(
-            key(Purpose::Checksum),
-            bytes("ef5718be86cc84963d8bbb5031e9f5c4ba41f28faf69e73d")
-        );
-        assert_eq!(
-            key(Purpose::Encryption),
-            bytes("56ab22bee63d82d7bc5227f6773f8ea7a5eb1c825160c38312980c442e5c7e49")
-        );
-        assert_eq!(
-            key(Purpose::Integrity),
-            bytes("69b16514e3cd8e56b82010d5c73012b622c4d00ffc23ed1f")
-        );
+        for (enctype, base, checksum, encryption, integrity) in [
+            (
+                19,
+                "3705d96080c17728a0e800eab6e0d23c",
+                "b31a018a48f54776f403e9a396325dc3",
+                "9b197dd1e8c5609d6e67c3e37c62c72e",
+                "9fda0e56ab2d85e1569a688696c26a6c",
+            ),
+            (
+                20,
+                "6d404d37faf79f9df0d33568d320669800eb4836472ea8a026d16b7182460c52",
+                "ef5718be86cc84963d8bbb5031e9f5c4ba41f28faf69e73d",
+                "56ab22bee63d82d7bc5227f6773f8ea7a5eb1c825160c38312980c442e5c7e49",
+                "69b16514e3cd8e56b82010d5c73012b622c4d00ffc23ed1f",
+            ),
+        ] {
+            let suite = Suite::of(enctype).unwrap();
+            for (purpose, expected) in [
+                (Purpose::Checksum, checksum),
+                (Purpose::Encryption, encryption),
+                (Purpose::Integrity, integrity),
+            ] {
+                let key = suite.derive(&bytes(base), 2, purpose).unwrap();
+                assert_eq!(key, bytes(expected), "{enctype}");
+            }
+        }
     }
 }
