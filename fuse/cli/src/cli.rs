@@ -7,7 +7,7 @@ mod helper;
 mod wrong;
 
 pub use arguments::{MountArgs, UnmountArgs};
-pub use examine::{BenchArgs, By, DoctorArgs, ProfileArgs};
+pub use examine::{BenchArgs, By, DoctorArgs, Intervals, ProfileArgs};
 pub use wrong::NoCommand;
 
 use arguments::{CliOptions, join, our_type};
@@ -80,14 +80,8 @@ pub struct TopArgs {
     /// Only these mounts (all by default)
     #[arg(value_name = "DIR")]
     pub dirs: Vec<PathBuf>,
-    /// Seconds between two updates
-    #[arg(short, long, value_name = "SECONDS", default_value_t = 2, allow_negative_numbers = true,
-        value_parser = |text: &str| number::<u32>(text, 1..=3600, ("seconds", "--delay 5")))]
-    pub delay: u32,
-    /// End after COUNT intervals
-    #[arg(short = 'n', long, value_name = "COUNT", allow_negative_numbers = true,
-        value_parser = |text: &str| number::<u64>(text, 1..=u64::MAX, ("intervals", "-n 10")))]
-    pub count: Option<u64>,
+    #[command(flatten)]
+    pub intervals: Intervals,
     /// Show which users and processes load the servers (on a terminal also by the key u)
     #[arg(short, long)]
     pub users: bool,

@@ -4,6 +4,7 @@ use super::wrong::number;
 use clap::{Args, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Find out what is wrong with this machine, a server, or a mount
 ///
@@ -59,6 +60,30 @@ pub struct BenchArgs {
     pub json: bool,
 }
 
+/// How often a command shows something, and until when.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Intervals {
+    /// Seconds between two updates
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 2, allow_negative_numbers = true,
+        value_parser = |text: &str| number::<u32>(text, 1..=3600, ("seconds", "--delay 5")))]
+    pub delay: u32,
+    /// End after COUNT intervals
+    #[arg(short = 'n', long, value_name = "COUNT", allow_negative_numbers = true,
+        value_parser = |text: &str| number::<u64>(text, 1..=u64::MAX, ("intervals", "-n 10")))]
+    pub count: Option<u64>,
+}
+
+impl Intervals {
+    pub(crate) fn delay(&self) -> Duration {
+        Duration::from_secs(self.delay.into())
+    }
+
+    /// Whether `shown` are all.
+    pub(crate) fn are_over(&self, shown: u64) -> bool {
+        self.count.is_some_and(|count| shown >= count)
+    }
+}
+
 /// Show who loads the server of a mount: users, processes, procedures and paths
 ///
 /// It counts the calls that reach the server, from a trace, and prints tables after each interval, with what
@@ -71,14 +96,8 @@ pub struct ProfileArgs {
     /// Show only these tables, separated by commas
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
     pub by: Vec<By>,
-    /// Seconds between two updates
-    #[arg(short, long, value_name = "SECONDS", default_value_t = 2, allow_negative_numbers = true,
-        value_parser = |text: &str| number::<u32>(text, 1..=3600, ("seconds", "--delay 5")))]
-    pub delay: u32,
-    /// End after COUNT intervals
-    #[arg(short = 'n', long, value_name = "COUNT", allow_negative_numbers = true,
-        value_parser = |text: &str| number::<u64>(text, 1..=u64::MAX, ("intervals", "-n 10")))]
-    pub count: Option<u64>,
+    #[command(flatten)]
+    pub intervals: Intervals,
     /// Rows of each table
     #[arg(short, long, value_name = "ROWS", default_value_t = 10, allow_negative_numbers = true,
         value_parser = |text: &str| number::<u32>(text, 1..=1000, ("rows", "--rows 20")))]

@@ -154,8 +154,10 @@ fn all_mounts() {
     let top = TopArgs {
         users: false,
         dirs: vec!["/mnt".into()],
-        delay: 5,
-        count: Some(3),
+        intervals: Intervals {
+            delay: 5,
+            count: Some(3),
+        },
         batch: true,
     };
     assert_eq!(run("nfsrdma top -b -n 3 -d 5 /mnt"), Command::Top(top));

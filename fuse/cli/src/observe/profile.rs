@@ -281,7 +281,7 @@ pub(crate) fn run(args: &ProfileArgs) -> Result<(), Failure> {
     let mut since = Instant::now();
     let mut blocks = 0;
     loop {
-        let waited = end.recv_timeout(Duration::from_secs(args.delay.into()));
+        let waited = end.recv_timeout(args.intervals.delay());
         let now = Instant::now();
         let seconds = now.duration_since(since).as_secs_f64();
         since = now;
@@ -295,7 +295,7 @@ pub(crate) fn run(args: &ProfileArgs) -> Result<(), Failure> {
             Err(RecvTimeoutError::Disconnected) => return Err(client::gone(&args.dir)),
             Err(RecvTimeoutError::Timeout) => {}
         }
-        if reader == Reader::Gone || args.count.is_some_and(|count| blocks >= count) {
+        if reader == Reader::Gone || args.intervals.are_over(blocks) {
             return Ok(());
         }
     }
@@ -343,8 +343,10 @@ mod tests {
         ProfileArgs {
             dir: "/mnt".into(),
             by: Vec::new(),
-            delay: 2,
-            count: None,
+            intervals: crate::cli::Intervals {
+                delay: 2,
+                count: None,
+            },
             rows: 1,
             json: false,
         }

@@ -44,7 +44,7 @@ pub(super) fn run(args: &TopArgs) -> Result<(), Failure> {
 /// Prints a block after each interval. The first answers are only the base for the rates of the
 /// first block.
 fn text(args: &TopArgs, only: &[PathBuf]) -> Result<(), Failure> {
-    let delay = Duration::from_secs(args.delay.into());
+    let delay = args.intervals.delay();
     let (mut poll, mut model) = (Poll::default(), Model::new(delay));
     let mut users = Users::default();
     let mut blocks = 0;
@@ -67,7 +67,7 @@ fn text(args: &TopArgs, only: &[PathBuf]) -> Result<(), Failure> {
             }
             blocks += 1;
         }
-        if args.count.is_some_and(|count| blocks >= count) {
+        if args.intervals.are_over(blocks) {
             return Ok(());
         }
         due += delay;

@@ -138,7 +138,7 @@ fn watch(
     signalled: &AtomicUsize,
     broken: impl Fn(io::Error) -> Failure + Copy,
 ) -> Result<(), Failure> {
-    let delay = Duration::from_secs(args.delay.into());
+    let delay = args.intervals.delay();
     let mut session = Session::begin().map_err(broken)?;
     let (mut poll, mut model, mut view) = (Poll::default(), Model::new(delay), View::default());
     let mut users = Users::default();
@@ -150,7 +150,7 @@ fn watch(
     while signalled.load(Relaxed) == 0 {
         let now = Instant::now();
         if now >= due {
-            if args.count.is_some_and(|count| model.rounds() > count) {
+            if args.intervals.are_over(model.rounds().saturating_sub(1)) {
                 break;
             }
             let targets = poll
