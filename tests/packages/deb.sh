@@ -101,23 +101,7 @@ check "umount, as mounted" inside umount /mnt
 
 # An upgrade of the package; the same version will do.
 cp "$deb" "$root/tmp/nfsrdma.deb"
-check "mount, and it does not outlive its program" inside mount -t nfsrdma -o restart=no server:/export /mnt
-check "the package is upgraded all the same" inside dpkg -i /tmp/nfsrdma.deb
-check "that mount goes on" mounted_at /mnt
-check "umount it" inside umount /mnt
-if said=$(inside mount -t nfsrdma -o restart=files server:/export /mnt 2>&1); then
-    exec 9<"$root/mnt/from-server"
-    check "a mount that outlives its program is there while the package is upgraded" inside dpkg -i /tmp/nfsrdma.deb
-    check "another program goes on with it" inside sh -c 'nfsrdma stats --json /mnt | grep -Eq "\"restarts\": *1,"'
-    check "that of the package" installed_serves
-    check "the mount goes on, and data goes both ways" mounted_at /mnt
-    check "a file that was open is open" cat <&9
-    exec 9<&-
-    check "umount it, too" inside umount /mnt
-    check "no process is left of it" until_true 30 nobody_serves
-else
-    skip "an upgrade under a mount" "$said"
-fi
+upgrade_under_mounts files inside dpkg -i /tmp/nfsrdma.deb
 rm "$root/tmp/nfsrdma.deb"
 
 # Completions offer existing mounts.

@@ -132,10 +132,34 @@ installed_serves() {
     [ "/proc/$pid/exe" -ef "$root/usr/bin/nfsrdma" ]
 }
 
+# Upgrades the package by the command in $2 and so on under a mount without restart=, and under one with restart=$1.
+upgrade_under_mounts() {
+    local restart=$1 said
+    shift
+    check "mount, and it does not outlive its program" inside mount -t nfsrdma -o restart=no server:/export /mnt
+    check "the package is upgraded all the same" "$@"
+    check "that mount goes on" mounted_at /mnt
+    check "umount it" inside umount /mnt
+    if said=$(inside mount -t nfsrdma -o "restart=$restart" server:/export /mnt 2>&1); then
+        exec 9<"$root/mnt/from-server"
+        check "a mount that outlives its program is there while the package is upgraded" "$@"
+        check "another program goes on with it" inside sh -c 'nfsrdma stats --json /mnt | grep -Eq "\"restarts\": *1,"'
+        check "that of the package" installed_serves
+        check "the mount goes on, and data goes both ways" mounted_at /mnt
+        check "a file that was open is open" cat <&9
+        exec 9<&-
+        check "umount it, too" inside umount /mnt
+        check "no process is left of it" until_true 30 nobody_serves
+    else
+        skip "an upgrade under a mount" "$said"
+    fi
+}
+
 # Leaves in $root the state of a mount that was killed while it held a lock.
 leave_state() {
     local exe
-    inside mount -t nfsrdma server:/export /mnt || return 1
+    # Not to be started again.
+    inside mount -t nfsrdma -o restart=no server:/export /mnt || return 1
     echo locked >"$work/export/locked"
     exec 9<>"$root/mnt/locked"
     flock -n 9 || return 1

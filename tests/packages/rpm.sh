@@ -75,24 +75,7 @@ check "umount" inside umount /mnt
 check "no process is left" until_true 30 nobody_serves
 
 # rpm takes the same version for another one if it is told that this is an upgrade.
-upgrade_package() { in_root -U --force "$package"; }
-check "mount, and it does not outlive its program" inside mount -t nfsrdma -o restart=no server:/export /mnt
-check "the package is upgraded all the same" upgrade_package
-check "that mount goes on" mounted_at /mnt
-check "umount it" inside umount /mnt
-if said=$(inside mount -t nfsrdma -o restart=data server:/export /mnt 2>&1); then
-    exec 9<"$root/mnt/from-server"
-    check "a mount that outlives its program is there while the package is upgraded" upgrade_package
-    check "another program goes on with it" inside sh -c 'nfsrdma stats --json /mnt | grep -Eq "\"restarts\": *1,"'
-    check "that of the package" installed_serves
-    check "the mount goes on, and data goes both ways" mounted_at /mnt
-    check "a file that was open is open" cat <&9
-    exec 9<&-
-    check "umount it, too" inside umount /mnt
-    check "no process is left of it" until_true 30 nobody_serves
-else
-    skip "an upgrade under a mount" "$said"
-fi
+upgrade_under_mounts data in_root -U --force "$package"
 check "a killed mount leaves its state" leave_state
 check "the responder stops" stop_serving
 
