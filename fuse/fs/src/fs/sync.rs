@@ -60,7 +60,8 @@ impl<N: Nfs3> Objects<N> {
             // Who has written nothing is not told of data of others that is kept.
             kept = kept.filter(|_| self.has_written(&file.cred, &file.inode));
             if locked && kept.is_some() {
-                self.give_up_with_lock(&file.cred, &file.inode);
+                // As in `give_up_with_lock`.
+                self.give_up(&file.inode);
             }
             if self.unsafe_files.lock().contains(file.inode.nodeid) {
                 self.hold_unsafe();
