@@ -333,7 +333,8 @@ impl AttributeCache {
             (None, Kind::Contents) => {}
         }
         let fits = self.fits(after);
-        if newer || later || (fits && alone) {
+        let accepted = newer || later || (fits && alone);
+        if accepted {
             let modes = |a: &Attributes| (a.mode, a.uid, a.gid);
             let same = self.known.as_ref().map(modes) == Some(modes(after));
             let explained = fits && self.contents.is_some_and(|of| of.ctime.is_some());
@@ -346,7 +347,9 @@ impl AttributeCache {
         }
         result.foreign = self.ended(span);
         let fits = self.known.as_ref().is_some_and(|known| self.fits(known));
-        if fits && !result.foreign && !self.is_changing() {
+        // WRITEs may be answered in another order than the server made them.
+        let ordered = accepted || change.kind == Kind::Write;
+        if fits && ordered && !result.foreign && !self.is_changing() {
             let sent = self.own.as_ref().map_or(0, |own| own.last_sent);
             self.verified = self.verified.max(sent);
             self.believe(sent, now);

@@ -148,7 +148,7 @@ struct World {
     /// Somebody else changed the file while WRITEs of this client were under way, or before one of which the
     /// reply does not show that.
     beside: bool,
-    /// How many foreign changes answers have shown.
+    /// How many foreign changes the answers have shown that confirmed or replaced the contents.
     heard: u64,
     /// Two WRITEs of this client were under way at the same time.
     overlapped: bool,
@@ -275,7 +275,6 @@ impl World {
         };
         let flight = self.flights.swap_remove(at);
         let Some(done) = flight.done else { return };
-        self.heard = self.heard.max(done.foreign);
         let span = self.span(flight.sent);
         let seen = match flight.call {
             Call::Read | Call::Open => self.cache.apply(span, &done.after, self.nanos, TIMES),
@@ -290,6 +289,9 @@ impl World {
                     .end_change(span, &answered(kind, &data), self.nanos, TIMES)
             }
         };
+        if !seen.ambiguous && self.cache.verified_since(flight.sent) {
+            self.heard = self.heard.max(done.foreign);
+        }
         self.follow(seen);
         match flight.call {
             // Data of a READ that was sent before the cache was dropped is not cached.
