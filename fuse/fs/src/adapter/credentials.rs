@@ -51,16 +51,21 @@ fn asks_only(code: u32) -> bool {
     )
 }
 
-/// Reads credentials of callers. Has the last one: mostly the next is the same, and is the same allocation then.
+/// Reads credentials of callers. Has the last one without groups and the last one read: mostly the next is the same, and
+/// is the same allocation then. A LOOKUP takes the one, and the change of the name after it the other.
 #[derive(Debug, Default)]
-pub(super) struct Credentials(Mutex<Option<Cred>>);
+pub(super) struct Credentials {
+    without_groups: Mutex<Option<Cred>>,
+    read: Mutex<Option<Cred>>,
+}
 
 impl Credentials {
     /// The caller without supplementary groups: for GETATTR and FSSTAT, which need no permission (RFC
     /// 1813 sections 3.3.1 and 3.3.18), for LOOKUP in a directory that everybody may search, and for the
     /// superuser.
     pub(super) fn user_of(&self, request: &Header) -> Cred {
-        self.shared(request.uid(), request.gid(), Vec::new())
+        let user = (request.uid(), request.gid());
+        same_or_new(&self.without_groups, user, std::iter::empty())
     }
 
     /// The credential of a request, read at this moment.
@@ -76,34 +81,48 @@ impl Credentials {
     /// The credential of thread `tid`. Thread 0 is outside this PID namespace, or is the kernel
     /// itself: its groups are not known.
     pub(super) fn of_thread(&self, tid: u32, asker: Asker) -> Cred {
-        let groups = (tid != 0).then(|| groups_of(tid, asker)).flatten();
-        self.shared(asker.uid, asker.gid, groups.unwrap_or_default())
+        let mut space = [MaybeUninit::uninit(); USUAL];
+        let status = (tid != 0).then(|| status_of(tid, &mut space)).flatten();
+        let groups = status.and_then(|status| parse(status, asker));
+        same_or_new(
+            &self.read,
+            (asker.uid, asker.gid),
+            groups.into_iter().flatten(),
+        )
     }
+}
 
-    fn shared(&self, uid: u32, gid: u32, groups: Vec<u32>) -> Cred {
-        let mut last = self.0.lock();
-        match &*last {
-            Some(cred) if (cred.uid, cred.gid) == (uid, gid) && cred.groups == groups => {
-                cred.clone()
-            }
-            _ => last
-                .insert(Arc::new(Credential { uid, gid, groups }))
-                .clone(),
+/// The credential with these, which is `last` if that has the same.
+fn same_or_new(
+    last: &Mutex<Option<Cred>>,
+    (uid, gid): (u32, u32),
+    groups: impl Iterator<Item = u32> + Clone,
+) -> Cred {
+    let mut last = last.lock();
+    match &*last {
+        Some(cred)
+            if (cred.uid, cred.gid) == (uid, gid)
+                && groups.clone().eq(cred.groups.iter().copied()) =>
+        {
+            cred.clone()
+        }
+        _ => {
+            let groups = groups.collect();
+            last.insert(Arc::new(Credential { uid, gid, groups }))
+                .clone()
         }
     }
 }
 
-/// The supplementary groups of a thread. It is one read: parts of the file might be from different moments.
-fn groups_of(tid: u32, asker: Asker) -> Option<Vec<u32>> {
-    let mut text = [MaybeUninit::<u8>::uninit(); USUAL];
+/// The status file of a thread, into `space`. It is one read: parts of the file might be from different moments.
+fn status_of(tid: u32, space: &mut [MaybeUninit<u8>]) -> Option<&[u8]> {
     let status = proc::open(tid, "status").ok()?;
-    let (text, _) = pread(&status, &mut text, 0).ok()?;
-    parse(text, asker)
+    pread(&status, space, 0).ok().map(|(text, _)| &*text)
 }
 
 /// The supplementary groups in the text of a status file, as many as calls carry; `None` if its file
 /// system uid and gid (or its real ones, where these may ask) are not those of `asker`.
-fn parse(status: &[u8], asker: Asker) -> Option<Vec<u32>> {
+fn parse(status: &[u8], asker: Asker) -> Option<impl Iterator<Item = u32> + Clone> {
     // "Uid:" and "Gid:": real, effective, saved, file system.
     const REAL: usize = 0;
     const FILE_SYSTEM: usize = 3;
@@ -114,7 +133,7 @@ fn parse(status: &[u8], asker: Asker) -> Option<Vec<u32>> {
     };
     let may_ask = is(FILE_SYSTEM) || asker.by_real_ids && is(REAL);
     let groups = lines.find(b"Groups:").filter(|_| may_ask)?;
-    Some(numbers(groups).take(MAX_GROUPS).collect())
+    Some(numbers(groups).take(MAX_GROUPS))
 }
 
 /// The lines of a status file that were not read yet. Those that are wanted have always come in this
@@ -138,7 +157,7 @@ impl<'a> Lines<'a> {
 }
 
 /// The numbers in a line. One that is no id becomes `u32::MAX`, which is none either.
-fn numbers(line: &[u8]) -> impl Iterator<Item = u32> {
+fn numbers(line: &[u8]) -> impl Iterator<Item = u32> + Clone {
     let mut bytes = line.iter();
     let digit = |byte: &u8| Some(u32::from(byte.wrapping_sub(b'0'))).filter(|digit| *digit < 10);
     std::iter::from_fn(move || {
@@ -166,12 +185,16 @@ mod tests {
         }
     }
 
+    fn listed(status: &[u8], asker: Asker) -> Option<Vec<u32>> {
+        parse(status, asker).map(Iterator::collect)
+    }
+
     #[test]
     fn groups_of_a_status_file() {
-        assert_eq!(parse(STATUS, asker(4, 8)), Some(vec![4, 24, 1000]));
+        assert_eq!(listed(STATUS, asker(4, 8)), Some(vec![4, 24, 1000]));
         let none = b"Uid:\t1\t1\t1\t1\nGid:\t1\t1\t1\t1\nGroups:\t \n";
-        assert_eq!(parse(none, asker(1, 1)), Some(Vec::new()));
-        assert_eq!(parse(b"", asker(0, 0)), None);
+        assert_eq!(listed(none, asker(1, 1)), Some(Vec::new()));
+        assert_eq!(listed(b"", asker(0, 0)), None);
     }
 
     #[test]
@@ -182,14 +205,14 @@ mod tests {
             "Uid:\t1\t1\t1\t1\nGid:\t1\t1\t1\t1\nGroups:\t{} \n",
             words.join(" ")
         );
-        let read = parse(status.as_bytes(), asker(1, 1));
+        let read = listed(status.as_bytes(), asker(1, 1));
         assert_eq!(read.as_deref(), Some(&many[..MAX_GROUPS]));
     }
 
     #[test]
     fn groups_of_another_identity_are_not_taken() {
-        assert_eq!(parse(STATUS, asker(1, 8)), None);
-        assert_eq!(parse(STATUS, asker(4, 5)), None);
+        assert_eq!(listed(STATUS, asker(1, 8)), None);
+        assert_eq!(listed(STATUS, asker(4, 5)), None);
     }
 
     #[test]
@@ -199,10 +222,10 @@ mod tests {
             ..asker(uid, gid)
         };
         let groups = Some(vec![4, 24, 1000]);
-        assert_eq!(parse(STATUS, by_real_ids(1, 5)), groups);
-        assert_eq!(parse(STATUS, by_real_ids(4, 8)), groups);
+        assert_eq!(listed(STATUS, by_real_ids(1, 5)), groups);
+        assert_eq!(listed(STATUS, by_real_ids(4, 8)), groups);
         for (uid, gid) in [(1, 8), (4, 5), (2, 6), (3, 7)] {
-            assert_eq!(parse(STATUS, by_real_ids(uid, gid)), None);
+            assert_eq!(listed(STATUS, by_real_ids(uid, gid)), None);
         }
         assert!(asks_only(opcode::ACCESS) && !asks_only(opcode::CREATE));
     }

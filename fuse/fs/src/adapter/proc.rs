@@ -4,8 +4,9 @@
 //! another one, as after `unshare --pid` without `--mount-proc`, the same number there is another
 //! thread, whose groups and signals say nothing of the caller. Then no caller is visible.
 
+use rustix::fs::{Mode, OFlags};
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::sync::OnceLock;
 
 /// Whether /proc names this process by the id that it has itself.
@@ -17,12 +18,19 @@ fn is_of_this_namespace() -> bool {
     })
 }
 
-/// Opens a file that describes the thread `tid`.
+/// Opens a file that describes the thread `tid`, without an allocation: this is done for most requests.
 pub(super) fn open(tid: u32, name: &str) -> io::Result<File> {
-    match is_of_this_namespace() {
-        true => File::open(format!("/proc/{tid}/{name}")),
-        false => Err(io::ErrorKind::NotFound.into()),
+    if !is_of_this_namespace() {
+        return Err(io::ErrorKind::NotFound.into());
     }
+    // An id has at most 10 digits, a name here at most 6 letters.
+    let mut path = [0; 32];
+    let mut rest = &mut path[..];
+    write!(rest, "/proc/{tid}/{name}")?;
+    let left = rest.len();
+    let path = &path[..path.len() - left];
+    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    Ok(file.into())
 }
 
 /// Reads a file that describes the thread `tid`.
