@@ -1,8 +1,8 @@
 //! Calls under RPCSEC_GSS: each user's with that user's context, which is made when it is needed.
 //!
 //! A server that was restarted, or has no room for more contexts, knows a context no longer. It says
-//! so, and has not run the call; the call is then made once more under a new one, with a new XID (RFC
-//! 2203 section 5.3.3.3). If that is refused, too, the user is.
+//! so, and has not run the call; the call is then made again under a new one, with a new XID (RFC 2203
+//! section 5.3.3.3). A server that forgets all of them is waited for like one that does not answer.
 
 use crate::api::{Cred, NfsError, NfsResult};
 use crate::client::{Kept, Nfs3Client, sends_data};
@@ -15,7 +15,7 @@ use nfsrdma_rpcrdma::{Error, Result};
 use nfsrdma_xdr::codec::Encoder;
 use nfsrdma_xdr::rpc::AuthStat;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 /// Whether the context is at fault.
 fn is_of_context(answer: &Result<RpcReply>) -> bool {
@@ -30,15 +30,6 @@ fn is_of_context(answer: &Result<RpcReply>) -> bool {
 
 /// Between two attempts to make a context.
 const PAUSE: Duration = Duration::from_secs(1);
-/// By how much the clocks of two machines may differ in a realm (the default of MIT's krb5.conf, `clockskew`).
-const CLOCK_SKEW: Duration = Duration::from_secs(300);
-
-/// Whether the context is over for a server whose clock is ahead of this machine's.
-fn expires_soon(context: &Context) -> bool {
-    let expires = context.security().expires();
-    expires.is_some_and(|at| at <= SystemTime::now() + CLOCK_SKEW)
-}
-
 impl Nfs3Client {
     /// Makes a call under the context of the user of `cred`.
     pub(crate) async fn call_secured(
@@ -54,49 +45,49 @@ impl Nfs3Client {
         };
         let (procedure, max_results) = (request.procedure, request.max_results);
         let max_ddp_result = request.max_ddp_result;
-        // A call that fails leaves no payload.
-        let kept = Kept::beside(&request.payload);
-        let context = self.context(contexts, cred, procedure).await?;
-        let answer = engine.call_secured(request, &context, encode).await;
-        if !is_of_context(&answer) {
-            return answer.map_err(failed);
-        }
-        contexts.refused(cred, &context);
-        let retransmitted = answer.is_ok_and(|reply| reply.retransmitted);
-        let context = self.context(contexts, cred, procedure).await?;
-        let request = Request {
-            procedure,
-            max_results,
-            max_ddp_result,
-            payload: self.payload_of(kept).await?,
-        };
-        let answer = engine.call_secured(request, &context, encode).await;
-        if is_of_context(&answer) {
-            contexts.refused(cred, &context);
-            if expires_soon(&context) {
-                let why =
-                    "the Kerberos ticket has expired by the server's clock; get a new one by kinit";
-                return Err(NfsError::Expired(why.to_owned()));
+        let begin = Instant::now();
+        let (mut request, mut retransmitted, mut broken) = (request, false, false);
+        loop {
+            // A call that fails leaves no payload.
+            let kept = Kept::beside(&request.payload);
+            let context = self.context(contexts, cred, procedure, begin).await?;
+            let answer = engine.call_secured(request, &context, encode).await;
+            if !is_of_context(&answer) {
+                let mut reply = answer.map_err(failed)?;
+                context.note_known();
+                reply.retransmitted |= retransmitted;
+                return Ok(reply);
             }
+            contexts.refused(cred, &context);
+            match answer {
+                Ok(reply) => retransmitted |= reply.retransmitted,
+                // Not even this machine can use a second one.
+                Err(error) if std::mem::replace(&mut broken, true) => return Err(failed(error)),
+                Err(_) => {}
+            }
+            request = Request {
+                procedure,
+                max_results,
+                max_ddp_result,
+                payload: self.payload_of(kept).await?,
+            };
         }
-        let mut reply = answer.map_err(failed)?;
-        reply.retransmitted |= retransmitted;
-        Ok(reply)
     }
 
-    /// The context of a user. A KDC or a server that makes none now is waited for as `hard` and `soft` say.
+    /// The context of a user, for a call that began at `begin`. A KDC or a server that makes none now, or none that
+    /// lasts, is waited for as `hard` and `soft` say.
     async fn context(
         &self,
         contexts: &Contexts,
         cred: &Cred,
         procedure: usize,
+        begin: Instant,
     ) -> NfsResult<Arc<Context>> {
         let engine = self.engine();
         let of = match sends_data(procedure) {
             true => Of::Data,
             false => Of::Program,
         };
-        let begin = Instant::now();
         let mut told = false;
         loop {
             let why = match contexts.get(cred, of).await {

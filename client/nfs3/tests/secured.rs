@@ -5,7 +5,7 @@ use crate::common::gss::Gss;
 use crate::common::*;
 use nfsrdma_nfs3::options::Mechanism;
 use nfsrdma_nfs3::{
-    ClientOptions, CreateMode, Cred, Credential, Mounted, Nfs3, NfsError, Transport,
+    ClientOptions, CreateMode, Cred, Credential, Mounted, Nfs3, NfsError, Recovery, Transport,
     TransportOptions, WriteChunk,
 };
 use nfsrdma_rdma::Pool;
@@ -18,7 +18,7 @@ use nfsrdma_xdr::rpcsec_gss;
 use nfsrdma_xdr::{codec::Decoder, procedure::Procedure};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 const SERVICES: [Service; 3] = [Service::None, Service::Integrity, Service::Privacy];
 
@@ -298,23 +298,57 @@ async fn a_context_that_the_server_forgot_is_made_anew() {
     }
 }
 
-/// A server that refuses the second context, too, refuses the user.
+/// A server that forgets several contexts in a row, before any call is made under them, loses no call.
 #[tokio::test]
-async fn a_second_refusal_is_final() {
-    let setting = plain(Service::None).await;
+async fn contexts_that_the_server_forgets_in_a_row() {
+    let setting = plain(Service::Integrity).await;
+    let file = setting.server.plant(b"f", b"");
+    let bytes = pattern(5000, 1);
+    write(&setting.mounted, &setting.pool, &file, &bytes[..9], 9).await;
+    let before = setting.gss.counts().0;
+    setting.gss.refuse(4);
+    write(&setting.mounted, &setting.pool, &file, &bytes, 5000).await;
+    assert_eq!(setting.server.contents("f"), bytes);
+    assert_eq!(setting.gss.counts().0, before + 4);
+    setting.leave().await;
+}
+
+/// One that forgets all of them counts as silent, and is not asked without end by the calls that wait.
+#[tokio::test]
+async fn a_server_that_refuses_every_context_is_waited_for() {
+    let gss = Gss::new(Service::None, 128);
+    let transport = TransportOptions {
+        recovery: Recovery::Soft,
+        ..impatient()
+    };
+    let setting = scripted::<Getattr>(gss, transport, |_| Act::Answer).await;
     let (client, top) = (&setting.mounted.client, &setting.mounted.root);
     client.getattr(&cred(), top).await.unwrap();
     let before = setting.gss.counts().0;
+    let begin = Instant::now();
+    setting.gss.refuse(u32::MAX);
     let calls = setting.server.calls::<Getattr>().len();
-    setting.gss.refuse();
-    let denied = client.getattr(&cred(), top).await;
-    assert!(matches!(denied, Err(NfsError::Denied(_))), "{denied:?}");
-    assert_eq!(setting.gss.counts().0, before + 1);
-    assert_eq!(setting.server.calls::<Getattr>().len(), calls + 2);
+    let all: Vec<_> = (0..20)
+        .map(|_| {
+            let (client, top) = (client.clone(), *top);
+            tokio::spawn(async move { client.getattr(&cred(), &top).await })
+        })
+        .collect();
+    for denied in all {
+        let denied = denied.await.unwrap();
+        assert!(matches!(denied, Err(NfsError::Local(_))), "{denied:?}");
+    }
+    let seconds = begin.elapsed().as_secs() + 1;
+    let made = setting.gss.counts().0 - before;
+    assert!((5..=5 + seconds).contains(&made), "{made} in {seconds} s");
+    let calls = setting.server.calls::<Getattr>().len() - calls;
+    assert!(calls as u64 <= 20 * (made + 1), "{calls}");
+    setting.gss.refuse(0);
+    client.getattr(&cred(), top).await.unwrap();
     leaves_nothing(setting.mounted, setting.pool).await;
 }
 
-/// Or the ticket has expired for the server, whose clock is ahead: then its data is kept.
+/// The ticket has expired for the server, whose clock is ahead: then its data is kept.
 #[tokio::test]
 async fn a_context_expires_by_the_clock_of_the_server() {
     let setting = plain(Service::None).await;
@@ -322,7 +356,7 @@ async fn a_context_expires_by_the_clock_of_the_server() {
     setting
         .gss
         .expire_at(SystemTime::now() + Duration::from_secs(100));
-    setting.gss.refuse();
+    setting.gss.refuse(u32::MAX);
     let old = client.getattr(&user(1001), top).await;
     assert!(matches!(old, Err(NfsError::Expired(_))), "{old:?}");
     leaves_nothing(setting.mounted, setting.pool).await;

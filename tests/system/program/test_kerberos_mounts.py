@@ -207,6 +207,21 @@ def test_calls_that_the_server_refuses_once_are_made_again(machine, flavor, faul
         assert counts["outside"] == 12 if fault == "WINDOW" else counts["denied"] >= 12
 
 
+@each_flavor
+def test_contexts_that_are_forgotten_in_a_row_cost_no_call(machine, flavor):
+    """Each before a call is made under it. A server that forgets all of them is waited for, and asked about once a second."""
+    machine.kinit("alice", A)
+    with mount_of(machine, flavor) as (server, command):
+        by(A, write_and_read, server.mnt / "alice", 1)
+        for fault in ("CREDPROBLEM", "CTXPROBLEM"):
+            command(f"gss-fault {fault}:4")
+            by(A, write_and_read, server.mnt / "alice", 1)
+        before = gss(command)["init"]
+        command("gss-fault CREDPROBLEM:8")
+        by(A, write_and_read, server.mnt / "alice", 1)
+        assert 8 <= gss(command)["init"] - before <= 9
+
+
 UNPROVEN = [*((flavor, "VERIFIER") for flavor in FLAVORS), ("krb5i", "BODY"), ("krb5p", "BODY")]
 
 

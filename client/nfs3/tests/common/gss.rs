@@ -34,7 +34,7 @@ struct State {
     destroyed: u64,
     /// Calls whose number was outside of the window, or came again.
     violations: u64,
-    refuses: bool,
+    refuses: u32,
     expires: Option<SystemTime>,
     kdc: bool,
 }
@@ -82,9 +82,9 @@ impl Gss {
         self.state.lock().contexts.clear();
     }
 
-    /// From now on the server knows no context.
-    pub fn refuse(&self) {
-        self.state.lock().refuses = true;
+    /// The server knows the contexts of this many more calls no more.
+    pub fn refuse(&self, calls: u32) {
+        self.state.lock().refuses = calls;
     }
 
     /// New contexts expire then.
@@ -108,9 +108,11 @@ impl Gss {
             Err(_) => return Some(Verdict::Deny(AuthStat::BadCred)),
         };
         let mut state = self.state.lock();
-        let refuses = state.refuses;
-        let known = state.contexts.get_mut(credential.handle.0);
-        let Some(known) = known.filter(|_| !refuses) else {
+        if state.refuses > 0 {
+            state.refuses -= 1;
+            state.contexts.remove(credential.handle.0);
+        }
+        let Some(known) = state.contexts.get_mut(credential.handle.0) else {
             return Some(Verdict::Deny(AuthStat::GssCredProblem));
         };
         let signed = &message[..call.signed_len()];

@@ -15,6 +15,7 @@
 
 use super::SecurityContext;
 use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use nfsrdma_rdma::QueuePair;
 use nfsrdma_xdr::rpcsec_gss::MAX_SEQUENCE;
 use std::collections::BTreeMap;
@@ -29,6 +30,8 @@ const RESERVE: u32 = 1 << 20;
 pub struct Context {
     security: Box<dyn SecurityContext>,
     numbers: Mutex<Numbers>,
+    /// Whether the server has answered a call under it.
+    known: AtomicBool,
 }
 
 struct Numbers {
@@ -56,7 +59,19 @@ impl Context {
                 open: BTreeMap::new(),
                 blocked: Vec::new(),
             }),
+            known: AtomicBool::new(false),
         }
+    }
+
+    /// The server has answered a call under it.
+    pub fn note_known(&self) {
+        if !self.is_known() {
+            self.known.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn is_known(&self) -> bool {
+        self.known.load(Ordering::Relaxed)
     }
 
     /// What the mechanism provides.

@@ -75,6 +75,8 @@ struct State {
     /// Attempts that have failed.
     failures: u64,
     failure: Option<Failure>,
+    /// How many contexts in a row the server has refused before any call was answered under them.
+    useless: u32,
 }
 
 /// The last attempt that has failed.
@@ -96,6 +98,19 @@ impl fmt::Debug for Contexts {
 /// ticket, and so does this; but written data of that user does not need another look earlier either.)
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
+/// How many contexts in a row may be useless until the user's calls wait between them, as for a server that does not
+/// answer. One that is restarted, or whose contexts are flushed, forgets them as fast as they are made, but not for long.
+const USELESS: u32 = 5;
+
+/// By how much the clocks of two machines may differ in a realm (the default of MIT's krb5.conf, `clockskew`).
+const CLOCK_SKEW: Duration = Duration::from_secs(300);
+
+/// Whether the context is over for a server whose clock is ahead of this machine's.
+fn expires_soon(context: &Context) -> bool {
+    let expires = context.security().expires();
+    expires.is_some_and(|at| at <= SystemTime::now() + CLOCK_SKEW)
+}
+
 /// What a context is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Of {
@@ -106,6 +121,12 @@ pub enum Of {
 }
 
 impl State {
+    fn fail(&mut self, why: NoContext, took: Duration) {
+        self.failures += 1;
+        let at = Instant::now();
+        self.failure = Some(Failure { why, at, took });
+    }
+
     /// The failure that holds for a call that came when there had been `before` of them.
     fn failure(&self, before: u64, of: Of) -> Option<NoContext> {
         let last = self.failure.as_ref()?;
@@ -192,13 +213,7 @@ impl Contexts {
                 Ok(context)
             }
             Err(why) => {
-                state.failures += 1;
-                let at = Instant::now();
-                state.failure = Some(Failure {
-                    why: why.clone(),
-                    at,
-                    took: at - begin,
-                });
+                state.fail(why.clone(), begin.elapsed());
                 Err(why)
             }
         }
@@ -207,8 +222,27 @@ impl Contexts {
     /// The server has refused `context`: the next call of this user gets another one.
     pub fn refused(&self, cred: &Cred, context: &Arc<Context>) {
         let entry = self.entry(cred);
-        let made = &mut entry.state.lock().made;
-        made.take_if(|made| Arc::ptr_eq(made, context));
+        let mut state = entry.state.lock();
+        let made = &mut state.made;
+        if made.take_if(|made| Arc::ptr_eq(made, context)).is_none() {
+            return;
+        }
+        state.useless = match context.is_known() {
+            true => 1,
+            false => state.useless + 1,
+        };
+        if state.useless >= USELESS {
+            let why = match expires_soon(context) {
+                true => NoContext::Expired(
+                    "the Kerberos ticket has expired by the server's clock; get a new one by kinit".to_owned(),
+                ),
+                false => NoContext::Unavailable(
+                    "the server forgets each Kerberos context before a call is made under it; its log may say why"
+                        .to_owned(),
+                ),
+            };
+            state.fail(why, Duration::ZERO);
+        }
     }
 
     /// Takes all contexts that can be used, to be destroyed at the server.
