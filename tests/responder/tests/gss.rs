@@ -15,6 +15,7 @@ use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, ErrorBody};
 use nfsrdma_xdr::rpcsec_gss::{
     self, Credential, InitArgs, InitRes, IntegrityBody, Opaque, PrivacyBody, Service, SignedHeader,
 };
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A token that is longer than any Send, as that of a user in many groups.
@@ -45,22 +46,29 @@ fn flip(message: &[u8]) -> Vec<u8> {
 }
 
 impl Protection for Simple {
-    fn mic(&mut self, message: &[u8]) -> Option<Vec<u8>> {
-        Some(sum(message))
+    fn mic(&self, message: &[&[u8]]) -> Option<Vec<u8>> {
+        Some(sum(&message.concat()))
     }
 
-    fn verify(&mut self, message: &[u8], mic: &[u8]) -> Option<()> {
+    fn verify(&self, message: &[u8], mic: &[u8]) -> Option<()> {
         (sum(message) == mic).then_some(())
     }
 
-    fn wrap(&mut self, message: &[u8]) -> Option<Vec<u8>> {
-        Some([sum(message), flip(message)].concat())
+    fn wrap_overhead(&self) -> usize {
+        24
     }
 
-    fn unwrap(&mut self, token: &[u8]) -> Option<Vec<u8>> {
-        let (mic, flipped) = token.split_at_checked(24)?;
+    fn wrap(&self, message: &[&[u8]], token: &mut [u8]) -> Option<()> {
+        let message = message.concat();
+        token.copy_from_slice(&[sum(&message), flip(&message)].concat());
+        Some(())
+    }
+
+    fn unwrap(&self, token: &mut [u8]) -> Option<Range<usize>> {
+        let (mic, flipped) = token.split_at_mut_checked(24)?;
         let message = flip(flipped);
-        (sum(&message) == mic).then_some(message)
+        flipped.copy_from_slice(&message);
+        (sum(&message) == mic).then_some(24..token.len())
     }
 }
 
@@ -123,7 +131,7 @@ impl Session {
             }
             .encode(&mut to),
             Service::Privacy => PrivacyBody {
-                wrapped: Opaque(&Simple.wrap(&data).unwrap()),
+                wrapped: Opaque(&[sum(&data), flip(&data)].concat()),
             }
             .encode(&mut to),
         }
@@ -148,7 +156,9 @@ impl Session {
             }
             Service::Privacy => {
                 let body = PrivacyBody::from_xdr(from.rest()).unwrap();
-                Simple.unwrap(body.wrapped.0).unwrap()
+                let mut token = body.wrapped.0.to_vec();
+                let message = Simple.unwrap(&mut token).unwrap();
+                token[message].to_vec()
             }
         };
         assert_eq!(data[..4], sequence);

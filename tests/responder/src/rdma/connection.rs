@@ -503,7 +503,8 @@ impl Shared {
         let credits = self.terms.limits.credits;
         let head = &reply.head[HEADROOM..];
         let payload = reply.payload.as_ref().map(|payload| payload.len());
-        let planned = plan::reply(xid, credits, targets, head.len(), payload, inline);
+        let rest: usize = reply.rest.iter().map(|part| part.len()).sum();
+        let planned = plan::reply(xid, credits, targets, head.len() + rest, payload, inline);
         let Ok(mut plan) = planned else {
             tracing::debug!(xid, "the reply does not fit the chunks offered");
             let header = Header::err_chunk(xid, credits).to_xdr();
@@ -526,12 +527,9 @@ impl Shared {
         let tail = &[0; 3][..pad];
         if plan.inline {
             let data: &[u8] = inline_payload.map_or(&[], |payload| payload);
-            return self.send(
-                received,
-                batch,
-                &[&plan.header, head, data, tail],
-                targets.handle,
-            );
+            let mut parts = vec![&plan.header, head, data, tail];
+            parts.extend(reply.rest.iter().map(|part| &part[..]));
+            return self.send(received, batch, &parts, targets.handle);
         }
         // The RPC message in pieces, of which only the head is copied.
         let mut pieces = vec![self.copy(&[head])?];
@@ -539,6 +537,7 @@ impl Shared {
         if pad > 0 {
             pieces.push(self.copy(&[tail])?);
         }
+        pieces.extend(reply.rest);
         for push in &plan.message {
             batch.push(WorkRequest::Write {
                 id: WorkId(0),

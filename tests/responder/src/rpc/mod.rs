@@ -286,7 +286,7 @@ impl Service {
         };
         let seal = entered.seal.clone();
         match self.carry_out(peer, &call, entered, message.placed, alloc) {
-            Outcome::Reply(reply) => match seal.close(reply) {
+            Outcome::Reply(reply) => match seal.close(reply, alloc) {
                 Some(reply) => Outcome::Reply(reply),
                 None => Outcome::Discard,
             },
@@ -322,17 +322,11 @@ impl Service {
             if let Some(ticket) = ticket {
                 ticket.finish(&head);
             }
-            return Outcome::Reply(Reply {
-                head,
-                payload: None,
-            });
+            return Outcome::Reply(Reply::whole(head));
         }
         match failure {
             Some(Failure::Accepted(status)) => {
-                return Outcome::Reply(Reply {
-                    head: begin(call.xid, status).into_vec(),
-                    payload: None,
-                });
+                return Outcome::Reply(Reply::whole(begin(call.xid, status).into_vec()));
             }
             Some(Failure::Denied(denial)) => {
                 return Outcome::Reply(Reply::denied(call.xid, denial));
@@ -341,13 +335,10 @@ impl Service {
         }
         let reply = match self.run(peer, call, entered, placed, alloc, &mut out) {
             Ok(payload) => Reply {
-                head: out.into_vec(),
                 payload,
+                ..Reply::whole(out.into_vec())
             },
-            Err(Stop::Accepted(status)) => Reply {
-                head: begin(call.xid, status).into_vec(),
-                payload: None,
-            },
+            Err(Stop::Accepted(status)) => Reply::whole(begin(call.xid, status).into_vec()),
             Err(Stop::BadChunks) => return Outcome::BadChunks,
             Err(Stop::NoReply) => return Outcome::Discard,
         };
@@ -381,7 +372,7 @@ impl Service {
         waiter: impl FnOnce(Option<Reply>) + Send + 'static,
     ) {
         let sealed = move |reply: Option<Arc<[u8]>>| {
-            waiter(reply.and_then(|reply| seal.close(Reply::cached(&reply))));
+            waiter(reply.and_then(|reply| seal.close(Reply::cached(&reply), &|_| None)));
         };
         match &self.drc {
             Some(drc) => drc.wait(key, Box::new(sealed)),

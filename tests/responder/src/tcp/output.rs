@@ -16,6 +16,7 @@ use std::net::TcpStream;
 pub(super) struct Record {
     head: Vec<u8>,
     payload: Option<Buf>,
+    rest: Vec<Buf>,
     sent: usize,
 }
 
@@ -23,18 +24,23 @@ impl Record {
     pub(super) fn new(mut reply: Reply) -> Self {
         debug_assert_eq!(HEADROOM, record::MARK_LEN);
         let payload = reply.payload.as_ref().map_or(0, |p| p.len());
-        let len = reply.head.len() - HEADROOM + payload + padding(payload);
+        let rest: usize = reply.rest.iter().map(|part| part.len()).sum();
+        let len = reply.head.len() - HEADROOM + payload + padding(payload) + rest;
         reply.head[..HEADROOM].copy_from_slice(&record::mark(len, true));
         Record {
             head: reply.head,
             payload: reply.payload,
+            rest: reply.rest,
             sent: 0,
         }
     }
 
-    fn parts(&self) -> [&[u8]; 3] {
+    fn parts(&self) -> [&[u8]; 5] {
         let payload = self.payload.as_deref().unwrap_or_default();
-        [&self.head, payload, &[0; 3][..padding(payload.len())]]
+        let mut rest = self.rest.iter().map(|part| &part[..]);
+        let mut next = || rest.next().unwrap_or_default();
+        let padding = &[0; 3][..padding(payload.len())];
+        [&self.head, payload, padding, next(), next()]
     }
 
     /// Sends a part of the rest. Returns whether everything is sent.
@@ -42,7 +48,7 @@ impl Record {
         let parts = self.parts();
         let total: usize = parts.iter().map(|p| p.len()).sum();
         let mut skip = self.sent;
-        let mut slices = [IoSlice::new(&[]); 3];
+        let mut slices = [IoSlice::new(&[]); 5];
         for (slice, part) in slices.iter_mut().zip(parts) {
             let from = skip.min(part.len());
             skip -= from;

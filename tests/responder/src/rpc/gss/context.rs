@@ -9,7 +9,7 @@ use std::time::Instant;
 
 /// An established context.
 pub(super) struct Context {
-    pub(super) protection: Mutex<Box<dyn Protection>>,
+    pub(super) protection: Box<dyn Protection>,
     pub(super) window: Mutex<Window>,
     pub(super) who: Identity,
     until: Option<Instant>,
@@ -28,7 +28,7 @@ impl Context {
         until: Option<Instant>,
     ) -> Self {
         Context {
-            protection: Mutex::new(protection),
+            protection,
             window: Mutex::default(),
             who,
             until,

@@ -2,6 +2,7 @@
 
 use super::mechanism::{Accepted, Mechanism, Protection, Refused};
 use nfsrdma_gss::{Acceptor, Context, Error, Library};
+use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -48,27 +49,25 @@ impl Mechanism for Kerberos {
 }
 
 impl Protection for Context {
-    fn mic(&mut self, message: &[u8]) -> Option<Vec<u8>> {
+    fn mic(&self, message: &[&[u8]]) -> Option<Vec<u8>> {
         let mut mic = vec![0; self.mic_len()];
-        Context::mic(self, &[message], &mut mic).ok()?;
+        Context::mic(self, message, &mut mic).ok()?;
         Some(mic)
     }
 
-    fn verify(&mut self, message: &[u8], mic: &[u8]) -> Option<()> {
+    fn verify(&self, message: &[u8], mic: &[u8]) -> Option<()> {
         self.verify_mic(message, mic).ok()
     }
 
-    fn wrap(&mut self, message: &[u8]) -> Option<Vec<u8>> {
-        let mut token = vec![0; message.len() + self.wrap_overhead()];
-        Context::wrap(self, &[message], &mut token).ok()?;
-        Some(token)
+    fn wrap_overhead(&self) -> usize {
+        Context::wrap_overhead(self)
     }
 
-    fn unwrap(&mut self, token: &[u8]) -> Option<Vec<u8>> {
-        let mut token = token.to_vec();
-        let message = Context::unwrap(self, &mut token).ok()?;
-        token.truncate(message.end);
-        token.drain(..message.start);
-        Some(token)
+    fn wrap(&self, message: &[&[u8]], token: &mut [u8]) -> Option<()> {
+        Context::wrap(self, message, token).ok()
+    }
+
+    fn unwrap(&self, token: &mut [u8]) -> Option<Range<usize>> {
+        Context::unwrap(self, token).ok()
     }
 }

@@ -1,6 +1,7 @@
 //! What this server needs of a GSS-API mechanism.
 
 use std::fmt;
+use std::ops::Range;
 use std::time::Duration;
 
 /// Accepts contexts by the server's keys.
@@ -34,11 +35,15 @@ pub struct Refused {
     pub why: String,
 }
 
-/// The operations of a context; `None` for what is not the peer's, and for errors.
-pub trait Protection: Send {
-    fn mic(&mut self, message: &[u8]) -> Option<Vec<u8>>;
-    fn verify(&mut self, message: &[u8], mic: &[u8]) -> Option<()>;
-    fn wrap(&mut self, message: &[u8]) -> Option<Vec<u8>>;
-    /// The message of a token that was encrypted.
-    fn unwrap(&mut self, token: &[u8]) -> Option<Vec<u8>>;
+/// The operations of a context, which several threads use at once; `None` for what is not the peer's, and for errors.
+pub trait Protection: Send + Sync {
+    /// The MIC of a message in pieces.
+    fn mic(&self, message: &[&[u8]]) -> Option<Vec<u8>>;
+    fn verify(&self, message: &[u8], mic: &[u8]) -> Option<()>;
+    /// How many bytes the token of an encrypted message is longer.
+    fn wrap_overhead(&self) -> usize;
+    /// Encrypts a message in pieces. `token` has the length of the token.
+    fn wrap(&self, message: &[&[u8]], token: &mut [u8]) -> Option<()>;
+    /// Decrypts a token in place. Returns where its message is.
+    fn unwrap(&self, token: &mut [u8]) -> Option<Range<usize>>;
 }

@@ -253,7 +253,7 @@ impl Gss {
     }
 
     /// Keeps a context.
-    fn establish(&self, mapping: &Mapping, mut accepted: Accepted) -> Result<Established, Refused> {
+    fn establish(&self, mapping: &Mapping, accepted: Accepted) -> Result<Established, Refused> {
         let failure = |why: &str| Refused {
             major: GSS_S_FAILURE,
             minor: 0,
@@ -261,7 +261,7 @@ impl Gss {
         };
         let mic = accepted
             .context
-            .mic(&window::SIZE.to_be_bytes())
+            .mic(&[&window::SIZE.to_be_bytes()])
             .ok_or_else(|| failure("no MIC of the window"))?;
         let known = Principal::identity(&self.settings.principals, &accepted.principal);
         let who = known.map_or_else(|| mapping.identity(None), Identity::clone);
@@ -304,7 +304,7 @@ impl Gss {
         let context = self.context(credential.handle.0);
         let context = context.ok_or(AuthStat::GssCredProblem)?;
         rpcsec_gss::mic_of(&call.verifier)
-            .and_then(|mic| context.protection.lock().verify(signed, mic))
+            .and_then(|mic| context.protection.verify(signed, mic))
             .ok_or(AuthStat::GssCredProblem)?;
         let sequence = credential.sequence;
         if sequence > MAX_SEQUENCE {
@@ -322,7 +322,9 @@ impl Gss {
             self.counts.destroy.fetch_add(1, Ordering::Relaxed);
             self.contexts.lock().remove(credential.handle.0);
             let reply = answer(call.xid, Auth::None, None);
-            return Err(seal.close(reply).map_or(Closed::Hangup, Closed::Reply));
+            return Err(seal
+                .close(reply, &|_| None)
+                .map_or(Closed::Hangup, Closed::Reply));
         }
         if fault == Some(Fault::BadCred) {
             return Err(AuthStat::BadCred.into());
@@ -360,7 +362,7 @@ fn open_integrity<'a>(
     mut from: Decoder<'a>,
 ) -> Result<Decoder<'a>, Closed> {
     let body = IntegrityBody::decode(&mut from).map_err(bad)?;
-    let verified = context.protection.lock().verify(body.data.0, body.mic.0);
+    let verified = context.protection.verify(body.data.0, body.mic.0);
     verified.ok_or(AuthStat::BadCred)?;
     inside(sequence, body.data.0)
 }
@@ -372,9 +374,10 @@ fn open_privacy<'a>(
     plain: &'a mut Vec<u8>,
 ) -> Result<Decoder<'a>, Closed> {
     let body = PrivacyBody::decode(&mut from).map_err(bad)?;
-    let unwrapped = context.protection.lock().unwrap(body.wrapped.0);
-    *plain = unwrapped.ok_or(AuthStat::BadCred)?;
-    inside(sequence, plain)
+    plain.clear();
+    plain.extend_from_slice(body.wrapped.0);
+    let message = context.protection.unwrap(plain);
+    inside(sequence, &plain[message.ok_or(AuthStat::BadCred)?])
 }
 
 /// The arguments of a body. Its sequence number must be that of the header.
@@ -396,10 +399,7 @@ fn answer(xid: u32, verifier: Auth<'_>, results: Option<&InitRes<'_>>) -> Reply 
     if let Some(results) = results {
         results.encode(&mut out);
     }
-    Reply {
-        head: out.into_vec(),
-        payload: None,
-    }
+    Reply::whole(out.into_vec())
 }
 
 #[cfg(test)]

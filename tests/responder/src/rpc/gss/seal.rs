@@ -3,7 +3,8 @@
 use super::context::Context;
 use super::fault::Fault;
 use crate::rpc::reply::{HEADROOM, Reply};
-use nfsrdma_xdr::codec::{Encode, Encoder, roundup};
+use nfsrdma_rdma::{Buf, BufMut};
+use nfsrdma_xdr::codec::{Encode, Encoder, padding, roundup};
 use nfsrdma_xdr::rpcsec_gss::{self, Service};
 use std::sync::Arc;
 
@@ -12,6 +13,12 @@ const STATUS_AT: usize = HEADROOM + 8;
 /// Where its verifier begins, and where its accept_stat does behind the verifier AUTH_NONE.
 const VERIFIER_AT: usize = STATUS_AT + 4;
 const ACCEPTED_AT: usize = VERIFIER_AT + 8;
+
+/// Payloads up to this size are copied into the message; longer ones are sent from where they are.
+const SHORT: usize = 8192;
+
+/// Gives memory that the transport can send.
+type Alloc<'a> = &'a dyn Fn(usize) -> Option<BufMut>;
 
 /// How the reply to a call is protected.
 #[derive(Debug, Clone, Default)]
@@ -41,9 +48,10 @@ impl Seal {
     }
 
     /// Protects a reply that has the verifier AUTH_NONE. `None` if the context does not do it.
-    pub fn close(&self, reply: Reply) -> Option<Reply> {
+    /// `alloc` gives memory for long results.
+    pub fn close(&self, reply: Reply, alloc: Alloc<'_>) -> Option<Reply> {
         match &self.0 {
-            Some(under) => under.close(reply),
+            Some(under) => under.close(reply, alloc),
             None => Some(reply),
         }
     }
@@ -55,19 +63,44 @@ fn word(bytes: &[u8], at: usize) -> u32 {
         .map_or(u32::MAX, |word| u32::from_be_bytes(*word))
 }
 
+/// What is protected: the sequence number and the results, which are whole words but for the payload at their end.
+struct Body<'a> {
+    parts: [&'a [u8]; 4],
+    len: usize,
+}
+
+impl<'a> Body<'a> {
+    fn new(sequence: &'a [u8; 4], results: &'a [u8], payload: Option<&'a Buf>) -> Self {
+        let payload = payload.map(|payload| &payload[..]).unwrap_or_default();
+        let parts = [
+            &sequence[..],
+            results,
+            payload,
+            &[0; 3][..padding(payload.len())],
+        ];
+        let len = parts.iter().map(|part| part.len()).sum();
+        Body { parts, len }
+    }
+
+    fn padding(&self) -> &'a [u8] {
+        self.parts[3]
+    }
+}
+
 impl Under {
-    fn close(&self, reply: Reply) -> Option<Reply> {
+    fn close(&self, reply: Reply, alloc: Alloc<'_>) -> Option<Reply> {
         let old = &reply.head;
         if word(old, STATUS_AT) != 0 {
             // A denial has no verifier.
             return Some(reply);
         }
-        let mut mic = self.mic(&self.sequence.to_be_bytes())?;
+        let mut mic = self
+            .context
+            .protection
+            .mic(&[&self.sequence.to_be_bytes()])?;
         self.spoil(Fault::Verifier, &mut mic);
         let is_sealed = self.service != Service::None && word(old, ACCEPTED_AT) == 0;
-        let payload = reply.payload.as_deref().filter(|_| is_sealed);
-        let payload = payload.unwrap_or_default();
-        let mut out = Encoder::with_capacity(old.len() + payload.len() + 512);
+        let mut out = Encoder::with_capacity(old.len() + 512);
         out.opaque_fixed(&old[..VERIFIER_AT]);
         rpcsec_gss::verifier(&mic).encode(&mut out);
         out.opaque_fixed(&old[ACCEPTED_AT..ACCEPTED_AT + 4]);
@@ -77,40 +110,81 @@ impl Under {
             out.opaque_fixed(results);
             return Some(Reply {
                 head: out.into_vec(),
-                payload: reply.payload,
+                ..reply
             });
         }
-        // What is protected: the sequence number and the results, which are whole words but for the
-        // payload at their end.
-        let sequence = self.sequence.to_be_bytes();
-        let len = 4 + results.len() + roundup(payload.len());
-        let put = |out: &mut Encoder| {
-            for part in [&sequence[..], results, payload] {
-                out.opaque_fixed(part);
-            }
+        let payload = reply.payload.as_ref();
+        let rest = match self.service {
+            Service::Privacy => self.encrypt(results, payload, &mut out, alloc)?,
+            _ => self.sign(results, payload, &mut out, alloc)?,
         };
-        if self.service == Service::Integrity {
-            out.u32(len as u32);
-            let begin = out.len();
-            put(&mut out);
-            let mut mic = self.mic(&out.as_slice()[begin..])?;
-            self.spoil(Fault::Body, &mut mic);
-            out.opaque(&mic);
-        } else {
-            let mut data = Encoder::with_capacity(len);
-            put(&mut data);
-            let mut token = self.context.protection.lock().wrap(data.as_slice())?;
-            self.spoil(Fault::Body, &mut token);
-            out.opaque(&token);
-        }
+        let head = out.into_vec();
         Some(Reply {
-            head: out.into_vec(),
-            payload: None,
+            rest,
+            ..Reply::whole(head)
         })
     }
 
-    fn mic(&self, message: &[u8]) -> Option<Vec<u8>> {
-        self.context.protection.lock().mic(message)
+    /// Appends the results with their MIC. Returns a long payload and what follows it.
+    fn sign(
+        &self,
+        results: &[u8],
+        payload: Option<&Buf>,
+        out: &mut Encoder,
+        alloc: Alloc<'_>,
+    ) -> Option<Vec<Buf>> {
+        let sequence = self.sequence.to_be_bytes();
+        let body = Body::new(&sequence, results, payload);
+        let mut mic = self.context.protection.mic(&body.parts)?;
+        self.spoil(Fault::Body, &mut mic);
+        out.u32(body.len as u32);
+        out.opaque_fixed(&sequence);
+        out.opaque_fixed(results);
+        let Some(payload) = payload else {
+            out.opaque(&mic);
+            return Some(Vec::new());
+        };
+        if payload.len() <= SHORT {
+            out.opaque_fixed(payload);
+            out.opaque(&mic);
+            return Some(Vec::new());
+        }
+        let mut end = Encoder::new(body.padding().to_vec());
+        end.opaque(&mic);
+        let mut buf = alloc(end.len())?;
+        buf.copy_from_slice(end.as_slice());
+        Some(vec![payload.clone(), buf.freeze()])
+    }
+
+    /// Appends encrypted results. Returns long ones, in a buffer of their own.
+    fn encrypt(
+        &self,
+        results: &[u8],
+        payload: Option<&Buf>,
+        out: &mut Encoder,
+        alloc: Alloc<'_>,
+    ) -> Option<Vec<Buf>> {
+        let sequence = self.sequence.to_be_bytes();
+        let body = Body::new(&sequence, results, payload);
+        let protection = &self.context.protection;
+        let len = body.len + protection.wrap_overhead();
+        let wrap = |into: &mut [u8]| {
+            let (token, padding) = into.split_at_mut(len);
+            padding.fill(0);
+            protection.wrap(&body.parts, token)?;
+            self.spoil(Fault::Body, token);
+            Some(())
+        };
+        out.u32(len as u32);
+        if payload.is_none_or(|payload| payload.len() <= SHORT) {
+            let mut token = vec![0; roundup(len)];
+            wrap(&mut token)?;
+            out.opaque_fixed(&token);
+            return Some(Vec::new());
+        }
+        let mut buf = alloc(roundup(len))?;
+        wrap(&mut buf)?;
+        Some(vec![buf.freeze()])
     }
 
     fn spoil(&self, fault: Fault, bytes: &mut [u8]) {

@@ -2,6 +2,7 @@
 
 use super::*;
 use nfsrdma_xdr::rpcsec_gss::SignedHeader;
+use std::ops::Range;
 
 const KEY: u8 = 7;
 
@@ -36,21 +37,32 @@ fn flip(message: &[u8]) -> Vec<u8> {
     message.iter().map(|byte| byte ^ 0xff).collect()
 }
 
+fn token(message: &[u8]) -> Vec<u8> {
+    [&[KEY], &flip(message)[..]].concat()
+}
+
 impl Protection for Simple {
-    fn mic(&mut self, message: &[u8]) -> Option<Vec<u8>> {
-        Some(sum(message))
+    fn mic(&self, message: &[&[u8]]) -> Option<Vec<u8>> {
+        Some(sum(&message.concat()))
     }
 
-    fn verify(&mut self, message: &[u8], mic: &[u8]) -> Option<()> {
+    fn verify(&self, message: &[u8], mic: &[u8]) -> Option<()> {
         (sum(message) == mic).then_some(())
     }
 
-    fn wrap(&mut self, message: &[u8]) -> Option<Vec<u8>> {
-        Some([&[KEY], &flip(message)[..]].concat())
+    fn wrap_overhead(&self) -> usize {
+        1
     }
 
-    fn unwrap(&mut self, token: &[u8]) -> Option<Vec<u8>> {
-        token.strip_prefix(&[KEY]).map(flip)
+    fn wrap(&self, message: &[&[u8]], token: &mut [u8]) -> Option<()> {
+        token.copy_from_slice(&self::token(&message.concat()));
+        Some(())
+    }
+
+    fn unwrap(&self, token: &mut [u8]) -> Option<Range<usize>> {
+        let message = flip(token.strip_prefix(&[KEY])?);
+        token[1..].copy_from_slice(&message);
+        Some(1..token.len())
     }
 }
 
@@ -108,7 +120,7 @@ fn send_with(gss: &Gss, bytes: &[u8], results: &[u8]) -> (Came, Option<Vec<u8>>)
         Ok(entered) => {
             let mut reply = answer(call.xid, Auth::None, None);
             reply.head.extend_from_slice(results);
-            let sealed = entered.seal.close(reply).unwrap().head[HEADROOM..].to_vec();
+            let sealed = entered.seal.close(reply, &|_| None).unwrap().head[HEADROOM..].to_vec();
             let came = Came::In(
                 entered.who.uid,
                 entered.flavor,
@@ -227,7 +239,7 @@ fn integrity(sequence: u32, inner: u32, handle: &[u8]) -> Vec<u8> {
 fn privacy(sequence: u32, inner: u32, handle: &[u8]) -> Vec<u8> {
     let data = [&inner.to_be_bytes()[..], b"args"].concat();
     let body = PrivacyBody {
-        wrapped: Opaque(&Simple.wrap(&data).unwrap()),
+        wrapped: Opaque(&token(&data)),
     };
     let credential = Credential::data(sequence, Service::Privacy, handle);
     call(credential, &body.to_xdr())
@@ -255,7 +267,7 @@ fn bodies_are_opened_and_replies_sealed() {
 
     let (came, reply) = send_with(&gss, &privacy(3, 3, &handle), b"results.");
     assert_eq!(came, came_in(390_005));
-    let token = Simple.wrap(b"\0\0\0\x03results.").unwrap();
+    let token = token(b"\0\0\0\x03results.");
     let body = [b"\0\0\0\x0d", &token[..], &[0; 3]].concat();
     assert_eq!(reply.unwrap(), [head(3), body].concat());
 }
