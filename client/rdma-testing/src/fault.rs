@@ -1,8 +1,7 @@
 //! A provider with faults, for tests of the users of providers.
 //!
 //! [`Faulty`] wraps any provider and follows a [`Plan`], which says what fails and when, counted in
-//! calls and completions of each connection. A plan with a seed uses a deterministic generator, so
-//! that a failing run can be repeated.
+//! calls of each connection.
 
 use nfsrdma_rdma::{
     BufMut, Capabilities, Completion, CompletionQueue, ConnectParams, Connection, Error, Exposure,
@@ -14,7 +13,7 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// When something fails. The events of one kind and one connection are counted from 0.
@@ -26,10 +25,6 @@ pub enum When {
     At(u64),
     /// At every event whose number plus one is a multiple of this.
     Every(u64),
-    /// At every event from this number on.
-    From(u64),
-    /// With a probability of one in this number, determined by the plan's seed.
-    Chance(u64),
 }
 
 /// What a call of [`Provider::connect`] returns instead of connecting.
@@ -37,43 +32,26 @@ pub enum When {
 pub enum ConnectFault {
     /// [`Error::Refused`].
     Refuse,
-    /// [`Error::TimedOut`], without waiting.
-    TimeOut,
-    /// [`Error::Local`], as if a device or memory were missing.
-    Local,
 }
 
 /// What fails.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
-    /// Seed of [`When::Chance`] and of the choice of corrupted bits.
-    pub seed: u64,
     /// The results of the first calls of `connect`, in order; later calls connect.
     pub connects: Vec<Option<ConnectFault>>,
-    /// The connection drops before this work request is posted, so that it is flushed.
-    pub drop_before_post: When,
     /// The connection drops after this work request was posted; the peer may have received it.
     pub drop_after_post: When,
-    /// The connection drops instead of this completion. A Receive is then completed as flushed: its
-    /// message is lost.
-    pub drop_at_completion: When,
     /// Completions are delayed for this long, in order.
     pub delay: Duration,
-    /// One bit of this received message is inverted.
-    pub corrupt_receive: When,
     /// `expose` fails with [`Error::Local`] and returns the memory.
     pub fail_expose: When,
     /// `expose` drops the connection and fails with [`Error::LinkLost`].
     pub drop_at_expose: When,
-    /// `post_receive` fails with [`Error::Local`].
-    pub fail_post_receive: When,
     /// `post` fails with [`Error::QueueFull`] at this work request.
     pub queue_full: When,
     /// Unless this is zero, the connection drops before such a failure, which is returned so much
     /// later.
     pub queue_full_late: Duration,
-    /// Bytes that are taken from the connection's pool while it lives.
-    pub hold_pool_bytes: usize,
 }
 
 /// A provider whose outgoing connections follow a plan. Accepted connections have no faults; to
@@ -93,11 +71,6 @@ impl<P: Provider> Faulty<P> {
             connects: AtomicU64::new(0),
         }
     }
-
-    /// How often `connect` was called.
-    pub fn connects(&self) -> u64 {
-        self.connects.load(Ordering::Relaxed)
-    }
 }
 
 impl<P: Provider> fmt::Debug for Faulty<P> {
@@ -113,16 +86,12 @@ impl<P: Provider> fmt::Debug for Faulty<P> {
 struct Counter {
     when: When,
     next: AtomicU64,
-    seed: u64,
 }
 
 impl Counter {
-    fn new(when: When, plan: &Plan, connection: u64, kind: u64) -> Self {
-        Counter {
-            when,
-            next: AtomicU64::new(0),
-            seed: mix(plan.seed ^ mix(connection) ^ mix(kind << 32)),
-        }
+    fn new(when: When) -> Self {
+        let next = AtomicU64::new(0);
+        Counter { when, next }
     }
 
     /// Counts an event. Returns whether it fails.
@@ -132,20 +101,8 @@ impl Counter {
             When::Never => false,
             When::At(at) => n == at,
             When::Every(period) => period > 0 && (n + 1).is_multiple_of(period),
-            When::From(from) => n >= from,
-            When::Chance(one_in) => one_in > 0 && self.random(n).is_multiple_of(one_in),
         }
     }
-
-    fn random(&self, n: u64) -> u64 {
-        mix(self.seed ^ mix(n))
-    }
-}
-
-/// The first random number of a seed. Each event has its own generator, so that its result does not
-/// depend on the order in which threads count events.
-fn mix(seed: u64) -> u64 {
-    fastrand::Rng::with_seed(seed).u64(..)
 }
 
 fn injected(what: &str) -> Error {
@@ -156,19 +113,11 @@ fn injected(what: &str) -> Error {
 }
 
 struct Faults {
-    before_post: Counter,
     after_post: Counter,
-    completion: Counter,
-    corrupt: Counter,
     expose: Counter,
     drop_at_expose: Counter,
-    post_receive: Counter,
     queue_full: Counter,
     queue_full_late: Duration,
-    delay: Duration,
-    dropped: AtomicBool,
-    /// Buffers that are held so that the pool is short of memory.
-    _held: Vec<BufMut>,
 }
 
 impl<P: Provider> Provider for Faulty<P> {
@@ -187,47 +136,26 @@ impl<P: Provider> Provider for Faulty<P> {
             .and_then(|n| self.plan.connects.get(n).copied().flatten());
         match fault {
             Some(ConnectFault::Refuse) => return Err(Error::Refused(Vec::new())),
-            Some(ConnectFault::TimeOut) => return Err(Error::TimedOut("connecting")),
-            Some(ConnectFault::Local) => return Err(injected("no device")),
             None => {}
         }
         let connection = self.inner.connect(peer, params)?;
         let plan = &self.plan;
-        let counter = |when, kind| Counter::new(when, plan, n, kind);
-        let mut held = Vec::new();
-        let mut left = plan.hold_pool_bytes;
-        while left > 0 {
-            let Some(buf) = params.pool.alloc(left.min(nfsrdma_rdma::buf::MIN_BLOCK)) else {
-                break;
-            };
-            left -= buf.len();
-            held.push(buf);
-        }
-        let faults = Arc::new(Faults {
-            before_post: counter(plan.drop_before_post, 1),
-            after_post: counter(plan.drop_after_post, 2),
-            completion: counter(plan.drop_at_completion, 3),
-            corrupt: counter(plan.corrupt_receive, 4),
-            expose: counter(plan.fail_expose, 5),
-            drop_at_expose: counter(plan.drop_at_expose, 8),
-            post_receive: counter(plan.fail_post_receive, 6),
-            queue_full: counter(plan.queue_full, 7),
-            queue_full_late: plan.queue_full_late,
-            delay: plan.delay,
-            dropped: AtomicBool::new(false),
-            _held: held,
-        });
         let queue_pair = Arc::new(FaultyPair {
             inner: connection.queue_pair,
-            faults: faults.clone(),
+            faults: Faults {
+                after_post: Counter::new(plan.drop_after_post),
+                expose: Counter::new(plan.fail_expose),
+                drop_at_expose: Counter::new(plan.drop_at_expose),
+                queue_full: Counter::new(plan.queue_full),
+                queue_full_late: plan.queue_full_late,
+            },
             posting: Mutex::new(()),
         });
         Ok(Connection {
-            queue_pair: queue_pair.clone(),
+            queue_pair,
             completions: Box::new(FaultyQueue {
                 inner: connection.completions,
-                pair: queue_pair.inner.clone(),
-                faults,
+                delay: plan.delay,
                 late: VecDeque::new(),
                 ended: None,
             }),
@@ -243,16 +171,9 @@ impl<P: Provider> Provider for Faulty<P> {
 
 struct FaultyPair {
     inner: Arc<dyn QueuePair>,
-    faults: Arc<Faults>,
+    faults: Faults,
     /// Keeps the order of requests while a batch is posted in parts.
     posting: Mutex<()>,
-}
-
-impl FaultyPair {
-    fn drop_connection(&self) {
-        self.faults.dropped.store(true, Ordering::Relaxed);
-        self.inner.disconnect();
-    }
 }
 
 impl QueuePair for FaultyPair {
@@ -269,9 +190,6 @@ impl QueuePair for FaultyPair {
     }
 
     fn post_receive(&self, id: WorkId, buf: BufMut) -> Result<()> {
-        if self.faults.post_receive.strikes() {
-            return Err(injected("no Receive can be posted"));
-        }
         self.inner.post_receive(id, buf)
     }
 
@@ -282,20 +200,17 @@ impl QueuePair for FaultyPair {
         for request in requests.by_ref() {
             if self.faults.queue_full.strikes() {
                 if !self.faults.queue_full_late.is_zero() {
-                    self.drop_connection();
+                    self.inner.disconnect();
                     std::thread::sleep(self.faults.queue_full_late);
                 }
                 batch.push(request);
                 batch.extend(requests);
                 return Err(Error::QueueFull);
             }
-            if self.faults.before_post.strikes() {
-                self.drop_connection();
-            }
             let mut one = vec![request];
             let outcome = self.inner.post(&mut one);
             if self.faults.after_post.strikes() {
-                self.drop_connection();
+                self.inner.disconnect();
             }
             if let Err(error) = outcome {
                 batch.extend(one);
@@ -311,7 +226,7 @@ impl QueuePair for FaultyPair {
             return Err((injected("no handle to be had"), memory));
         }
         if self.faults.drop_at_expose.strikes() {
-            self.drop_connection();
+            self.inner.disconnect();
             return Err((Error::LinkLost("injected fault".to_owned()), memory));
         }
         self.inner.expose(memory)
@@ -332,58 +247,11 @@ impl QueuePair for FaultyPair {
 
 struct FaultyQueue {
     inner: Box<dyn CompletionQueue>,
-    pair: Arc<dyn QueuePair>,
-    faults: Arc<Faults>,
+    delay: Duration,
     /// Delayed completions, and when they are due.
     late: VecDeque<(Instant, Completion)>,
     /// The error of the end, which is delayed, too.
     ended: Option<Error>,
-}
-
-impl FaultyQueue {
-    fn disturb(&self, completion: Completion) -> Completion {
-        // Flushed requests are not counted.
-        if matches!(completion, Completion::Flushed { .. }) {
-            return completion;
-        }
-        let dropped = self.faults.dropped.load(Ordering::Relaxed);
-        if self.faults.completion.strikes() && !dropped {
-            self.faults.dropped.store(true, Ordering::Relaxed);
-            self.pair.disconnect();
-            if let Completion::Received {
-                id,
-                buf,
-                invalidated: None,
-                ..
-            } = completion
-            {
-                let memory = Some(Memory::Sink(smallvec::smallvec![buf]));
-                return Completion::Flushed { id, memory };
-            }
-            return completion;
-        }
-        match completion {
-            Completion::Received {
-                id,
-                mut buf,
-                len,
-                invalidated,
-            } => {
-                let n = self.faults.corrupt.next.load(Ordering::Relaxed);
-                if self.faults.corrupt.strikes() && len > 0 {
-                    let random = self.faults.corrupt.random(n ^ 0x0b17);
-                    buf[(random >> 8) as usize % len] ^= 1 << (random % 8);
-                }
-                Completion::Received {
-                    id,
-                    buf,
-                    len,
-                    invalidated,
-                }
-            }
-            other => other,
-        }
-    }
 }
 
 impl CompletionQueue for FaultyQueue {
@@ -412,11 +280,10 @@ impl CompletionQueue for FaultyQueue {
             let now = Instant::now();
             let woken = fresh.is_empty() && outcome.is_ok();
             for completion in fresh.drain(..) {
-                let completion = self.disturb(completion);
-                if self.faults.delay.is_zero() {
+                if self.delay.is_zero() {
                     out.push(completion);
                 } else {
-                    self.late.push_back((now + self.faults.delay, completion));
+                    self.late.push_back((now + self.delay, completion));
                 }
             }
             let before = out.len();
@@ -428,7 +295,7 @@ impl CompletionQueue for FaultyQueue {
                 Err(error) => self.ended = Some(error),
                 Ok(()) => {}
             }
-            let gave = out.len() > before || self.faults.delay.is_zero();
+            let gave = out.len() > before || self.delay.is_zero();
             let late = matches!(wait, Wait::Until(at) if at <= now);
             if gave || woken || late || wait == Wait::No {
                 return Ok(());
@@ -438,4 +305,15 @@ impl CompletionQueue for FaultyQueue {
 }
 
 #[cfg(test)]
-mod tests;
+mod with_delays_the_contract_holds {
+    crate::conformance_tests!(
+        crate::fault::Faulty::new(
+            crate::Loopback::new(),
+            crate::fault::Plan {
+                delay: std::time::Duration::from_micros(300),
+                ..Default::default()
+            }
+        ),
+        crate::loopback::ANY
+    );
+}

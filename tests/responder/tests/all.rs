@@ -3,13 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a failure is a failed test")]
 #![allow(unreachable_pub, reason = "modules of tests alone")]
 
-mod acl;
 mod common;
 mod gss;
-mod hostile;
-mod locks;
-mod procedures;
 mod rdma;
 mod safety;
-mod slow;
 mod variants;

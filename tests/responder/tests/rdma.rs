@@ -325,46 +325,6 @@ fn write_comes_by_a_reduced_chunk() {
     });
 }
 
-#[test]
-fn symlink_and_readlink_use_chunks() {
-    over_all(|dirs, requester| {
-        let root = requester.mount();
-        let path = vec![b'p'; 2001];
-        let args = SymlinkArgs {
-            at: DirOp {
-                dir: root,
-                name: Name(b"link"),
-            },
-            attributes: SetAttributes::default(),
-            path: Payload::Placed(2001),
-        };
-        let encoder = encode_call::<Symlink>(30, &args);
-        let source = requester.source(&path);
-        let body = Body::Msg(ChunkLists {
-            reads: read_chunk(encoder.placed_at().unwrap() as u32, &[&source])
-                .into_iter()
-                .collect(),
-            ..Default::default()
-        });
-        let answer = requester.call(30, body, encoder.as_slice());
-        let link = match CreateRes::from_xdr(answer.results()).unwrap() {
-            Reply::Ok(ok) => ok.object.unwrap(),
-            Reply::Fail(status, _) => panic!("{status:?}"),
-        };
-        let real = std::fs::read_link(dirs.export().join("link")).unwrap();
-        assert_eq!(real.as_os_str().len(), 2001);
-        let sink = requester.sink(4096);
-        let body = Body::Msg(ChunkLists {
-            writes: [write_chunk(&[&sink])].into_iter().collect(),
-            ..Default::default()
-        });
-        let args = ReadlinkArgs { symlink: link };
-        let answer = requester.call(31, body, &call::<Readlink>(31, &args));
-        assert_eq!(answer.lists().writes[0].len(), 2001);
-        assert!(requester.take(sink)[..2001] == path);
-    });
-}
-
 //= RFC 8166, Section 3.5.3
 //= type=test
 //# If a Reply chunk was provided and the reduced [...]

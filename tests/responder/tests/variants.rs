@@ -4,8 +4,7 @@ use crate::common::client::*;
 use crate::common::{Dirs, start};
 use nfs3_types::nfs3::*;
 use nfsrdma_test_support::Responder;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 
@@ -197,27 +196,4 @@ async fn different_handles_with_equal_fileids() {
     listed.sort();
     let wanted = [(".", of_dir), ("..", of_root), ("db", a.fileid)];
     assert_eq!(listed, wanted.map(|(name, id)| (name.to_string(), id)));
-}
-
-#[tokio::test]
-async fn a_restart_by_command_loses_unstable_data_and_connections() {
-    let dirs = Dirs::new();
-    let mut server = Scripted::start(&dirs, &["--fake-unstable"]);
-    let mut client = connect(&server.responder).await;
-    let root = client.root_nfs_fh3();
-    let file = create(&mut client, &root, "file", 0o600).await;
-    let first = write(&mut client, &file, 0, b"lost", UNSTABLE)
-        .await
-        .unwrap();
-    // (The client at hand does not notice that its connection has ended.)
-    let mut other = TcpStream::connect(("127.0.0.1", server.responder.nfs)).unwrap();
-    getattr(&mut connect(&server.responder).await, &file)
-        .await
-        .unwrap();
-    server.tell("restart");
-    assert_eq!(other.read(&mut [0; 4]).unwrap_or(0), 0);
-    let mut client = connect(&server.responder).await;
-    assert_eq!(getattr(&mut client, &file).await.unwrap().size, 0);
-    let again = write(&mut client, &file, 0, b"", UNSTABLE).await.unwrap();
-    assert_ne!(again.verf.0, first.verf.0);
 }

@@ -62,30 +62,3 @@ fn a_read_is_done_after_a_send_posted_later() {
     assert_eq!(*id, WorkId(1));
     assert!(sink[0].iter().all(|&byte| byte == 7));
 }
-
-#[test]
-fn two_listeners_cannot_share_an_address() {
-    let provider = Loopback::new();
-    let listener = provider.listen(ANY).unwrap();
-    let again = provider.listen(listener.local_addr());
-    assert!(matches!(again.err(), Some(Error::Local { .. })));
-    let addr = listener.local_addr();
-    drop(listener);
-    provider.listen(addr).unwrap();
-}
-
-#[test]
-fn an_exposure_of_another_connection_is_not_taken_apart() {
-    let pool = Pool::new(1 << 22).unwrap();
-    let provider = Loopback::new();
-    let (a, _b) = pair(&provider, &pool);
-    let (c, _d) = pair(&provider, &pool);
-    let exposure = a
-        .queue_pair
-        .expose(Memory::Sink(smallvec![pool.alloc(1).unwrap()]))
-        .unwrap();
-    let taken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        c.queue_pair.invalidate(WorkId(0), exposure)
-    }));
-    assert!(taken.is_err());
-}

@@ -38,13 +38,6 @@ fn exclusive(client: u8, start: u64, end: u64) -> LockRequest {
     }
 }
 
-fn on(name: &[u8], request: LockRequest) -> LockRequest {
-    LockRequest {
-        file: FileHandle::new(name).unwrap(),
-        ..request
-    }
-}
-
 /// A table and its clock.
 struct Server {
     table: LockTable,
@@ -141,45 +134,6 @@ fn waiters_are_granted_in_their_order_and_called_back_until_they_answer() {
 }
 
 #[test]
-fn a_client_that_does_not_want_the_lock_any_more_loses_it_to_the_next() {
-    let mut server = Server::new(CallbackStyle::CallbackSync);
-    server.lock(exclusive(A, 0, 9), false);
-    server.lock(exclusive(B, 0, 9), true);
-    server.lock(exclusive(C, 0, 9), true);
-    server.unlock(exclusive(A, 0, 9));
-    let (id, _) = server.granted()[0];
-    server.answer(B, id, false);
-    assert_eq!(server.granted()[0].1, owner(C));
-}
-
-#[test]
-fn a_lock_that_was_taken_for_a_waiter_is_granted_when_it_asks_again() {
-    let mut server = Server::new(CallbackStyle::Takes);
-    server.lock(exclusive(A, 0, 9), false);
-    server.lock(exclusive(B, 0, 9), true);
-    server.unlock(exclusive(A, 0, 9));
-    assert_eq!(server.granted(), []);
-    assert_eq!(server.lock(exclusive(C, 0, 9), false), Status::Denied);
-    assert_eq!(server.lock(exclusive(B, 0, 9), true), Status::Granted);
-    server.now += LATER;
-    assert_eq!(server.granted(), []);
-}
-
-#[test]
-fn without_callbacks_a_free_lock_is_anybodys() {
-    let mut server = Server::new(CallbackStyle::Never);
-    server.lock(exclusive(A, 0, 9), false);
-    assert_eq!(server.lock(exclusive(B, 0, 9), true), Status::Blocked);
-    server.unlock(exclusive(A, 0, 9));
-    server.now += LATER;
-    assert_eq!(server.granted(), []);
-    assert_eq!(server.lock(exclusive(C, 0, 9), false), Status::Granted);
-    assert_eq!(server.lock(exclusive(B, 0, 9), true), Status::Blocked);
-    server.unlock(exclusive(C, 0, 9));
-    assert_eq!(server.lock(exclusive(B, 0, 9), true), Status::Granted);
-}
-
-#[test]
 fn cancel_ends_waiting_and_says_when_it_comes_too_late() {
     let mut server = Server::new(CallbackStyle::Callback);
     server.lock(exclusive(A, 0, 9), false);
@@ -271,46 +225,6 @@ fn a_client_that_restarted_has_no_locks() {
     assert_eq!(server.lock(exclusive(B, 0, 9), false), Status::Denied);
     server.table.free_all(server.now, Host::Client(host(A)));
     assert_eq!(server.lock(exclusive(B, 0, 9), false), Status::Granted);
-}
-
-#[test]
-fn waiting_in_a_circle_is_a_deadlock() {
-    let mut server = Server::new(CallbackStyle::Callback);
-    for (client, name) in [(A, b"1"), (B, b"2"), (C, b"3")] {
-        server.lock(on(name, exclusive(client, 0, 9)), false);
-    }
-    assert_eq!(
-        server.lock(on(b"2", exclusive(A, 0, 0)), true),
-        Status::Blocked
-    );
-    assert_eq!(
-        server.lock(on(b"3", exclusive(B, 0, 0)), true),
-        Status::Blocked
-    );
-    assert_eq!(
-        server.lock(on(b"1", exclusive(C, 9, 9)), true),
-        Status::Deadlock
-    );
-    server.table.policy.detect_deadlocks = false;
-    assert_eq!(
-        server.lock(on(b"1", exclusive(C, 9, 9)), true),
-        Status::Blocked
-    );
-}
-
-#[test]
-fn locks_and_waiters_are_bounded() {
-    let mut server = Server::with(Policy {
-        max_locks: 2,
-        ..Policy::default()
-    });
-    assert_eq!(server.lock(exclusive(A, 0, 0), false), Status::Granted);
-    assert_eq!(server.lock(exclusive(B, 0, 0), true), Status::Blocked);
-    assert_eq!(server.lock(exclusive(C, 0, 0), true), Status::DeniedNoLocks);
-    assert_eq!(
-        server.lock(exclusive(C, 5, 5), false),
-        Status::DeniedNoLocks
-    );
 }
 
 #[derive(Debug, Clone)]

@@ -1,5 +1,4 @@
 //! Shorter functions for the crate `nfs3_client`.
-#![allow(dead_code, reason = "each test binary uses some of it")]
 
 use nfs3_client::tokio::{TokioConnector, TokioIo};
 use nfs3_client::{Nfs3Connection, Nfs3ConnectionBuilder};

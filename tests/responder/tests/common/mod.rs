@@ -1,7 +1,6 @@
 //! Starts the responder's program with a directory of its own.
 
 pub mod client;
-pub mod plain;
 pub mod requester;
 
 use nfsrdma_test_support::{Launch, Responder};

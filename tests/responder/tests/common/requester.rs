@@ -1,6 +1,5 @@
 //! A requester that makes one call at a time with exactly the given header, over any provider. It
 //! shares no code with the client's RPC transport.
-#![allow(dead_code, reason = "each test binary uses some of it")]
 
 use nfsrdma_rdma::{
     Buf, BufMut, Completion, ConnectParams, Connection, Error, Exposure, Handle, Invalidation,
