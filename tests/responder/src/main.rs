@@ -75,7 +75,7 @@ fn run(options: Options) -> Result<()> {
         locks: lock::Settings {
             off: options.no_locks,
             policy: options.lock_policy(),
-            client_ports: options.client_ports(),
+            client_lock_port: options.client_lock_port,
             state_dir: options.state_dir.clone(),
         },
         rdma: rdma::Settings {
@@ -88,7 +88,7 @@ fn run(options: Options) -> Result<()> {
             timeout: Duration::from_secs(10),
             apart: options.transport == Transport::Verbs,
             sealed: options.with_gss(),
-            odd: rdma::Odd::new(&options.odd, &options.hang_up_over),
+            odd: rdma::Odd::new(&options.odd),
         },
         // Each waiting call occupies a thread.
         workers: match options.may_wait() {

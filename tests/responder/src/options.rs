@@ -2,12 +2,11 @@
 
 use crate::fs::ExportSpec;
 use crate::fs::variants::{self, PreOp};
-use crate::lock::{CallbackStyle, ClientPorts, Policy};
+use crate::lock::{CallbackStyle, Policy};
 use crate::rdma::Habit;
 use crate::rpc::gss::{self, Faulty, Principal};
 use crate::rpc::{Delaying, Failing, Flavors};
 use clap::{Parser, ValueEnum};
-use nfsrdma_xdr::nfs3::ProcedureNumber;
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU64;
@@ -246,10 +245,6 @@ pub struct Options {
     )]
     pub lock_callback: CallbackStyle,
 
-    /// Locks held and waited for, at most; more are answered with DENIED_NOLOCKS
-    #[arg(long, value_name = "N", default_value_t = 65536)]
-    pub max_locks: usize,
-
     /// Let locks wait for each other in a circle instead of answering DEADLCK
     #[arg(long)]
     pub no_deadlock_detection: bool,
@@ -258,17 +253,9 @@ pub struct Options {
     #[arg(long)]
     pub blind_test: bool,
 
-    /// Where clients' rpcbind is asked for the ports of their lock manager and status monitor
-    #[arg(long, value_name = "PORT", default_value_t = nfsrdma_xdr::rpcbind::PORT)]
-    pub client_rpcbind_port: u16,
-
     /// The port of clients' lock managers, instead of asking rpcbind
     #[arg(long, value_name = "PORT")]
     pub client_lock_port: Option<u16>,
-
-    /// The port of clients' status monitors, instead of asking rpcbind
-    #[arg(long, value_name = "PORT")]
-    pub client_status_port: Option<u16>,
 
     /// Take commands that change all this while the server runs, one a line, at this Unix
     /// socket (the command "help" lists them)
@@ -287,18 +274,6 @@ pub struct Options {
     /// Behave over RDMA as some other server was seen to (see the README). May be given again
     #[arg(long, value_name = "HABIT")]
     pub odd: Vec<Habit>,
-
-    /// Hang up over each call of an NFS procedure that comes by RDMA, instead of answering
-    #[arg(long, value_name = "PROCEDURE", value_parser = procedure)]
-    pub hang_up_over: Vec<ProcedureNumber>,
-}
-
-fn procedure(name: &str) -> Result<ProcedureNumber, String> {
-    ProcedureNumber::ALL
-        .iter()
-        .find(|number| number.label().eq_ignore_ascii_case(name))
-        .copied()
-        .ok_or_else(|| format!("{name} is no procedure of NFS version 3"))
 }
 
 fn offset(text: &str) -> Result<i64, String> {
@@ -356,18 +331,8 @@ impl Options {
         Policy {
             grace: self.grace,
             style: self.lock_callback,
-            max_locks: self.max_locks,
             detect_deadlocks: !self.no_deadlock_detection,
             blind_test: self.blind_test,
-        }
-    }
-
-    /// The ports of clients' programs.
-    pub fn client_ports(&self) -> ClientPorts {
-        ClientPorts {
-            rpcbind: self.client_rpcbind_port,
-            lock: self.client_lock_port,
-            status: self.client_status_port,
         }
     }
 

@@ -8,5 +8,5 @@ pub mod table;
 #[cfg(test)]
 mod table_tests;
 
-pub use service::{ClientPorts, LockService, Settings};
+pub use service::{LockService, Settings};
 pub use table::{CallbackStyle, Policy};

@@ -74,8 +74,8 @@ pub(super) fn call(target: &Target, args: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 /// The port of the target's program by the client's rpcbind; `None` if it is not registered.
-pub(super) fn look_up(target: &Target, rpcbind: u16) -> io::Result<Option<u16>> {
-    let address = SocketAddr::new(target.address.ip(), rpcbind);
+pub(super) fn look_up(target: &Target) -> io::Result<Option<u16>> {
+    let address = SocketAddr::new(target.address.ip(), nfsrdma_xdr::rpcbind::PORT);
     if address.is_ipv4() {
         let asked = Mapping {
             program: target.program,

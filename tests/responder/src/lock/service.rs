@@ -9,7 +9,6 @@ use nfsrdma_xdr::nfs3::FileHandle;
 use nfsrdma_xdr::nlm4::{Granted, GrantedMsg, Lock, Res, Status, TestArgs};
 use nfsrdma_xdr::nsm::{self, StateChange};
 use nfsrdma_xdr::procedure::Procedure;
-use nfsrdma_xdr::rpcbind;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::io;
@@ -26,34 +25,13 @@ const SENDING_MAX: u64 = 1024;
 /// Procedures of NSM have smaller numbers.
 const MONITOR_PROCEDURES: usize = 7;
 
-/// The ports of the clients' programs.
-#[derive(Debug, Clone, Copy)]
-pub struct ClientPorts {
-    /// The port of their rpcbind.
-    pub rpcbind: u16,
-    /// The port of their lock manager; `None` asks rpcbind.
-    pub lock: Option<u16>,
-    /// The port of their status monitor; `None` asks rpcbind.
-    pub status: Option<u16>,
-}
-
-impl Default for ClientPorts {
-    fn default() -> Self {
-        ClientPorts {
-            rpcbind: rpcbind::PORT,
-            lock: None,
-            status: None,
-        }
-    }
-}
-
 /// The settings of the lock manager.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
     /// Whether NLM and NSM are not served at all.
     pub off: bool,
     pub policy: Policy,
-    pub client_ports: ClientPorts,
+    pub client_lock_port: Option<u16>,
     /// The directory for the record of hosts to notify after a restart; `None` keeps none.
     pub state_dir: Option<PathBuf>,
 }
@@ -196,7 +174,7 @@ impl LockService {
                     name: Text(&service.name),
                     state,
                 };
-                service.call(at, service.settings.client_ports.status, &change.to_xdr())?;
+                service.call(at, None, &change.to_xdr())?;
                 service.with(|table, _| table.notified(host));
                 Ok(())
             }),
@@ -225,7 +203,7 @@ impl LockService {
             },
         }
         .to_xdr();
-        let port = self.settings.client_ports.lock;
+        let port = self.settings.client_lock_port;
         if !sync {
             let at = Target::of::<GrantedMsg>(address.source, address.udp);
             return self.call(at, port, &args).map(drop);
@@ -241,7 +219,7 @@ impl LockService {
     fn call(&self, mut at: Target, port: Option<u16>, args: &[u8]) -> io::Result<Vec<u8>> {
         let port = match port {
             Some(port) => port,
-            None => send::look_up(&at, self.settings.client_ports.rpcbind)?
+            None => send::look_up(&at)?
                 .ok_or_else(|| io::Error::other("the client did not register the program"))?,
         };
         at.address.set_port(port);

@@ -24,6 +24,8 @@ const NOTIFY_PAUSE: Duration = Duration::from_secs(2);
 const NOTIFY_MAX: u32 = 9;
 /// Most hosts whose state is remembered, or that have to be notified of a restart.
 const HOSTS_MAX: usize = 4096;
+/// Most locks and waiters together.
+const LOCKS_MAX: usize = 65536;
 
 /// How a client learns that a lock it waits for is granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -45,8 +47,6 @@ pub struct Policy {
     /// How long after a restart only reclaims are granted.
     pub grace: Duration,
     pub style: CallbackStyle,
-    /// Most locks and waiters together.
-    pub max_locks: usize,
     /// Whether to answer DEADLCK to a LOCK that would wait for itself.
     pub detect_deadlocks: bool,
     /// Whether TEST sees exclusive locks only, as in Linux 6.12.117.
@@ -58,7 +58,6 @@ impl Default for Policy {
         Policy {
             grace: Duration::ZERO,
             style: CallbackStyle::default(),
-            max_locks: 65536,
             detect_deadlocks: true,
             blind_test: false,
         }
@@ -269,7 +268,7 @@ impl LockTable {
             return Status::DeniedGracePeriod;
         }
         if self.conflict(request).is_none() {
-            if self.used() >= self.policy.max_locks {
+            if self.used() >= LOCKS_MAX {
                 return Status::DeniedNoLocks;
             }
             self.forget_waiters(|waiter| same_lock(waiter, request));
@@ -294,7 +293,7 @@ impl LockTable {
             (waiter.address, waiter.oh, waiter.granted) = (address, oh, None);
             return Status::Blocked;
         }
-        if self.used() >= self.policy.max_locks {
+        if self.used() >= LOCKS_MAX {
             return Status::DeniedNoLocks;
         }
         self.next_id += 1;

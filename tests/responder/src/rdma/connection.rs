@@ -433,10 +433,6 @@ impl Shared {
                 .flatten(),
             false => None,
         };
-        if odd.hangs_up_over(procedure) {
-            self.disconnect();
-            return Ok(());
-        }
         if odd.position_zero_limit && call.plan.message.is_some() {
             odd::overrun(&mut call.message, self.terms.wtmax);
         }
@@ -505,12 +501,11 @@ impl Shared {
         let payload = reply.payload.as_ref().map(|payload| payload.len());
         let rest: usize = reply.rest.iter().map(|part| part.len()).sum();
         let planned = plan::reply(xid, credits, targets, head.len() + rest, payload, inline);
-        let Ok(mut plan) = planned else {
+        let Ok(plan) = planned else {
             tracing::debug!(xid, "the reply does not fit the chunks offered");
             let header = Header::err_chunk(xid, credits).to_xdr();
             return self.send(received, Vec::new(), &[&header], targets.handle);
         };
-        self.terms.odd.lie(targets, &mut plan.header);
         let mut batch = Vec::with_capacity(plan.payload.len() + plan.message.len() + 1);
         if let Some(payload) = &reply.payload {
             for push in &plan.payload {
