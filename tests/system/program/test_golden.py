@@ -42,6 +42,8 @@ sotf|RO|Rsize=1|nocrcs|acregmim=1|retires=2|bind|ro, soft| ro|ro ,soft|hard,soft
 ac,noac|noac,acregmax=60|cto,nocto|crc,nocrc|actimeo=5,acdirmin=6|rdirplus,nordirplus|proto=rdma,proto=rdma6|intr,nointr
 resvport,noresvport|acregmin=9,acregmax=8|acdirmin=9,acdirmax=8|dirty=64M,cache=32M|permissions=kernel,permissions=server
 transport=verbs,nocrc|transport=verbs,fpdu=512|user_id=0|allow_other,noallow_other|uid=5|umask=022|reconnect
+acl,noacl|transport=iwarp,transport=auto|permissions=server,default_permissions|nolock,local_lock=none|lock,local_lock=all
+local_lock=some|lookupcache=po|sloppy,sec=none|xprtsec=mtls,sloppy
 """.replace("\n", "|").strip("|").split("|")  # fmt: skip
 
 FSTAB = """
@@ -65,6 +67,7 @@ COMMANDS = [
     "trace MNT --sent --slow 5", "capture MNT f --seconds x",
     "capture MNT f --packets x", "capture MNT f --snaplen x", "capture MNT f --size", "log MNT debgu", "top --delay 0",
     "top --delay 3601", "top -n 0", "top -n x", "metrics", "metrics --listen nowhere", "metrics --listen unix:x",
+    "umount ",
 ]  # fmt: skip
 """The shell splits at blanks."""
 
