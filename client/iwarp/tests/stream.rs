@@ -21,6 +21,7 @@ fn params(pool: &Pool, reads: u32) -> ConnectParams {
         receive_buffers: 8,
         receive_size: 4096,
         timeout: LIMIT,
+        local: None,
     }
 }
 
@@ -57,6 +58,34 @@ fn the_end_of_a_process_waits_for_the_answer_to_a_request() {
         assert!(client.join().unwrap().is_err());
     });
     assert!(provider.await_answers());
+}
+
+#[test]
+fn a_connection_comes_from_the_address_that_is_asked_for() {
+    let pool = Pool::new(1 << 20).unwrap();
+    let provider = IwarpProvider::new(IwarpOptions::default());
+    let listener = provider.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let addr = listener.local_addr();
+    let from = |local: &str| ConnectParams {
+        local: Some(local.parse().unwrap()),
+        ..params(&pool, 4)
+    };
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| provider.connect(addr, &from("127.0.0.7")).unwrap());
+        let incoming = listener.accept().unwrap();
+        assert_eq!(incoming.peer_addr().ip().to_string(), "127.0.0.7");
+        let _server = incoming.accept(&params(&pool, 4)).unwrap();
+        let local = client.join().unwrap().queue_pair.local_addr();
+        assert_eq!(local.ip().to_string(), "127.0.0.7");
+    });
+    // RFC 5737: nobody has it.
+    match provider.connect(addr, &from("192.0.2.1")) {
+        Err(Error::Local { what, error }) => {
+            assert_eq!(what, "cannot connect from 192.0.2.1");
+            assert_eq!(error.kind(), std::io::ErrorKind::AddrNotAvailable);
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 /// Polls until a completion arrives.

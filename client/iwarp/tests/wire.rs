@@ -37,6 +37,7 @@ fn params() -> ConnectParams {
         receive_buffers: 2,
         receive_size: 1024,
         timeout: LIMIT,
+        local: None,
     }
 }
 

@@ -15,7 +15,7 @@
 use crate::{Buf, BufMut, Error, Pool, Result};
 use smallvec::SmallVec;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -251,6 +251,9 @@ pub struct ConnectParams {
     pub receive_size: usize,
     /// Time limit of connecting or accepting.
     pub timeout: Duration,
+    /// Where to connect from: an address of this machine; `None` leaves it to the routes. Accepting
+    /// ignores it.
+    pub local: Option<IpAddr>,
 }
 
 impl ConnectParams {
@@ -319,7 +322,8 @@ pub trait Provider: Send + Sync + fmt::Debug {
         false
     }
 
-    /// Connects; blocks for at most `params.timeout`. If nobody listens or the peer rejects, the
+    /// Connects; blocks for at most `params.timeout`. If this machine does not have `params.local`,
+    /// the error is [`Error::Local`] with the kind `AddrNotAvailable`. If nobody listens or the peer rejects, the
     /// error is [`Error::Refused`]; if nobody answers, [`Error::TimedOut`].
     fn connect(&self, peer: SocketAddr, params: &ConnectParams) -> Result<Connection>;
 

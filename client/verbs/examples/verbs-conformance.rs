@@ -87,6 +87,7 @@ fn params(pool: &Pool) -> ConnectParams {
         receive_buffers: 16,
         receive_size: 4096,
         timeout: conformance::PATIENCE,
+        local: None,
     }
 }
 

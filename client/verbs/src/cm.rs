@@ -17,7 +17,7 @@ use rdma_sys::rdma_cm_event_type as cm;
 use socket2::SockAddr;
 use std::io;
 use std::mem::ManuallyDrop;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
@@ -263,23 +263,37 @@ impl Id {
         socket_addr(storage)
     }
 
-    /// Finds the device and the route to `peer`, and binds the identifier to them.
-    pub(crate) fn resolve(&self, peer: SocketAddr, deadline: Instant) -> Result<()> {
+    /// Finds the device and the route to `peer`, and binds the identifier to them; from the address
+    /// `local` if there is one.
+    pub(crate) fn resolve(
+        &self,
+        peer: SocketAddr,
+        local: Option<IpAddr>,
+        deadline: Instant,
+    ) -> Result<()> {
         let unreachable = |error: io::Error| {
-            Error::local(
-                format!("no RDMA device reaches {}; use transport=iwarp", peer.ip()),
-                error,
-            )
+            let what = match local {
+                Some(local) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+                    format!("cannot connect from {local}")
+                }
+                Some(local) => format!("no RDMA device reaches {} from {local}", peer.ip()),
+                None => format!("no RDMA device reaches {}; use transport=iwarp", peer.ip()),
+            };
+            Error::local(what, error)
         };
         let addr = SockAddr::from(peer);
-        // SAFETY: a valid address, copied by the call; no source is given.
+        let source = local.map(|local| SockAddr::from(SocketAddr::new(local, 0)));
+        let source = source.as_ref().map_or(std::ptr::null_mut(), |source| {
+            source.as_ptr().cast_mut().cast()
+        });
+        // SAFETY: valid addresses, copied by the call; the source may be null.
         status(unsafe {
             //= RFC 8166, Section 5
             //# When mapped atop InfiniBand [IBARCH], which uses a service endpoint naming scheme
             //# based on a Group Identifier (GID), a translation MUST be employed.
             ib::rdma_resolve_addr(
                 self.as_ptr(),
-                std::ptr::null_mut(),
+                source,
                 addr.as_ptr().cast_mut().cast(),
                 milliseconds(deadline),
             )

@@ -86,7 +86,7 @@ impl Verbs {
     ) -> std::result::Result<String, NoWay> {
         let id = Channel::new().and_then(|channel| Id::new(&channel));
         let id = id.map_err(NoWay::unusable)?;
-        id.resolve(peer, Instant::now() + timeout)
+        id.resolve(peer, None, Instant::now() + timeout)
             .map_err(|error| NoWay::unreachable(peer, error))?;
         let device = Device::of(&id).map_err(NoWay::unusable)?;
         Ok(device.name)
@@ -266,7 +266,7 @@ impl Provider for Verbs {
     fn connect(&self, peer: SocketAddr, params: &ConnectParams) -> Result<Connection> {
         params.check()?;
         let id = Arc::new(Id::new(&Channel::new()?)?);
-        id.resolve(peer, Instant::now() + params.timeout)?;
+        id.resolve(peer, params.local, Instant::now() + params.timeout)?;
         let most = Reads {
             out: u32::MAX,
             into: u32::MAX,
@@ -474,6 +474,7 @@ mod tests {
             receive_buffers: 4,
             receive_size: 4096,
             timeout: Duration::from_secs(5),
+            local: None,
         };
         let errors = [
             provider.connect(peer, &params).err(),

@@ -26,7 +26,7 @@ use nfsrdma_rdma::{
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -52,7 +52,7 @@ pub(crate) fn connect(
         reads_out: params.reads_out,
     };
     let (mut stream, reply) = loop {
-        let mut stream = open(options, peer, deadline)?;
+        let mut stream = open(options, peer, params.local, deadline)?;
         let under_way = handshakes.begin();
         let reply = ask(&mut stream, &terms, &params.private_data, deadline);
         drop(under_way);
@@ -98,12 +98,22 @@ pub(crate) fn connect(
     })
 }
 
-/// Opens the TCP connection.
-fn open(options: &IwarpOptions, peer: SocketAddr, deadline: Instant) -> Result<TcpStream> {
+/// Opens the TCP connection, from the address `local` if there is one.
+fn open(
+    options: &IwarpOptions,
+    peer: SocketAddr,
+    local: Option<IpAddr>,
+    deadline: Instant,
+) -> Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(peer), Type::STREAM, Some(Protocol::TCP))
         .map_err(|e| Error::local("cannot make a TCP socket", e))?;
     // Before connecting, because the TCP window scale is negotiated then.
     tune(&socket, options);
+    if let Some(local) = local {
+        socket
+            .bind(&SocketAddr::new(local, 0).into())
+            .map_err(|e| Error::local(format!("cannot connect from {local}"), e))?;
+    }
     time_left(deadline)
         .and_then(|left| socket.connect_timeout(&peer.into(), left))
         .map_err(|e| connect_error(e, peer))?;

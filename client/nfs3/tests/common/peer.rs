@@ -168,6 +168,7 @@ impl<'a> Peer<'a> {
             receive_buffers: manners.grant as usize,
             receive_size: RECEIVE,
             timeout: Duration::from_secs(20),
+            local: None,
         });
         let Connection {
             queue_pair,

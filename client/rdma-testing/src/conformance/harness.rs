@@ -56,6 +56,7 @@ impl<'a> Bench<'a> {
             receive_buffers: RECEIVES,
             receive_size: RECEIVE_SIZE,
             timeout: PATIENCE,
+            local: None,
         }
     }
 

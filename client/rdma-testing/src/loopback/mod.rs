@@ -117,7 +117,7 @@ impl Provider for Loopback {
         let (queue, from) = {
             let mut network = self.network.lock();
             let queue = network.listeners.get(&peer).cloned();
-            let from = SocketAddr::new(peer.ip(), network.port());
+            let from = SocketAddr::new(params.local.unwrap_or(peer.ip()), network.port());
             (queue.ok_or(Error::Refused(Vec::new()))?, from)
         };
         let answer = Arc::new(Answer {

@@ -15,6 +15,7 @@ fn params(pool: &Pool) -> ConnectParams {
         receive_buffers: 2,
         receive_size: 4096,
         timeout: Duration::from_secs(30),
+        local: None,
     }
 }
 

@@ -74,6 +74,7 @@ pub(super) fn establish(
             receive_buffers: 0,
             receive_size: shared.inline as usize,
             timeout: shared.connect_timeout,
+            local: None,
         },
     )?;
     let queue_pair = connection.queue_pair;

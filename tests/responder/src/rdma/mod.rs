@@ -112,6 +112,7 @@ pub fn serve(
         receive_buffers: receives,
         receive_size: settings.inline as usize,
         timeout: settings.timeout,
+        local: None,
     })?;
     let queue_pair = link.queue_pair.clone();
     began(queue_pair.clone());

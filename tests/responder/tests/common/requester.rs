@@ -207,6 +207,7 @@ impl Requester {
             receive_buffers: 8,
             receive_size: 4096,
             timeout: Duration::from_secs(10),
+            local: None,
         };
         let link = provider.connect(to, &params)?;
         Ok(Requester {
