@@ -42,6 +42,16 @@ pub(super) struct Asker {
     by_real_ids: bool,
 }
 
+impl Asker {
+    fn of(request: &Header) -> Self {
+        Asker {
+            uid: request.uid(),
+            gid: request.gid(),
+            by_real_ids: asks_only(request.opcode),
+        }
+    }
+}
+
 /// Whether access(2) may send a request: it asks by the caller's real ids what other calls ask by
 /// those that count for the file system.
 fn asks_only(code: u32) -> bool {
@@ -56,7 +66,20 @@ fn asks_only(code: u32) -> bool {
 #[derive(Debug, Default)]
 pub(super) struct Credentials {
     without_groups: Mutex<Option<Cred>>,
-    read: Mutex<Option<Cred>>,
+    read: Mutex<Option<Read>>,
+}
+
+#[derive(Debug)]
+struct Read {
+    /// The status file up to the end of the groups: where it begins so again, they are the same.
+    lines: Vec<u8>,
+    cred: Cred,
+}
+
+impl Read {
+    fn is_of(&self, asker: Asker) -> bool {
+        (self.cred.uid, self.cred.gid) == (asker.uid, asker.gid)
+    }
 }
 
 impl Credentials {
@@ -64,18 +87,17 @@ impl Credentials {
     /// 1813 sections 3.3.1 and 3.3.18), for LOOKUP in a directory that everybody may search, and for the
     /// superuser.
     pub(super) fn user_of(&self, request: &Header) -> Cred {
-        let user = (request.uid(), request.gid());
-        same_or_new(&self.without_groups, user, std::iter::empty())
+        let asker = Asker::of(request);
+        let mut last = self.without_groups.lock();
+        match &*last {
+            Some(cred) if (cred.uid, cred.gid) == (asker.uid, asker.gid) => cred.clone(),
+            _ => last.insert(new(asker, Vec::new())).clone(),
+        }
     }
 
     /// The credential of a request, read at this moment.
     pub(super) fn of(&self, request: &Header) -> Cred {
-        let asker = Asker {
-            uid: request.uid(),
-            gid: request.gid(),
-            by_real_ids: asks_only(request.opcode),
-        };
-        self.of_thread(request.pid(), asker)
+        self.of_thread(request.pid(), Asker::of(request))
     }
 
     /// The credential of thread `tid`. Thread 0 is outside this PID namespace, or is the kernel
@@ -83,35 +105,28 @@ impl Credentials {
     pub(super) fn of_thread(&self, tid: u32, asker: Asker) -> Cred {
         let mut space = [MaybeUninit::uninit(); USUAL];
         let status = (tid != 0).then(|| status_of(tid, &mut space)).flatten();
-        let groups = status.and_then(|status| parse(status, asker));
-        same_or_new(
-            &self.read,
-            (asker.uid, asker.gid),
-            groups.into_iter().flatten(),
-        )
+        let status = status.unwrap_or_default();
+        let mut last = self.read.lock();
+        let mut same = last.as_ref().filter(|read| read.is_of(asker));
+        if let Some(read) = same.filter(|read| status.starts_with(&read.lines)) {
+            return read.cred.clone();
+        }
+        let found = parse(status, asker, FILE_SYSTEM);
+        let Some((groups, lines)) = found else {
+            let real = asker.by_real_ids.then(|| parse(status, asker, REAL));
+            let groups = real.flatten().map(|(groups, _)| groups);
+            return new(asker, groups.unwrap_or_default());
+        };
+        same = same.filter(|read| read.cred.groups == groups);
+        let cred = same.map_or_else(|| new(asker, groups), |read| read.cred.clone());
+        let lines = lines.to_vec();
+        last.insert(Read { lines, cred }).cred.clone()
     }
 }
 
-/// The credential with these, which is `last` if that has the same.
-fn same_or_new(
-    last: &Mutex<Option<Cred>>,
-    (uid, gid): (u32, u32),
-    groups: impl Iterator<Item = u32> + Clone,
-) -> Cred {
-    let mut last = last.lock();
-    match &*last {
-        Some(cred)
-            if (cred.uid, cred.gid) == (uid, gid)
-                && groups.clone().eq(cred.groups.iter().copied()) =>
-        {
-            cred.clone()
-        }
-        _ => {
-            let groups = groups.collect();
-            last.insert(Arc::new(Credential { uid, gid, groups }))
-                .clone()
-        }
-    }
+fn new(asker: Asker, groups: Vec<u32>) -> Cred {
+    let Asker { uid, gid, .. } = asker;
+    Arc::new(Credential { uid, gid, groups })
 }
 
 /// The status file of a thread, into `space`. It is one read: parts of the file might be from different moments.
@@ -120,20 +135,21 @@ fn status_of(tid: u32, space: &mut [MaybeUninit<u8>]) -> Option<&[u8]> {
     pread(&status, space, 0).ok().map(|(text, _)| &*text)
 }
 
-/// The supplementary groups in the text of a status file, as many as calls carry; `None` if its file
-/// system uid and gid (or its real ones, where these may ask) are not those of `asker`.
-fn parse(status: &[u8], asker: Asker) -> Option<impl Iterator<Item = u32> + Clone> {
-    // "Uid:" and "Gid:": real, effective, saved, file system.
-    const REAL: usize = 0;
-    const FILE_SYSTEM: usize = 3;
+/// "Uid:" and "Gid:" have the real, effective, saved and file system ids.
+const REAL: usize = 0;
+const FILE_SYSTEM: usize = 3;
+
+/// The supplementary groups in the text of a status file, as many as calls carry, and the text up to their end; `None` if
+/// its uid and gid in this column are not those of `asker`.
+fn parse(status: &[u8], asker: Asker, column: usize) -> Option<(Vec<u32>, &[u8])> {
     let mut lines = Lines(status);
     let (uids, gids) = (lines.find(b"Uid:")?, lines.find(b"Gid:")?);
-    let is = |column| {
-        numbers(uids).nth(column) == Some(asker.uid) && numbers(gids).nth(column) == Some(asker.gid)
-    };
-    let may_ask = is(FILE_SYSTEM) || asker.by_real_ids && is(REAL);
-    let groups = lines.find(b"Groups:").filter(|_| may_ask)?;
-    Some(numbers(groups).take(MAX_GROUPS))
+    let of_column = |ids| numbers(ids).nth(column);
+    if (of_column(uids), of_column(gids)) != (Some(asker.uid), Some(asker.gid)) {
+        return None;
+    }
+    let groups = numbers(lines.find(b"Groups:")?).take(MAX_GROUPS);
+    Some((groups.collect(), &status[..status.len() - lines.0.len()]))
 }
 
 /// The lines of a status file that were not read yet. Those that are wanted have always come in this
@@ -157,7 +173,7 @@ impl<'a> Lines<'a> {
 }
 
 /// The numbers in a line. One that is no id becomes `u32::MAX`, which is none either.
-fn numbers(line: &[u8]) -> impl Iterator<Item = u32> + Clone {
+fn numbers(line: &[u8]) -> impl Iterator<Item = u32> {
     let mut bytes = line.iter();
     let digit = |byte: &u8| Some(u32::from(byte.wrapping_sub(b'0'))).filter(|digit| *digit < 10);
     std::iter::from_fn(move || {
@@ -186,7 +202,7 @@ mod tests {
     }
 
     fn listed(status: &[u8], asker: Asker) -> Option<Vec<u32>> {
-        parse(status, asker).map(Iterator::collect)
+        parse(status, asker, FILE_SYSTEM).map(|(groups, _)| groups)
     }
 
     #[test]
@@ -217,17 +233,18 @@ mod tests {
 
     #[test]
     fn who_only_asks_may_do_so_by_real_ids() {
-        let by_real_ids = |uid, gid| Asker {
-            by_real_ids: true,
-            ..asker(uid, gid)
-        };
-        let groups = Some(vec![4, 24, 1000]);
-        assert_eq!(listed(STATUS, by_real_ids(1, 5)), groups);
-        assert_eq!(listed(STATUS, by_real_ids(4, 8)), groups);
-        for (uid, gid) in [(1, 8), (4, 5), (2, 6), (3, 7)] {
-            assert_eq!(listed(STATUS, by_real_ids(uid, gid)), None);
+        let by_real_ids = |uid, gid| parse(STATUS, asker(uid, gid), REAL).is_some();
+        assert!(by_real_ids(1, 5));
+        for (uid, gid) in [(1, 8), (4, 5), (2, 6), (3, 7), (4, 8)] {
+            assert!(!by_real_ids(uid, gid));
         }
         assert!(asks_only(opcode::ACCESS) && !asks_only(opcode::CREATE));
+    }
+
+    #[test]
+    fn what_is_kept_of_a_status_file_ends_with_the_groups() {
+        let (_, lines) = parse(STATUS, asker(4, 8), FILE_SYSTEM).unwrap();
+        assert!(lines.ends_with(b"Groups:\t4 24 1000 \n"));
     }
 
     /// (Thread id, file system uid, file system gid) of this thread.
@@ -245,6 +262,9 @@ mod tests {
         let all = Credentials::default();
         let first = all.of_thread(tid, asker(uid, gid));
         assert!(Arc::ptr_eq(&first, &all.of_thread(tid, asker(uid, gid))));
+        let of_another_thread = || all.of_thread(own().0, asker(uid, gid));
+        let other = std::thread::scope(|scope| scope.spawn(of_another_thread).join().unwrap());
+        assert!(Arc::ptr_eq(&first, &other));
         let mut groups: Vec<u32> = rustix::process::getgroups()
             .unwrap()
             .into_iter()
