@@ -297,8 +297,8 @@ impl FileData {
     /// Waits until `check`, which is called again after each change, returns something.
     pub async fn until<R>(&self, mut check: impl FnMut(&mut FileState) -> Option<R>) -> R {
         loop {
-            let mut changed = std::pin::pin!(self.changed.notified());
-            changed.as_mut().enable();
+            // It is told of each `notify_waiters` from now on, before it is polled, too.
+            let changed = self.changed.notified();
             if let Some(result) = self.with(&mut check) {
                 return result;
             }

@@ -25,8 +25,7 @@ impl<N: Nfs3> Fs<N> {
         }
         let none = async {
             loop {
-                let mut gone = pin!(hidden.gone.notified());
-                gone.as_mut().enable();
+                let gone = hidden.gone.notified();
                 if !hidden.are_in(dir) {
                     return;
                 }

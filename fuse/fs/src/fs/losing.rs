@@ -21,7 +21,6 @@ use super::inode::{Inode, Stamp, State};
 use super::inode_flags::Flag;
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_xdr::nfs3::FileType;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -117,8 +116,7 @@ impl<N: Nfs3> Fs<N> {
 
     async fn begin_hiding<'a>(self: &'a Arc<Self>, inode: &Arc<Inode>) -> Losing<'a, N> {
         loop {
-            let mut removed = pin!(self.removed.notified());
-            removed.as_mut().enable();
+            let removed = self.removed.notified();
             {
                 let state = inode.state.lock();
                 if !inode.flags.has(Flag::Hiding) {
@@ -192,8 +190,7 @@ impl<N: Nfs3> Fs<N> {
     /// Waits until another number of names than `going` may be removed.
     async fn until_not_going(&self, inode: &Inode, going: u32) {
         loop {
-            let mut removed = pin!(self.removed.notified());
-            removed.as_mut().enable();
+            let removed = self.removed.notified();
             if inode.names_going() != going {
                 break;
             }

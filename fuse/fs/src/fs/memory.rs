@@ -5,7 +5,6 @@ use super::files::Files;
 use super::server::MemoryWait;
 use nfsrdma_nfs3::Nfs3;
 use nfsrdma_rdma::BufMut;
-use std::pin::pin;
 use std::sync::Arc;
 
 impl<N: Nfs3> Files<N> {
@@ -13,8 +12,7 @@ impl<N: Nfs3> Files<N> {
     pub(super) async fn alloc(self: &Arc<Self>, len: usize) -> FsResult<BufMut> {
         let mut waited = MemoryWait::default();
         loop {
-            let mut freed = pin!(self.shared.freed.notified());
-            freed.as_mut().enable();
+            let freed = self.shared.freed.notified();
             if let Some(buf) = self.pool.alloc(len) {
                 return Ok(buf);
             }

@@ -187,10 +187,8 @@ impl<N: Nfs3> Objects<N> {
         let mut stored = 0;
         let mut asked = None;
         let written = loop {
-            let mut changed = std::pin::pin!(data.changed.notified());
-            let mut freed = std::pin::pin!(self.shared.freed.notified());
-            changed.as_mut().enable();
-            freed.as_mut().enable();
+            let changed = data.changed.notified();
+            let freed = self.shared.freed.notified();
             let place = Place::of(origin, offset + stored as u64);
             let rest = given.after(stored);
             let Some(put) = self.put(file, place, rest, asked.take())? else {

@@ -35,8 +35,7 @@ impl Interrupt {
 
     async fn until(&self, what: &AtomicBool) {
         loop {
-            let mut told = std::pin::pin!(self.told.notified());
-            told.as_mut().enable();
+            let told = self.told.notified();
             if what.load(Ordering::Acquire) {
                 return;
             }
