@@ -6,6 +6,7 @@ use super::inode::Inode;
 use super::unwritten::Unwritten;
 use crate::sync::Mutex;
 use nfsrdma_nfs3::Nfs3;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -30,37 +31,42 @@ impl<N: Nfs3> Fs<N> {
             self.pool.release_unused();
         }
         let before = now.saturating_sub(nanos(self.config.dirty_age));
-        let mut files = self.unsafe_inodes();
-        files.retain(|inode| {
-            let Some(data) = inode.data() else {
-                return false;
-            };
+        let mut files: HashMap<u32, Vec<Arc<Inode>>> = HashMap::new();
+        for inode in self.unsafe_inodes() {
+            let Some(data) = inode.data() else { continue };
             // WRITEs that the server answered with FILE_SYNC, and COMMITs for lack of memory, leave
             // nothing to do that would remove the file. It must not keep the mount busy.
-            self.note_safe(inode);
-            data.with(|inner| {
+            self.note_safe(&inode);
+            let due_for = data.with(|inner| {
                 let write_back = inner.write_back();
-                write_back.is_due(before) && !write_back.is_flushing()
-            })
-        });
+                let due = write_back.is_due(before) && !write_back.is_flushing();
+                due.then(|| write_back.unsafe_cred().map(|cred| cred.uid))
+            });
+            if let Some(user) = due_for.flatten() {
+                files.entry(user).or_default().push(inode);
+            }
+        }
         self.sweep(files);
     }
 
-    /// Writes back files, a few at a time: other calls must not wait for those of thousands of files. Those
-    /// for which there is no place now are found again by the next tick.
-    fn sweep(self: &Arc<Self>, files: Vec<Arc<Inode>>) {
-        let files = Arc::new(Mutex::new(files));
-        while !files.lock().is_empty()
-            && let Ok(place) = self.sweeps.clone().try_acquire_owned()
-        {
-            let (fs, files) = (self.clone(), files.clone());
-            nfsrdma_rpcrdma::exec::spawn(async move {
-                let next = || files.lock().pop();
-                while let Some(inode) = next() {
-                    fs.write_back(&inode, true).await;
-                }
-                drop(place);
-            });
+    /// Writes back files of these users, a few at a time: other calls must not wait for those of thousands of
+    /// files. Those for which there is no place now are found again by the next tick.
+    fn sweep(self: &Arc<Self>, files: HashMap<u32, Vec<Arc<Inode>>>) {
+        let users = files.len();
+        for (user, files) in files {
+            let files = Arc::new(Mutex::new(files));
+            while !files.lock().is_empty()
+                && let Some(place) = self.sweeps.enter(user, users)
+            {
+                let (fs, files) = (self.clone(), files.clone());
+                nfsrdma_rpcrdma::exec::spawn(async move {
+                    let next = || files.lock().pop();
+                    while let Some(inode) = next() {
+                        fs.write_back(&inode, true).await;
+                    }
+                    drop(place);
+                });
+            }
         }
     }
 

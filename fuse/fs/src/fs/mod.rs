@@ -80,6 +80,7 @@ mod setattr;
 mod sibling_names;
 mod squash;
 mod stats;
+mod sweeps;
 mod sync;
 mod under_way;
 mod unsafe_files;
@@ -122,11 +123,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
-use tokio::sync::{Notify, Semaphore};
-
-/// The most files that are written back at the same time because they have been dirty for too long. One
-/// whose WRITE or COMMIT does not end, as where the server keeps answering NFS3ERR_JUKEBOX, keeps a place.
-const SWEPT: usize = 16;
+use sweeps::Sweeps;
+use tokio::sync::Notify;
 
 /// A mounted export: its names, and through the rooms below its open files, its objects and the server.
 /// All operations may run at the same time from any thread.
@@ -141,7 +139,7 @@ pub struct Fs<N> {
     /// When the pool last gave unused memory back to the system.
     rested: AtomicU64,
     /// Write-back of files that have been dirty for too long.
-    sweeps: Arc<Semaphore>,
+    sweeps: Arc<Sweeps>,
     silly_number: AtomicU64,
     /// The random keys from which hidden names are made.
     silly_keys: RandomState,
@@ -192,7 +190,7 @@ impl<N: Nfs3> Fs<N> {
         Arc::new(Fs {
             dirs: Handles::default(),
             rested: AtomicU64::new(0),
-            sweeps: Arc::new(Semaphore::new(SWEPT)),
+            sweeps: Arc::default(),
             silly_number: AtomicU64::new(0),
             silly_keys: RandomState::new(),
             opening: AtomicUsize::new(0),
