@@ -10,6 +10,7 @@
 
 use crate::api::{Cred, NfsError, NfsResult};
 use crate::limits::Known;
+use crate::mount::identity::own_credential;
 use crate::options::{ClientOptions, Flavor};
 use crate::procedures::{ErrorCounters, NFS3};
 use crate::put_off::PutOff;
@@ -68,7 +69,7 @@ impl Nfs3Client {
             if security.service == Service::Privacy {
                 engine.prepare_for_privacy();
             }
-            Contexts::new(security, engine.peer().ip())
+            Contexts::new(security, engine.peer().ip(), own_credential())
         });
         Nfs3Client {
             inner: Arc::new(Inner {

@@ -8,6 +8,7 @@ use crate::api::{Cred, NfsError, NfsResult};
 use crate::client::{Kept, Nfs3Client, sends_data};
 use nfsrdma_rpcrdma::abandon::is_abandoned;
 use nfsrdma_rpcrdma::error::LocalError;
+use nfsrdma_rpcrdma::exec;
 use nfsrdma_rpcrdma::options::Recovery;
 use nfsrdma_rpcrdma::security::{Context, Contexts, NoContext, Of};
 use nfsrdma_rpcrdma::transport::{Reply as RpcReply, Request};
@@ -90,7 +91,14 @@ impl Nfs3Client {
         };
         let mut told = false;
         loop {
-            let why = match contexts.get(cred, of).await {
+            let made = contexts.get(cred, of).await;
+            for tried in contexts.take_tried() {
+                let destroyed = engine.destroy(&tried);
+                exec::spawn(async move {
+                    let _ = destroyed.await;
+                });
+            }
+            let why = match made {
                 Err(NoContext::Unavailable(why)) => why,
                 made => return made.map_err(|why| self.failed(why.into())),
             };

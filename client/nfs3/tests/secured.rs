@@ -348,6 +348,23 @@ async fn a_server_that_refuses_every_context_is_waited_for() {
     leaves_nothing(setting.mounted, setting.pool).await;
 }
 
+/// One user alone is not waited for without end, if others have contexts meanwhile. The server keeps no context of the trial.
+#[tokio::test]
+async fn an_odd_ticket_is_refused_at_last() {
+    let setting = plain(Service::None).await;
+    let (client, top) = (&setting.mounted.client, &setting.mounted.root);
+    let odd = client.getattr(&user(8000), top).await;
+    assert!(matches!(odd, Err(NfsError::NoCredential(_))), "{odd:?}");
+    let made = setting.gss.counts().0;
+    for _ in 0..5 {
+        let odd = client.getattr(&user(8000), top).await;
+        assert!(matches!(odd, Err(NfsError::NoCredential(_))), "{odd:?}");
+    }
+    assert_eq!(setting.gss.counts().0, made);
+    client.getattr(&cred(), top).await.unwrap();
+    setting.leave().await;
+}
+
 /// The ticket has expired for the server, whose clock is ahead: then its data is kept.
 #[tokio::test]
 async fn a_context_expires_by_the_clock_of_the_server() {

@@ -46,7 +46,8 @@ acl-drop N                 the next N calls of NFS_ACL are neither run nor answe
 gss                        how many contexts there are, and how many calls came under them
 gss-forget                 all contexts are forgotten, as by a restart
 gss-fault FAULT[:N][/EVERY] as --gss-fault
-gss-clear                  take the faults back
+gss-shun PRINCIPAL         hang up on INITs of this principal
+gss-clear                  take these back
 lock PATH KIND [OFF LEN]   take a lock (shared, exclusive) as another client
 unlock PATH [OFF LEN]      give it back
 locks                      every lock and waiter
@@ -179,7 +180,10 @@ pub fn run(line: &str, remote: &Remote) -> Result<String, String> {
             remote.acl_calls().drop_next(number(count)?);
             Ok(String::new())
         }
-        ["gss" | "gss-forget" | "gss-fault" | "gss-clear", ..] => run_gss(&words, remote),
+        [
+            "gss" | "gss-forget" | "gss-fault" | "gss-shun" | "gss-clear",
+            ..,
+        ] => run_gss(&words, remote),
         [
             "lock" | "unlock" | "locks" | "grace" | "nlm-silent" | "nlm-drop" | "nlm-status"
             | "nsm-calls",
@@ -197,6 +201,7 @@ fn run_gss(words: &[&str], remote: &Remote) -> Result<String, String> {
         ["gss"] => return Ok(gss.describe()),
         ["gss-forget"] => gss.forget(),
         ["gss-fault", what] => gss.fault(what.parse()?),
+        ["gss-shun", principal] => gss.shun(principal),
         ["gss-clear"] => gss.clear(),
         _ => return Err("no such command; try help".into()),
     }

@@ -285,6 +285,36 @@ def test_a_ticket_expires_while_a_program_writes(machine, flavor):
         assert by(A, listed, server.mnt / "alice") == ["log"]
 
 
+def test_an_odd_ticket_is_its_users_own_matter(machine):
+    """The server's daemon fails over it: the connection of each INIT ends. Nobody else's data waits with those of its user,
+    whose calls fail after some attempts, as who has no ticket. What he wrote is kept."""
+    machine.kinit("alice", A)
+    machine.kinit("bob", B)
+    with mount_of(machine, "krb5") as (server, command), Process(user=A) as alice, Process(user=B) as bob:
+        names = [f"f{number}" for number in range(20)]
+        for name in names:
+            assert bob.do("open", name, str(server.mnt / "bob" / name), "wb") == 0
+        assert alice.do("open", "f", str(server.mnt / "alice" / "file"), "wb") == 0
+        command("gss-shun bob")
+        command("gss-forget")
+        for name in names:
+            assert bob.do("write", name, 0, "text") == 4
+        closed = lambda: gss(command)["outside"]
+        until(lambda: closed() >= 1, "write-back of bob's files")
+        assert alice.do("write", "f", 0, "text") == 4
+        until(lambda: (server.export / "alice" / "file").read_text() == "text", "write-back of alice's file")
+        assert closed() < 10, "bob's were waiting"
+        assert bob.do("fsync", "f0") == -errno.EACCES
+        assert closed() >= 10
+        refused(B, listed, server.mnt / "bob")
+        by(A, write_and_read, server.mnt / "alice", 1)
+        command("gss-clear")
+        until(lambda: bob.do("fsync", "f0") is None, "a context for bob")
+        for name in names:
+            assert bob.do("fsync", name) is None
+            assert (server.export / "bob" / name).read_text() == "text"
+
+
 # A mount's other parts.
 
 

@@ -210,8 +210,8 @@ impl Sealed {
 }
 
 impl Establish for Gss {
-    /// Users from 5000 on have no tickets, those from 6000 on have expired ones, and for those from 7000 on the
-    /// KDC answers only the second time.
+    /// Users from 5000 on have no tickets, those from 6000 on have expired ones, for those from 7000 on the KDC
+    /// answers only the second time, and for those from 8000 on never.
     fn establish<'a>(&'a self, _: IpAddr, _: Service, cred: &'a Cred) -> Establishing<'a> {
         Box::pin(async move {
             match cred.uid {
@@ -220,6 +220,7 @@ impl Establish for Gss {
                 7000..8000 if !std::mem::replace(&mut self.state.lock().kdc, true) => {
                     return Err(NoContext::Unavailable("no KDC".to_owned()));
                 }
+                8000..9000 => return Err(NoContext::Unavailable("no KDC".to_owned())),
                 _ => {}
             }
             let mut state = self.state.lock();

@@ -58,6 +58,10 @@ impl Eq for Security {}
 pub struct Contexts {
     security: Security,
     server: IpAddr,
+    /// Who serves the mount.
+    own: Cred,
+    /// Contexts that were made to see whether it can be done, until they are taken to be destroyed.
+    tried: Mutex<Vec<Arc<Context>>>,
     /// By user: the groups are the server's business.
     of: Mutex<FxHashMap<u32, Arc<Entry>>>,
 }
@@ -77,6 +81,9 @@ struct State {
     failure: Option<Failure>,
     /// How many contexts in a row the server has refused before any call was answered under them.
     useless: u32,
+    /// How many attempts in a row had no answer, and whether others had one meanwhile.
+    silent: u32,
+    is_odd: bool,
 }
 
 /// The last attempt that has failed.
@@ -101,6 +108,10 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How many contexts in a row may be useless until the user's calls wait between them, as for a server that does not
 /// answer. One that is restarted, or whose contexts are flushed, forgets them as fast as they are made, but not for long.
 const USELESS: u32 = 5;
+
+/// How many attempts in a row may have no answer until it is tried whether it is so for others: a server under load may
+/// leave some of them without one.
+const SILENT: u32 = 10;
 
 /// By how much the clocks of two machines may differ in a realm (the default of MIT's krb5.conf, `clockskew`).
 const CLOCK_SKEW: Duration = Duration::from_secs(300);
@@ -155,11 +166,13 @@ impl Contexts {
         establish.establish(self.server, *service, cred)
     }
 
-    /// No contexts yet with the server at this address.
-    pub fn new(security: Security, server: IpAddr) -> Self {
+    /// No contexts yet with the server at this address. The mount is served by the user of `own`.
+    pub fn new(security: Security, server: IpAddr, own: Cred) -> Self {
         Contexts {
             security,
             server,
+            own,
+            tried: Mutex::default(),
             of: Mutex::default(),
         }
     }
@@ -204,7 +217,14 @@ impl Contexts {
             return Err(failure);
         }
         let begin = Instant::now();
-        let made = self.make(cred).await;
+        let made = match self.make(cred).await {
+            Err(NoContext::Unavailable(why)) => Err(self.silence(&entry, cred, why).await),
+            made => {
+                let mut state = entry.state.lock();
+                (state.silent, state.is_odd) = (0, false);
+                made
+            }
+        };
         let mut state = entry.state.lock();
         match made {
             Ok(security) => {
@@ -217,6 +237,33 @@ impl Contexts {
                 Err(why)
             }
         }
+    }
+
+    /// Whose matter it is that an attempt had no answer: what a user's ticket makes a server or a KDC do is no
+    /// reason to wait for them. If they answer the user who serves the mount, it is this user's own.
+    async fn silence(&self, entry: &Entry, cred: &Cred, why: String) -> NoContext {
+        let silent = {
+            let mut state = entry.state.lock();
+            state.silent += 1;
+            state.silent
+        };
+        if silent.is_multiple_of(SILENT) && cred.uid != self.own.uid {
+            let tried = self.make(&self.own).await;
+            entry.state.lock().is_odd = tried.is_ok();
+            let context = tried.map(|security| Arc::new(Context::new(security)));
+            self.tried.lock().extend(context);
+        }
+        match entry.state.lock().is_odd {
+            true => NoContext::NoCredential(format!(
+                "the Kerberos ticket of this user alone cannot be used; get another one by kinit ({why})"
+            )),
+            false => NoContext::Unavailable(why),
+        }
+    }
+
+    /// Takes the contexts that nobody uses, to be destroyed at the server.
+    pub fn take_tried(&self) -> Vec<Arc<Context>> {
+        std::mem::take(&mut *self.tried.lock())
     }
 
     /// The server has refused `context`: the next call of this user gets another one.
@@ -249,6 +296,6 @@ impl Contexts {
     pub fn take(&self) -> Vec<Arc<Context>> {
         let entries = std::mem::take(&mut *self.of.lock());
         let usable = entries.into_values().filter_map(|entry| entry.usable());
-        usable.collect()
+        usable.chain(self.take_tried()).collect()
     }
 }

@@ -277,7 +277,10 @@ fn contexts() -> (Arc<Slow>, Contexts) {
         service: Service::None,
         establish: slow.clone(),
     };
-    (slow, Contexts::new(security, [127, 0, 0, 1].into()))
+    (
+        slow,
+        Contexts::new(security, [127, 0, 0, 1].into(), user(7)),
+    )
 }
 
 #[test]

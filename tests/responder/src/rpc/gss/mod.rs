@@ -68,6 +68,8 @@ pub struct Gss {
     contexts: Mutex<HashMap<Vec<u8>, Arc<Context>>>,
     next: AtomicU64,
     faults: Mutex<Faults>,
+    /// A principal whose INITs are not answered: their connections end.
+    shunned: Mutex<Option<String>>,
     counts: Counts,
 }
 
@@ -132,6 +134,7 @@ impl Gss {
             contexts: Mutex::default(),
             next: AtomicU64::new(start.map_or(0, |time| time.as_nanos() as u64)),
             faults: Mutex::new(faults),
+            shunned: Mutex::default(),
             counts: Counts::default(),
         }
     }
@@ -146,9 +149,20 @@ impl Gss {
         self.faults.lock().add(faulty);
     }
 
+    /// Hangs up on INITs of this principal of the server's realm, as a daemon that fails over its ticket.
+    pub fn shun(&self, principal: &str) {
+        *self.shunned.lock() = Some(principal.to_owned());
+    }
+
     /// Takes all faults back.
     pub fn clear(&self) {
         self.faults.lock().clear();
+        *self.shunned.lock() = None;
+    }
+
+    fn shuns(&self, accepted: &Accepted) -> bool {
+        let name = accepted.principal.split('@').next();
+        self.shunned.lock().as_deref() == name
     }
 
     /// The number of contexts and of calls, as words.
@@ -220,8 +234,11 @@ impl Gss {
         });
         let accepted = refused
             .map_or(Ok(()), Err)
-            .and_then(|()| self.accept(mapping, args.token.0))
-            .and_then(|accepted| self.establish(mapping, accepted));
+            .and_then(|()| self.accept(mapping, args.token.0));
+        if accepted.as_ref().is_ok_and(|accepted| self.shuns(accepted)) {
+            return Err(Closed::Hangup);
+        }
+        let accepted = accepted.and_then(|accepted| self.establish(mapping, accepted));
         let results = |handle, major, minor, window, token| InitRes {
             handle: Opaque(handle),
             major,
