@@ -2,8 +2,8 @@
 //! (RFC 8009), with the keys that are derived for each usage.
 
 use aes::cipher::{
-    Block, BlockCipher, BlockDecrypt, BlockDecryptMut, BlockEncrypt, BlockEncryptMut, InnerIvInit,
-    KeyInit, inout::InOutBuf,
+    Block, BlockBackend, BlockCipher, BlockClosure, BlockDecrypt, BlockDecryptMut, BlockEncrypt,
+    BlockSizeUser, InnerIvInit, KeyInit, consts::U16, inout::InOutBuf,
 };
 use aes::{Aes128, Aes256};
 use hmac::{Hmac, Mac};
@@ -243,43 +243,73 @@ impl Covers {
 /// decrypts at once.
 const TURN: usize = 8 * BLOCK;
 
+/// The initial vector, which checksums of RFC 8009 cover.
+const VECTOR: [u8; BLOCK] = [0; BLOCK];
+
 /// Where the last two blocks of a text begin, of which the second may be shorter. The text is longer than a block.
 fn last_blocks(text: &[u8]) -> usize {
     (text.len() - 1) / BLOCK * BLOCK - BLOCK
 }
 
-/// CBC with ciphertext stealing (RFC 3962 section 5), from a zero initial vector, and a checksum.
+/// CBC of whole blocks. The chain stays in a register; that of the crate `cbc` goes through memory, which is waited for
+/// with each block.
+struct Chain<'a> {
+    /// The ciphertext before.
+    before: &'a mut Block<Self>,
+    text: &'a mut [u8],
+}
+
+impl BlockSizeUser for Chain<'_> {
+    type BlockSize = U16;
+}
+
+impl BlockClosure for Chain<'_> {
+    #[inline(always)]
+    fn call<B: BlockBackend<BlockSize = U16>>(self, backend: &mut B) {
+        let mut chain = *self.before;
+        for block in self.text.chunks_exact_mut(BLOCK) {
+            for (byte, plain) in chain.iter_mut().zip(&*block) {
+                *byte ^= plain;
+            }
+            backend.proc_block((&mut chain).into());
+            block.copy_from_slice(&chain);
+        }
+        *self.before = chain;
+    }
+}
+
+/// CBC with ciphertext stealing (RFC 3962 section 5), and a checksum.
 fn encrypt<C>(aes: &C, text: &mut [u8], mac: &mut impl Mac, covers: Covers)
 where
-    C: BlockEncrypt + BlockCipher<BlockSize = aes::cipher::consts::U16> + Clone,
+    C: BlockEncrypt + BlockCipher<BlockSize = U16>,
 {
-    let mut chain = cbc::Encryptor::inner_iv_init(aes.clone(), &Block::<C>::default());
+    let mut before = VECTOR.into();
+    let mut chain = |text: &mut [u8]| {
+        let before = &mut before;
+        aes.encrypt_with_backend(Chain { before, text });
+    };
     let (front, rest) = text.split_at_mut(last_blocks(text));
     for turn in front.chunks_mut(TURN) {
         covers.add(mac, Covers::Plaintext, turn);
-        let (blocks, _) = InOutBuf::from(&mut *turn).into_chunks();
-        chain.encrypt_blocks_inout_mut(blocks);
+        chain(turn);
         covers.add(mac, Covers::Ciphertext, turn);
     }
     covers.add(mac, Covers::Plaintext, rest);
     // The last two blocks change places, and the shorter one is cut off.
     let (whole, last) = rest.split_at_mut(BLOCK);
-    let mut before = Block::<C>::clone_from_slice(whole);
-    chain.encrypt_block_mut(&mut before);
-    let mut stolen = before;
-    for (byte, plain) in stolen.iter_mut().zip(&*last) {
-        *byte ^= plain;
-    }
-    aes.encrypt_block(&mut stolen);
-    whole.copy_from_slice(&stolen);
-    last.copy_from_slice(&before[..last.len()]);
+    chain(whole);
+    let mut padded = [0; BLOCK];
+    padded[..last.len()].copy_from_slice(last);
+    chain(&mut padded);
+    last.copy_from_slice(&whole[..last.len()]);
+    whole.copy_from_slice(&padded);
     covers.add(mac, Covers::Ciphertext, rest);
 }
 
 /// The reverse of [`encrypt`].
 fn decrypt<C>(aes: &C, text: &mut [u8], mac: &mut impl Mac, covers: Covers)
 where
-    C: BlockDecrypt + BlockCipher<BlockSize = aes::cipher::consts::U16> + Clone,
+    C: BlockDecrypt + BlockCipher<BlockSize = U16> + Clone,
 {
     let mut chain = cbc::Decryptor::inner_iv_init(aes.clone(), &Block::<C>::default());
     let (front, rest) = text.split_at_mut(last_blocks(text));
@@ -309,9 +339,6 @@ pub(crate) struct Sealing {
     aes: Aes,
     hash: Hash,
 }
-
-/// The initial vector that checksums of RFC 8009 cover.
-const VECTOR: [u8; BLOCK] = [0; BLOCK];
 
 impl Sealing {
     fn covers(&self) -> Covers {
