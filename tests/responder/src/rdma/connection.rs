@@ -259,12 +259,17 @@ impl Taking {
             .map_or(0, |chunk| chunk.segments.len());
         let mut message: Vec<BufMut> = pending.pulled.into_iter().flatten().collect();
         let argument = message.split_off(of_message.min(message.len()));
-        self.shared.start(Call {
+        let mut call = Call {
             received: pending.received,
             plan: pending.plan,
             message,
             argument,
-        })
+        };
+        if call.is_in_pieces() {
+            let pieces: Vec<&[u8]> = call.message.iter().map(|piece| &piece[..]).collect();
+            call.message = vec![self.shared.joined(&pieces)?];
+        }
+        self.shared.start(call)
     }
 }
 
@@ -282,7 +287,7 @@ fn segments(plan: &CallPlan) -> Vec<nfsrdma_rdma::RemoteSegment> {
 
 impl Call {
     /// Calls `with` with the RPC message. The data of a Long Call may stay in the pieces into which
-    /// it was read. `None` if the pieces are not an RPC message.
+    /// it was read. `None` if the pieces are not the RPC message of the header.
     fn with_message<T>(&self, with: impl FnOnce(Message<'_>) -> T) -> Option<T> {
         if self.plan.message.is_none() {
             let inline = &self.received.buf[self.plan.inline.clone()];
@@ -296,33 +301,36 @@ impl Call {
         if self.message.len() == 1 {
             return Some(with(self.message_of(first)));
         }
-        if self.plan.argument.is_none()
-            && let Some((head, len)) = crate::rpc::split_write(first)
-        {
-            let rest = self.message[1..].iter().map(|piece| &piece[..]);
-            let mut left = len;
-            let mut data = Vec::with_capacity(self.message.len());
-            for piece in std::iter::once(&first[head..]).chain(rest) {
-                let part = piece.len().min(left);
-                data.push(&piece[..part]);
-                left -= part;
-            }
-            if left == 0 {
-                return Some(with(Message {
-                    bytes: &first[..head],
-                    placed: Some(Placed {
-                        data: &data,
-                        position: head,
-                    }),
-                }));
-            }
-        }
-        let whole: Vec<u8> = self
+        let (position, data) = self.split_write()?;
+        Some(with(Message {
+            bytes: &first[..position],
+            placed: Some(Placed {
+                data: &data,
+                position,
+            }),
+        }))
+    }
+
+    /// Where the data of a Long Call begin that is a WRITE, and their pieces.
+    fn split_write(&self) -> Option<(usize, Vec<&[u8]>)> {
+        let first = self
             .message
-            .iter()
-            .flat_map(|p| p.iter().copied())
-            .collect();
-        Some(with(self.message_of(&whole)))
+            .first()
+            .filter(|_| self.plan.argument.is_none())?;
+        let (head, mut left) = crate::rpc::split_write(first)?;
+        let rest = self.message[1..].iter().map(|piece| &piece[..]);
+        let mut data = Vec::with_capacity(self.message.len());
+        for piece in std::iter::once(&first[head..]).chain(rest) {
+            let part = piece.len().min(left);
+            data.push(&piece[..part]);
+            left -= part;
+        }
+        (left == 0).then_some((head, data))
+    }
+
+    /// Whether the message must be joined.
+    fn is_in_pieces(&self) -> bool {
+        self.message.len() > 1 && self.split_write().is_none()
     }
 
     fn message_of<'a>(&'a self, bytes: &'a [u8]) -> Message<'a> {
@@ -582,10 +590,14 @@ impl Shared {
     }
 
     fn copy(&self, parts: &[&[u8]]) -> Result<Buf, Error> {
+        self.joined(parts).map(BufMut::freeze)
+    }
+
+    fn joined(&self, parts: &[&[u8]]) -> Result<BufMut, Error> {
         let len = parts.iter().map(|p| p.len()).sum();
         let mut buf = self.pool.alloc(len).ok_or_else(|| {
             Error::local(
-                "no memory left for a reply",
+                "no memory left for a message",
                 io::ErrorKind::OutOfMemory.into(),
             )
         })?;
@@ -594,7 +606,7 @@ impl Shared {
             buf[at..at + part.len()].copy_from_slice(part);
             at += part.len();
         }
-        Ok(buf.freeze())
+        Ok(buf)
     }
 }
 

@@ -67,10 +67,12 @@ impl Settings {
             true => block(self.rtmax as usize + CALL_OVERHEAD as usize),
             false => 0,
         };
+        // The pieces of a message, and that it is joined.
+        let message = 2 * block(self.wtmax as usize + CALL_OVERHEAD as usize);
         let call = 2 * receive
             + block(self.rtmax as usize)
             + sealed
-            + block(self.wtmax as usize + CALL_OVERHEAD as usize)
+            + message
             + READ_SEGMENTS * nfsrdma_rdma::buf::MIN_BLOCK;
         (self.credits as usize + SPARE_RECEIVES) * receive + self.credits as usize * call
     }
