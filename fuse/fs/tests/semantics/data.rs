@@ -663,3 +663,59 @@ fn a_mapped_page_does_not_lengthen_a_file_whose_truncation_was_answered_without_
         assert_eq!(m.stat(node).unwrap().size, size);
     }
 }
+
+/// Counts how often `future` is polled.
+async fn counted<T>(polls: Arc<AtomicUsize>, future: impl Future<Output = T>) -> T {
+    let mut future = std::pin::pin!(future);
+    std::future::poll_fn(|context| {
+        polls.fetch_add(1, Ordering::Relaxed);
+        future.as_mut().poll(context)
+    })
+    .await
+}
+
+/// 64 processes look at a file with many small dirty pieces. What a WRITE costs that ends then must not
+/// grow with their number.
+#[test]
+fn the_end_of_a_write_does_not_wake_everybody_who_waits_for_a_flush() {
+    const PIECES: u64 = 200;
+    const CALLERS: usize = 64;
+    let limits = Limits {
+        rtmax: 65536,
+        wtmax: 65536,
+        dtpref: 8192,
+        max_file_size: 1 << 40,
+    };
+    let m = Mount::of(&MemoryServer::with(limits, 2), small());
+    let (node, f) = m.create("f");
+    for n in 0..PIECES {
+        m.write(f, n * 8192, &[1]).unwrap();
+    }
+    m.server.hold(true);
+    let polls = Arc::new(AtomicUsize::new(0));
+    let (tell, told) = std::sync::mpsc::channel();
+    for n in 0..CALLERS {
+        let (fs, cred, tell) = (m.fs.clone(), m.cred.clone(), tell.clone());
+        let looks = polls.clone();
+        exec::spawn(async move {
+            let result = match n % 2 {
+                0 => counted(looks, fs.getattr(&cred, node, false))
+                    .await
+                    .map(drop),
+                _ => counted(looks, fs.fsync(f, || true)).await,
+            };
+            tell.send(result).unwrap();
+        });
+    }
+    m.server.hold(false);
+    for _ in 0..CALLERS {
+        told.recv_timeout(Duration::from_secs(60)).unwrap().unwrap();
+        assert_eq!(m.count("dirty_bytes"), 0);
+    }
+    let (polls, writes) = (polls.load(Ordering::Relaxed), m.server.calls(Op::Write));
+    assert!(
+        polls as u64 <= 8 * (writes + CALLERS as u64),
+        "{polls} turns for {writes} WRITEs"
+    );
+    m.close(f).unwrap();
+}

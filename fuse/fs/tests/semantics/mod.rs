@@ -11,6 +11,5 @@ mod permissions;
 mod removals;
 mod resent;
 mod restarts;
-mod shared;
 mod support;
 mod tickets;
