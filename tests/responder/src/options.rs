@@ -406,64 +406,6 @@ mod tests {
     }
 
     #[test]
-    fn exports_have_names() {
-        let options = parse(&["/tmp", "/data=/tmp"]).unwrap();
-        let specs = options.export_specs().unwrap();
-        assert_eq!(specs[0].name, b"/tmp");
-        assert_eq!(specs[1].name, b"/data");
-        assert_eq!(specs[1].dir, PathBuf::from("/tmp"));
-        let missing = parse(&["/no/such/directory"]).unwrap();
-        assert!(missing.export_specs().is_err());
-    }
-
-    #[test]
-    fn addresses_have_defaults() {
-        let options = parse(&["/tmp", "--ipv6", "--nfs-port", "0"]).unwrap();
-        assert_eq!(options.rdma_address(), "[::1]:20049".parse().unwrap());
-        assert_eq!(options.tcp_address(), "[::1]:0".parse().unwrap());
-        let options = parse(&["/tmp", "--listen", "0.0.0.0:1"]).unwrap();
-        assert_eq!(options.rdma_address(), "0.0.0.0:1".parse().unwrap());
-        assert_eq!(options.tcp_address(), "0.0.0.0:2049".parse().unwrap());
-    }
-
-    #[test]
-    fn variants_are_parsed() {
-        let options = parse(&[
-            "/tmp",
-            "--pre-op",
-            "not-atomic",
-            "--clock-offset",
-            "-5s",
-            "--equal-fileids",
-            "--delay",
-            "WRITE=3",
-            "--fail",
-            "ANY=JUKEBOX/7",
-        ])
-        .unwrap();
-        let variants = options.variants();
-        assert_eq!(variants.pre_op, PreOp::NotAtomic);
-        assert_eq!(variants.clock_offset, -5_000_000_000);
-        assert_eq!(variants.equal_fileids, NonZeroU64::new(1));
-        assert!(options.may_wait());
-        let plain = parse(&["/tmp"]).unwrap();
-        assert!(!plain.may_wait());
-        assert_eq!(plain.variants().equal_fileids, None);
-    }
-
-    #[test]
-    fn contexts_are_served_where_a_flavor_needs_them() {
-        let options = parse(&["/tmp", "--sec", "sys", "--sec", "/data=krb5i"]).unwrap();
-        assert!(options.with_gss());
-        assert!(!parse(&["/tmp", "--sec", "sys"]).unwrap().with_gss());
-        let more = ["/tmp", "--sec", "krb5", "--principal", "alice=1:2"];
-        let faults = ["--gss-lifetime", "5s", "--gss-fault", "FORGET:1/9"];
-        let gss = parse(&[&more[..], &faults].concat()).unwrap().gss();
-        assert_eq!(gss.lifetime, Some(Duration::from_secs(5)));
-        assert_eq!((gss.principals.len(), gss.faults.len()), (1, 1));
-    }
-
-    #[test]
     fn numbers_out_of_range_are_refused() {
         for args in [
             &["/tmp", "--sec", "krb4"][..],
