@@ -1,28 +1,14 @@
 //! The handles of open files, and of open directories.
 //!
-//! A handle is the number of a record ([`nfsrdma_record`]), whose lower half is its slot, and which no later
-//! record has. So a handle that was released stands for nothing: the kernel may send a RELEASE that was
+//! A handle is the number of a record ([`nfsrdma_record`]), which no later record has. So a handle that was released stands for nothing: the kernel may send a RELEASE that was
 //! carried out once more, to the process that goes on after the one that died before it answered.
 
 use crate::sync::RwLock;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 #[derive(Debug)]
-pub(super) struct Handles<T>(RwLock<Slots<T>>);
-
-#[derive(Debug)]
-struct Slots<T> {
-    /// By the slots of the handles. Files and directories share the records, so there are gaps.
-    slots: Vec<Option<(u64, Arc<T>)>>,
-    len: usize,
-}
-
-impl<T> Default for Slots<T> {
-    fn default() -> Self {
-        let slots = Vec::new();
-        Slots { slots, len: 0 }
-    }
-}
+pub(super) struct Handles<T>(RwLock<BTreeMap<u64, Arc<T>>>);
 
 impl<T> Default for Handles<T> {
     fn default() -> Self {
@@ -30,70 +16,46 @@ impl<T> Default for Handles<T> {
     }
 }
 
-/// The slot of a handle. [`Handles::select`] goes by their order.
-pub(super) fn slot(handle: u64) -> u32 {
-    handle as u32
-}
-
-impl<T> Slots<T> {
-    fn get(&self, handle: u64) -> Option<&Arc<T>> {
-        match self.slots.get(slot(handle) as usize)? {
-            Some((of, open)) if *of == handle => Some(open),
-            _ => None,
-        }
-    }
-}
-
 impl<T> Handles<T> {
     pub(super) fn insert(&self, handle: u64, open: Arc<T>) {
-        let (mut all, at) = (self.0.write(), slot(handle) as usize);
-        if all.slots.len() <= at {
-            all.slots.resize_with(at + 1, || None);
-        }
-        all.slots[at] = Some((handle, open));
-        all.len += 1;
+        self.0.write().insert(handle, open);
     }
 
     #[inline]
     pub(super) fn get(&self, handle: u64) -> Option<Arc<T>> {
-        self.0.read().get(handle).cloned()
+        self.0.read().get(&handle).cloned()
     }
 
     /// What `look`, which must take no lock, finds of the open file.
     #[inline]
     pub(super) fn look<R>(&self, handle: u64, look: impl FnOnce(&Arc<T>) -> R) -> Option<R> {
-        self.0.read().get(handle).map(look)
+        self.0.read().get(&handle).map(look)
     }
 
     pub(super) fn remove(&self, handle: u64) -> Option<Arc<T>> {
-        let mut all = self.0.write();
-        all.get(handle)?;
-        all.len -= 1;
-        let (_, open) = all.slots[slot(handle) as usize].take()?;
-        Some(open)
+        self.0.write().remove(&handle)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.read().len
+        self.0.read().len()
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Those that `which` selects, with their handles. It must take no lock.
+    /// Those that `which` selects, with their handles, in the order of these. It must take no lock.
     pub(super) fn select(&self, which: impl Fn(&T) -> bool) -> Vec<(u64, Arc<T>)> {
         let all = self.0.read();
-        let open = all.slots.iter().flatten();
-        open.filter(|(_, open)| which(open)).cloned().collect()
+        let selected = all.iter().filter(|(_, open)| which(open));
+        selected
+            .map(|(handle, open)| (*handle, open.clone()))
+            .collect()
     }
 
     /// The first that `which` selects. It must take no lock.
     pub(super) fn find(&self, which: impl Fn(&T) -> bool) -> Option<Arc<T>> {
-        let all = self.0.read();
-        let mut open = all.slots.iter().flatten();
-        open.find(|(_, open)| which(open))
-            .map(|(_, open)| open.clone())
+        self.0.read().values().find(|open| which(open)).cloned()
     }
 }
 
@@ -117,7 +79,7 @@ mod tests {
         let all = handles.select(|_| true);
         assert_eq!(
             all.iter().map(|of| of.0).collect::<Vec<_>>(),
-            [later, other]
+            [other, later]
         );
         for handle in [later, other] {
             assert!(handles.remove(handle).is_some());

@@ -11,7 +11,6 @@
 //! mappings use the size that the kernel has and never send a GETATTR. So that they see a file that has
 //! grown, its last byte ([`Behind::end`]) is stored in the kernel's pages, which raises the size.
 
-use super::handles::slot;
 use super::inode::Inode;
 use super::inode_flags::Flag;
 use super::kernel_cache::KernelCache;
@@ -98,7 +97,7 @@ impl<N: Nfs3> Objects<N> {
         }
         let due = self.unchecked_files(self.next_check.load(Ordering::Relaxed));
         let next = match due.get(MOST_CHECKED) {
-            Some((handle, _)) => slot(*handle),
+            Some((handle, _)) => *handle,
             None => 0,
         };
         self.next_check.store(next, Ordering::Relaxed);
@@ -114,12 +113,11 @@ impl<N: Nfs3> Objects<N> {
         });
     }
 
-    /// One open file of each that is to be checked, with its handle: those from slot `first` on, then
-    /// the rest.
-    fn unchecked_files(&self, first: u32) -> Vec<(u64, Arc<OpenFile>)> {
+    /// One open file of each that is to be checked, with its handle: those from `first` on, then the rest.
+    fn unchecked_files(&self, first: u64) -> Vec<(u64, Arc<OpenFile>)> {
         let kept = |file: &OpenFile| file.can_read() && file.inode.flags.has(Flag::KernelPages);
         let mut files = self.files.select(kept);
-        let late = files.partition_point(|(handle, _)| slot(*handle) < first);
+        let late = files.partition_point(|(handle, _)| *handle < first);
         files.rotate_left(late);
         let (now, mut seen) = (self.now(), HashSet::new());
         files.retain(|(_, file)| {

@@ -6,12 +6,8 @@ use super::files::Files;
 use super::handles::Handles;
 use super::inode::Inode;
 use super::open_file::{OpenFile, Opened};
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicU32};
+use crate::sync::atomic::{AtomicBool, AtomicU64};
 use nfsrdma_nfs3::{Cred, Nfs3};
-use rustc_hash::FxHashMap;
-use std::collections::BTreeSet;
-use std::collections::hash_map::Entry;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -19,12 +15,10 @@ use std::sync::Arc;
 pub struct Objects<N> {
     below: Arc<Files<N>>,
     pub(super) files: Handles<OpenFile>,
-    /// The numbers of the files that are open for writing, by node.
-    pub(super) writable: Mutex<FxHashMap<u64, BTreeSet<u64>>>,
-    /// Attributes of open files are being asked for ([`Objects::check_open_files`]), and the slot at
-    /// which the next round begins.
+    /// Attributes of open files are being asked for ([`Objects::check_open_files`]), and the handle
+    /// at which the next round begins.
     pub(super) checking: AtomicBool,
-    pub(super) next_check: AtomicU32,
+    pub(super) next_check: AtomicU64,
 }
 
 impl<N> Deref for Objects<N> {
@@ -40,9 +34,8 @@ impl<N: Nfs3> Objects<N> {
         Objects {
             below: Arc::new(below),
             files: Handles::default(),
-            writable: Mutex::default(),
             checking: AtomicBool::new(false),
-            next_check: AtomicU32::new(0),
+            next_check: AtomicU64::new(0),
         }
     }
 
@@ -62,34 +55,15 @@ impl<N: Nfs3> Objects<N> {
 
     /// Gives an open file its handle.
     pub(super) fn add(&self, file: OpenFile) -> u64 {
-        let (handle, file) = (file.handle(), Arc::new(file));
-        self.files.insert(handle, file.clone());
-        if file.can_write() {
-            let mut writable = self.writable.lock();
-            let of = writable.entry(file.inode.nodeid).or_default();
-            of.insert(handle);
-        }
+        let handle = file.handle();
+        self.files.insert(handle, Arc::new(file));
         handle
     }
 
     /// The open files of `inode` that may be written to, with their numbers.
     pub(super) fn open_for_writing(&self, inode: &Inode) -> Vec<(u64, Arc<OpenFile>)> {
-        let handles = self.writable.lock().get(&inode.nodeid).cloned();
-        let file = |handle: u64| Some((handle, self.files.get(handle)?));
-        let handles = handles.unwrap_or_default();
-        handles.into_iter().filter_map(file).collect()
-    }
-
-    /// An open file that may be written to is closed.
-    pub(super) fn not_writable(&self, file: &OpenFile, handle: u64) {
-        if file.can_write()
-            && let Entry::Occupied(mut handles) = self.writable.lock().entry(file.inode.nodeid)
-        {
-            handles.get_mut().remove(&handle);
-            if handles.get().is_empty() {
-                handles.remove();
-            }
-        }
+        let of = |file: &OpenFile| file.inode.nodeid == inode.nodeid && file.can_write();
+        self.files.select(of)
     }
 
     /// Some open file of `inode` that may be read.

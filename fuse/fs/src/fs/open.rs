@@ -132,7 +132,6 @@ impl<N: Nfs3> Fs<N> {
         if self.files.remove(handle).is_none() {
             return Ok(());
         }
-        self.not_writable(&file, handle);
         inode.opens.fetch_sub(1, Ordering::SeqCst);
         let is_unsafe = |data: &Arc<FileData>| data.with(|inner| !inner.is_safe());
         if file.can_write() && inode.data().is_some_and(is_unsafe) {
