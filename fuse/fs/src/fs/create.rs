@@ -241,7 +241,6 @@ impl<N: Nfs3> Fs<N> {
         name: &[u8],
         made: &Made,
     ) -> FsResult<(Arc<Inode>, Attributes)> {
-        self.searched_to_change(cred, dir, &made.dir);
         self.know_fsid(cred).await?;
         let Some(object) = made.object else {
             return Box::pin(self.find(cred, dir, name)).await;

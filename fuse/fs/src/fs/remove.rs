@@ -48,8 +48,7 @@ impl<N: Nfs3> Fs<N> {
                 .map(|_| ());
         }
         let call = pin!(self.nfs.remove(cred, &dir.handle, name));
-        let wcc = self.changing_name(&dir, name, call, |wcc| *wcc).await?;
-        self.searched_to_change(cred, &dir, &wcc);
+        self.changing_name(&dir, name, call, |wcc| *wcc).await?;
         self.own_name(&dir, name, None);
         // The object has one link less now. This ends before the OPENs that wait for it go on.
         if let Some((child, _)) = &losing {
@@ -70,8 +69,7 @@ impl<N: Nfs3> Fs<N> {
             none.await;
         }
         let call = pin!(self.nfs.rmdir(cred, &dir.handle, name));
-        let wcc = self.changing_name(&dir, name, call, |wcc| *wcc).await?;
-        self.searched_to_change(cred, &dir, &wcc);
+        self.changing_name(&dir, name, call, |wcc| *wcc).await?;
         self.own_name(&dir, name, None);
         if let Some(child) = child {
             mark_removed(&child);

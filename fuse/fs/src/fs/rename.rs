@@ -185,20 +185,13 @@ impl<N: Nfs3> Fs<N> {
         let (from_dir, to_dir) = (&from.0.handle, &to.0.handle);
         let call = pin!(self.nfs.rename(cred, from_dir, from.1, to_dir, to.1));
         if Arc::ptr_eq(from.0, to.0) {
-            let wcc = self.changing(from.0, call, |wcc| wcc.to_dir).await?;
-            self.searched_to_change(cred, from.0, &wcc.to_dir);
+            self.changing(from.0, call, |wcc| wcc.to_dir).await?;
             return Ok(());
         }
         let change = self.change(to.0, Kind::Contents);
-        match self.changing(from.0, call, |wcc| wcc.from_dir).await {
-            Ok(wcc) => {
-                change.end(Some(&wcc.to_dir));
-                self.searched_to_change(cred, from.0, &wcc.from_dir);
-                self.searched_to_change(cred, to.0, &wcc.to_dir);
-                Ok(())
-            }
-            Err(error) => Err(error),
-        }
+        let wcc = self.changing(from.0, call, |wcc| wcc.from_dir).await?;
+        change.end(Some(&wcc.to_dir));
+        Ok(())
     }
 }
 

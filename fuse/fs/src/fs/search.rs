@@ -25,7 +25,7 @@ use super::inode::{Inode, Stamp};
 use super::squash::everybody_may_search;
 use super::{Fs, inode};
 use nfsrdma_nfs3::{Cred, Credential, Nfs3};
-use nfsrdma_xdr::nfs3::{Attributes, Status, WccData, access};
+use nfsrdma_xdr::nfs3::{Attributes, Status, access};
 use std::sync::Arc;
 
 impl<N: Nfs3> Fs<N> {
@@ -127,20 +127,6 @@ impl<N: Nfs3> Fs<N> {
         }
         let until = now + state.fresh_for(now);
         state.grant_search(cred, now, until);
-    }
-
-    /// As [`Fs::searched`], after a call that changed the directory.
-    pub(super) fn searched_to_change(&self, cred: &Cred, dir: &Inode, wcc: &WccData) {
-        if self.kernel_may_keep_names(dir) {
-            return;
-        }
-        let now = self.now();
-        let mut state = dir.state.lock();
-        let after = wcc.after.as_ref();
-        if !state.is_changing() && after.is_some_and(|after| is_current(&state, after)) {
-            let until = now + state.fresh_for(now);
-            state.grant_search(cred, now, until);
-        }
     }
 
     /// Finds out whether the server squashes uid 0, if that matters for `dir` and is not known yet:
