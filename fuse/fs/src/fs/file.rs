@@ -94,10 +94,10 @@ impl FileState {
         &mut self.under_way
     }
 
-    /// A SETATTR will be sent: programs' writes wait until it ends.
-    pub(super) fn begin_setattr(&mut self) -> u64 {
+    /// A flush or SETATTR begins: programs' writes wait until it ends.
+    pub(super) fn keep_writers(&mut self, doing: Doing) -> u64 {
         self.write_back.begin_flush();
-        self.under_way.begin(Doing::Setattr, 0..u64::MAX)
+        self.under_way.begin(doing, 0..u64::MAX)
     }
 
     /// Whether writes may have to wait for a flush, a SETATTR or O_DIRECT.
@@ -121,7 +121,7 @@ impl FileState {
     /// What has this number ends.
     pub(super) fn end_of(&mut self, number: u64) {
         let ended = self.under_way.end(number);
-        if ended == Some(Doing::Setattr) {
+        if let Some(Doing::Setattr | Doing::Flush) = ended {
             self.write_back.end_flush();
         }
     }

@@ -11,9 +11,10 @@
 //! `WriteBack` makes the data dirty again. Programs' writes wait meanwhile, so a flush ends.
 
 use super::error::FsResult;
-use super::file::{FileData, FileState};
+use super::file::{Begun, FileData, FileState};
 use super::files::Files;
 use super::inode::Inode;
+use super::under_way::Doing;
 use super::unsafe_files::Hold;
 use super::unwritten::Unwritten;
 use crate::cache::{Action, Goal, Verdict, WriteCall, WriteJob, WriteLimits};
@@ -35,23 +36,6 @@ const FILES_AT_A_TIME: usize = 8;
 
 /// The pause before [`Files::write_back_all`] looks for tickets again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-
-/// While this lives, programs' writes to the file wait.
-struct Flushing<'a>(&'a FileData);
-
-impl<'a> Flushing<'a> {
-    fn new(data: &'a FileData) -> Self {
-        data.with(|inner| inner.write_back().begin_flush());
-        Flushing(data)
-    }
-}
-
-impl Drop for Flushing<'_> {
-    fn drop(&mut self) {
-        self.0.with(|inner| inner.write_back().end_flush());
-        self.0.changed.notify_waiters();
-    }
-}
 
 impl<N: Nfs3> Files<N> {
     /// The limits for the WRITEs of a file now. Half of the server's credits are left to READs and to
@@ -209,7 +193,10 @@ impl<N: Nfs3> Files<N> {
         commit: bool,
     ) -> Option<NfsError> {
         let data = inode.data()?;
-        let _flushing = Flushing::new(data);
+        let _flushing = Begun {
+            data: &**data,
+            number: data.with(|inner| inner.keep_writers(Doing::Flush)),
+        };
         let _turn = data.flush_turn[usize::from(commit)].lock().await;
         let before = data.with(|inner| inner.refusals);
         let goal = match commit {

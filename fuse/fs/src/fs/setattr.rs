@@ -6,7 +6,7 @@
 
 use super::changing::not_abandoned;
 use super::error::{FsError, FsResult};
-use super::file::{Begun, FileData, FileState};
+use super::file::{Begun, FileData};
 use super::inode::{Inode, Kind};
 use super::objects::Objects;
 use super::under_way::Doing;
@@ -183,7 +183,7 @@ impl<N: Nfs3> Objects<N> {
         let Some(data) = data else { return Ok(None) };
         let exclusive = Begun {
             data: &**data,
-            number: data.with(FileState::begin_setattr),
+            number: data.with(|inner| inner.keep_writers(Doing::Setattr)),
         };
         let direct = |doing| doing == Doing::Direct;
         data.until(|inner| (!inner.under_way().any(direct)).then_some(()))

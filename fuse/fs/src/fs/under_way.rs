@@ -20,6 +20,8 @@ pub(super) enum Doing {
     KernelWrite,
     /// An O_DIRECT write of a program.
     Direct,
+    /// A flush of what was written.
+    Flush,
     /// A SETATTR, or its wait for data written before.
     Setattr,
 }
