@@ -128,35 +128,22 @@ impl<N: Nfs3> Files<N> {
     pub(super) async fn fetch(&self, cred: &Cred, inode: &Arc<Inode>) -> FsResult<Attributes> {
         let mut tries = 0;
         loop {
-            let (told, ambiguous) = self.fetch_told(cred, inode).await?;
+            self.shared.stats.attribute_misses.add(1);
+            let stamp = Stamp::now();
+            let told = match self.nfs.getattr(cred, &inode.handle).await {
+                Ok(told) => told,
+                Err(error) => return Err(self.note_error(inode, error)),
+            };
+            let ambiguous = self.apply_post_op_attr(inode, stamp, Some(&told));
+            if told.kind != inode.kind {
+                // As with Linux's client.
+                return Err(FsError::Stale);
+            }
             tries += 1;
             if !ambiguous || tries == FETCH_TRIES {
                 let newest = inode.state.lock().attributes().copied();
                 return Ok(newest.unwrap_or(told));
             }
-        }
-    }
-
-    /// As [`Files::fetch`], with one GETATTR. Returns the attributes of its reply, and whether these may be
-    /// older than those that are known.
-    pub(super) async fn fetch_told(
-        &self,
-        cred: &Cred,
-        inode: &Arc<Inode>,
-    ) -> FsResult<(Attributes, bool)> {
-        self.shared.stats.attribute_misses.add(1);
-        let stamp = Stamp::now();
-        match self.nfs.getattr(cred, &inode.handle).await {
-            Ok(attributes) if attributes.kind != inode.kind => {
-                // As with Linux's client.
-                self.other_type(inode);
-                Err(FsError::Stale)
-            }
-            Ok(attributes) => {
-                let ambiguous = self.apply_post_op_attr(inode, stamp, Some(&attributes));
-                Ok((attributes, ambiguous))
-            }
-            Err(error) => Err(self.note_error(inode, error)),
         }
     }
 
