@@ -1,6 +1,5 @@
 //! Conversions between the types of NFS and of FUSE.
 
-use crate::fs::FsError;
 use nfsrdma_channel::{Attr, Statfs, TimeOrNow};
 use nfsrdma_xdr::nfs3::{Attributes, FileType, FsstatOk, SetTime, SpecData, Time};
 
@@ -107,10 +106,6 @@ pub(super) fn set_time(to: Option<TimeOrNow>) -> SetTime {
             }),
         }),
     }
-}
-
-pub(super) fn errno(error: &FsError) -> i32 {
-    error.errno()
 }
 
 #[cfg(test)]

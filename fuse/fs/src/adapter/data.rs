@@ -34,10 +34,13 @@ impl<N: Nfs3> Adapter<N> {
                 |reply, opened| {
                     reply.opened(opened.handle, file_flags(&opened, flags, unflushed));
                 },
-                |opened| match opened {
-                    Some(opened) => close(&fs, opened),
-                    None if flags & libc::O_TRUNC != 0 => fs.attributes_unheard(node),
-                    None => {}
+                |opened| {
+                    if flags & libc::O_TRUNC != 0 {
+                        fs.attributes_unheard(node);
+                    }
+                    if let Some(opened) = opened {
+                        close(&fs, opened);
+                    }
                 },
             );
         };

@@ -33,7 +33,7 @@ impl<N: Nfs3> Adapter<N> {
                 },
                 |opened| {
                     if let Some(opened) = opened {
-                        fs.opendir_unheard(node, &opened);
+                        fs.attributes_unheard(node);
                         let _ = fs.releasedir(opened.handle);
                     }
                 },

@@ -3,7 +3,7 @@
 //! A reply that a killed caller no longer gets is *unheard*: `undo` takes back references and open files,
 //! and the functions named `*_unheard` mark what the kernel has as out of date and notify it.
 
-use super::convert::{attributes, errno};
+use super::convert::attributes;
 use super::signals::{Caller, caller};
 use super::waiting::Held;
 use crate::fs::{Entry, FsResult, Opened};
@@ -18,7 +18,7 @@ use std::time::Duration;
 pub(super) fn reply_with<T>(reply: Reply, result: FsResult<T>, ok: impl FnOnce(Reply, T)) {
     match result {
         Ok(value) => ok(reply, value),
-        Err(error) => reply.error(errno(&error)),
+        Err(error) => reply.error(error.errno()),
     }
 }
 

@@ -84,7 +84,6 @@ impl<N: Nfs3> Adapter<N> {
 /// Closes an open file that the kernel did not get.
 pub(super) fn close<N: Nfs3>(fs: &Arc<Fs<N>>, opened: Opened) {
     let fs = fs.clone();
-    fs.open_unheard(&opened);
     exec::spawn(async move {
         // Nothing was written through it, so there is no error to report.
         let _ = fs.release(opened.handle).await;

@@ -9,7 +9,6 @@
 use super::error::FsResult;
 use super::files::Files;
 use super::inode::{Answered, Inode, Kind, Outcome, ROOT, Stamp};
-use super::open_file::Opened;
 use super::outdated::drop_outdated;
 use crate::named;
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError, NfsResult, WriteDone};
@@ -254,13 +253,6 @@ impl<N: Nfs3> Files<N> {
             kernel.invalidate_attributes(inode.nodeid);
         }
         self.drop_kernel_data(inode);
-    }
-
-    /// As [`Objects::open_unheard`](super::objects::Objects::open_unheard), for an OPENDIR.
-    pub fn opendir_unheard(&self, nodeid: u64, opened: &Opened) {
-        if let Some(dir) = self.table.get(nodeid).filter(|_| !opened.keep_cache) {
-            self.unheard(&dir);
-        }
     }
 
     /// The result of a change of attributes. If the server did not answer, it may have carried it out,

@@ -5,7 +5,7 @@ use super::error::{FsError, FsResult};
 use super::files::Files;
 use super::handles::Handles;
 use super::inode::Inode;
-use super::open_file::{OpenFile, Opened};
+use super::open_file::OpenFile;
 use crate::sync::atomic::{AtomicBool, AtomicU64};
 use nfsrdma_nfs3::{Cred, Nfs3};
 use std::ops::Deref;
@@ -70,16 +70,5 @@ impl<N: Nfs3> Objects<N> {
     pub(super) fn any_open_file(&self, inode: &Arc<Inode>) -> Option<Arc<OpenFile>> {
         let of = |file: &OpenFile| Arc::ptr_eq(&file.inode, inode) && file.can_read();
         self.files.find(of)
-    }
-
-    /// The kernel did not get the reply to an OPEN, because the caller was killed. Unlike the server,
-    /// it has truncated nothing.
-    pub fn open_unheard(&self, opened: &Opened) {
-        let Ok(file) = self.file(opened.handle) else {
-            return;
-        };
-        if file.flags & libc::O_TRUNC != 0 {
-            self.unheard(&file.inode);
-        }
     }
 }
