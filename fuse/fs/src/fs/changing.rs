@@ -224,7 +224,6 @@ impl<N: Nfs3> Files<N> {
     /// returned once. There may be more if there are at least `least`.
     pub fn names_to_expire(&self, nodeid: u64, least: usize) -> Vec<Box<[u8]>> {
         let Some(dir) = self.table.get(nodeid) else {
-            self.names.take_renewed(nodeid).for_each(drop);
             return Vec::new();
         };
         let epoch = dir.state.lock().epoch;
@@ -234,7 +233,7 @@ impl<N: Nfs3> Files<N> {
     /// Data that a program wrote is lost. The kernel still caches it, because write(2) put it
     /// there.
     pub(super) fn contents_lost(&self, inode: &Inode) {
-        inode.state.lock().contents_lost();
+        inode.state.lock().renew_epoch();
         self.drop_kernel_data(inode);
     }
 

@@ -4,7 +4,8 @@ use super::Fs;
 use super::clock::Nanos;
 use super::config::LookupCache;
 use super::error::{FsError, FsResult};
-use super::inode::{Asked, Inode};
+use super::inode::Inode;
+use super::inode_flags::Flag;
 use nfsrdma_nfs3::Nfs3;
 use nfsrdma_xdr::nfs3::{Attributes, NAME_MAX};
 use std::sync::atomic::Ordering;
@@ -27,7 +28,7 @@ impl<N: Nfs3> Fs<N> {
         match self.config.lookup_cache {
             LookupCache::None => Duration::ZERO,
             _ if !self.kernel_may_keep_names(dir) => Duration::ZERO,
-            _ if *dir.names_asked.lock() != Asked::No => Duration::ZERO,
+            _ if dir.flags.has(Flag::NamesAsked) => Duration::ZERO,
             LookupCache::All | LookupCache::Positive => self.attr_ttl(dir, now),
         }
     }

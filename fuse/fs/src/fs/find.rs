@@ -89,8 +89,8 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// Caches what the kernel is given of a name. It may have cached it before a change by somebody
-    /// else, and is notified then.
+    /// Caches what the kernel is given of a name. If it has cached something else before a change by
+    /// somebody else, it is notified of that instead.
     pub(super) fn cache_name(&self, dir: &Inode, epoch: u64, name: &[u8], child: Child) {
         if self.names.renew(dir.nodeid, epoch, name, child) {
             self.expire_names_in(dir);

@@ -14,6 +14,8 @@ pub(super) enum Flag {
     Hiding = 4,
     /// The kernel may have pages of the file.
     KernelPages = 8,
+    /// The kernel must look up the names in a directory at each use. See `sibling_names`.
+    NamesAsked = 16,
 }
 
 #[derive(Debug, Default)]

@@ -4,8 +4,7 @@
 //! without a search. The cache is bounded and drops the least recently used names first.
 //!
 //! An outdated entry stays until the kernel has been notified of its name, because it is the only
-//! record that the kernel may have the name ([`Names::take_outdated`]). If a newer entry replaces it
-//! before, the name is kept in `renewed` ([`Names::renew`]).
+//! record that the kernel may have the name ([`Names::take_outdated`]).
 
 use super::inode::{Inode, ROOT};
 use crate::sync::Mutex;
@@ -83,8 +82,6 @@ pub(super) struct Names {
     shards: Vec<Mutex<Shard>>,
     /// Programs choose names, so they are hashed under a random key.
     hasher: RandomState,
-    /// Names that are not outdated any more, but which the kernel may have cached before.
-    renewed: Mutex<HashSet<Place>>,
 }
 
 /// A directory and a name in it, hashed once for all look-ups.
@@ -104,10 +101,6 @@ impl Key {
     fn name(&self) -> &[u8] {
         &self.bytes[size_of::<u64>()..]
     }
-
-    fn name_in(&self, dir: u64) -> Option<&[u8]> {
-        (self.dir() == dir).then(|| self.name())
-    }
 }
 
 impl Hash for Key {
@@ -122,7 +115,6 @@ impl Names {
         Names {
             shards: (0..SHARDS).map(|_| Mutex::new(empty(each))).collect(),
             hasher: RandomState::default(),
-            renewed: Mutex::default(),
         }
     }
 
@@ -159,25 +151,21 @@ impl Names {
         drop(old);
     }
 
-    /// As [`Names::put`], for what the kernel need not be told. Returns true if it may have cached
-    /// something else in another epoch, and [`Names::take_outdated`] is to be called.
+    /// As [`Names::put`], for what the kernel need not be told. If it may have cached something else in
+    /// another epoch, that stays, and this returns true: [`Names::take_outdated`] is to be called.
     #[must_use]
     pub(super) fn renew(&self, dir: u64, epoch: u64, name: &[u8], child: Child) -> bool {
         let key = self.key(dir, name);
         let now = child.target();
         let mut shard = self.shard(&key).lock();
-        let old = shard.push(key, (epoch, child));
-        // Otherwise another name has made room.
-        let before = old
-            .as_ref()
-            .filter(|(key, _)| key.name_in(dir) == Some(name));
-        let misleads = before.is_some_and(|(_, (of, before))| {
+        let misleads = shard.peek(&key).is_some_and(|(of, before)| {
             let same = now.is_some() && before.target() == now;
             !same && *of != epoch
         });
-        if misleads {
-            self.renewed.lock().insert((dir, name.into()));
-        }
+        let old = match misleads {
+            true => None,
+            false => shard.push(key, (epoch, child)),
+        };
         drop(shard);
         drop(old);
         misleads
@@ -235,14 +223,6 @@ impl Names {
             .collect()
     }
 
-    /// Whether `name` in `dir` led to `node` when it was cached.
-    pub(super) fn leads_to(&self, dir: u64, name: &[u8], node: u64) -> bool {
-        let key = self.key(dir, name);
-        let shard = self.shard(&key).lock();
-        let found = shard.peek(&key);
-        matches!(found, Some((_, Child::Is(inode))) if inode.nodeid == node)
-    }
-
     /// The node that `name` in `dir` led to when it was last looked up.
     pub(super) fn last(&self, dir: u64, name: &[u8]) -> Option<u64> {
         let key = self.key(dir, name);
@@ -253,21 +233,9 @@ impl Names {
         }
     }
 
-    /// All cached names in `dir`, valid or not, including those that lead to nothing.
-    pub(super) fn all_in(&self, dir: u64) -> Vec<Box<[u8]>> {
-        let mut found = Vec::new();
-        for shard in &self.shards {
-            let shard = shard.lock();
-            let names = shard.iter().filter_map(|(key, _)| key.name_in(dir));
-            found.extend(names.map(Box::from));
-        }
-        found
-    }
-
     /// Removes and returns names in `dir` that were cached in other epochs than `epoch`: up to `least`
     /// or a part of the cache, whichever is more, so that it is searched only some times for one
     /// directory, however many names that has. There may be more if it returns at least `least`.
-    /// Also returns those that were [renewed](Names::renew), which stay.
     pub(super) fn take_outdated(&self, dir: u64, epoch: u64, least: usize) -> Vec<Box<[u8]>> {
         let all: usize = self.shards.iter().map(|shard| shard.lock().len()).sum();
         let most = least.max(all / SEARCHES);
@@ -285,15 +253,7 @@ impl Names {
             drop(old);
             found.extend(keys.iter().map(|key| Box::from(key.name())));
         }
-        found.extend(self.take_renewed(dir));
         found
-    }
-
-    /// Those names alone that were [renewed](Names::renew).
-    pub(super) fn take_renewed(&self, dir: u64) -> impl Iterator<Item = Box<[u8]>> {
-        let mut renewed = self.renewed.lock();
-        let of_dir: Vec<_> = renewed.extract_if(|(of, _)| *of == dir).collect();
-        of_dir.into_iter().map(|(_, name)| name)
     }
 
     /// Visits every name that leads to an inode: the directory, the name, and the inode.
@@ -344,11 +304,11 @@ mod tests {
         taken.dedup();
         assert_eq!(taken.len(), 50);
         assert!(names.get(7, 1, b"name-1").is_some() && names.get(7, 0, b"name-2").is_none());
-        assert_eq!(names.all_in(8).len(), 100);
+        assert_eq!(names.take_outdated(8, 1, 1000).len(), 100);
     }
 
     #[test]
-    fn a_name_that_is_renewed_is_given_out_once_if_it_led_elsewhere() {
+    fn a_name_that_led_elsewhere_stays_until_it_is_given_out() {
         let records = Table::anonymous();
         let (one, other) = (file(&records, 1), file(&records, 2));
         let is = |inode: &Arc<Inode>| Child::Is(inode.clone());
@@ -365,7 +325,7 @@ mod tests {
             // What is outdated is not lost when somebody looks for it.
             assert!(names.get(7, 1, name).is_none());
             assert_eq!(names.renew(7, 1, name, now), expected);
-            assert!(names.get(7, 1, name).is_some());
+            assert_eq!(names.get(7, 1, name).is_some(), !expected);
         }
         assert!(names.take_outdated(8, 1, 10).is_empty());
         let mut taken = names.take_outdated(7, 1, 10);
@@ -375,6 +335,7 @@ mod tests {
             [&b"absent"[..], b"made", b"new", b"other"].map(Box::from)
         );
         assert!(names.take_outdated(7, 1, 10).is_empty());
+        assert!(!names.renew(7, 1, b"other", is(&other)));
         assert!(names.get(7, 1, b"other").is_some());
     }
 

@@ -11,7 +11,8 @@
 //! The directory is the one in which the kernel was last given a name of the file.
 
 use super::files::Files;
-use super::inode::{Asked, Inode};
+use super::inode::Inode;
+use super::inode_flags::Flag;
 use nfsrdma_nfs3::Nfs3;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -39,17 +40,13 @@ impl<N: Nfs3> Files<N> {
         let Some(dir) = inode.and_then(|inode| self.dir_of(&inode)) else {
             return;
         };
-        {
-            let mut asked = dir.names_asked.lock();
-            match *asked {
-                Asked::All => return,
-                Asked::No | Asked::New => *asked = Asked::New,
+        if !dir.flags.has(Flag::NamesAsked) {
+            dir.flags.set(Flag::NamesAsked);
+            // Those that it was given until now are outdated.
+            dir.state.lock().renew_epoch();
+            for name in self.names_to_expire(dir.nodeid, usize::MAX) {
+                expire(dir.nodeid, &name);
             }
         }
-        // Another thread may be doing this too: that is not waited for, but done again.
-        for name in self.names.all_in(dir.nodeid) {
-            expire(dir.nodeid, &name);
-        }
-        *dir.names_asked.lock() = Asked::All;
     }
 }
