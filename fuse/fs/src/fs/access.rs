@@ -84,7 +84,7 @@ impl<N: Nfs3> Objects<N> {
             }
             let granted = state.granted(cred, wanted, now)?;
             let judged = judge(wanted, granted);
-            if judged.is_err() && state.cache.age(now) >= LATELY {
+            if judged.is_err() && state.age(now) >= LATELY {
                 return None;
             }
             judged

@@ -107,7 +107,7 @@ pub(super) struct Seen {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct AttributeCache {
+pub struct AttributeCache {
     known: Option<Attributes>,
     /// When the reply with the known attributes arrived.
     arrived: u64,

@@ -38,7 +38,7 @@ impl<N: Nfs3> Files<N> {
     /// Whether valid attributes are not older than [`LATELY`].
     pub fn came_lately(&self, nodeid: u64) -> bool {
         let (inode, now) = (self.table.get(nodeid), self.now());
-        inode.is_some_and(|inode| inode.state.lock().cache.age(now) < LATELY)
+        inode.is_some_and(|inode| inode.state.lock().age(now) < LATELY)
     }
 
     /// The cached attributes, if they are valid, and for how much longer they are. `revalidate`:

@@ -16,7 +16,7 @@ use crate::sync::Mutex;
 use nfsrdma_nfs3::{Acls, Cred};
 use nfsrdma_record::{Hidden, Node, Record};
 use nfsrdma_xdr::nfs3::{Attributes, FileType, Verifier, access};
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -32,17 +32,6 @@ fn next_epoch() -> u64 {
 
 /// The node of the root directory (FUSE_ROOT_ID).
 pub const ROOT: u64 = 1;
-
-/// Whether the kernel has to send a LOOKUP each time it uses a name in a directory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Asked {
-    #[default]
-    No,
-    /// For the names that it is given from now on.
-    New,
-    /// For all names: those given before have been expired.
-    All,
-}
 
 /// An object of the server. What the kernel knows of it, and another process would have to know, is in its
 /// record, to which it dereferences.
@@ -60,8 +49,6 @@ pub struct Inode {
     pub losing: AtomicU16,
     /// The directory in which the kernel was last given a name of this object; 0 if none was given.
     pub named_in: AtomicU64,
-    /// For a directory: whether the kernel must look its names up each time. See `sibling_names`.
-    pub names_asked: Mutex<Asked>,
     pub state: Mutex<State>,
     data: OnceLock<Arc<FileData>>,
 }
@@ -163,7 +150,7 @@ pub(super) struct Outcome {
 
 #[derive(Debug, Default)]
 pub struct State {
-    pub(super) cache: AttributeCache,
+    cache: AttributeCache,
     /// The epoch of the contents.
     pub epoch: u64,
     /// The epoch of what the kernel has of the contents, and of their attributes; 0 if it has nothing,
@@ -218,31 +205,6 @@ impl State {
         (self.kernel_epoch, self.kernel_size) = (BEHIND, 0);
     }
 
-    /// Written data is lost, but the kernel still caches it.
-    pub fn contents_lost(&mut self) {
-        self.epoch = next_epoch();
-    }
-
-    /// The newest attributes known, valid or not.
-    pub fn attributes(&self) -> Option<&Attributes> {
-        self.cache.attributes()
-    }
-
-    /// The attributes, if they are valid now.
-    pub fn fresh(&self, now: Nanos) -> Option<&Attributes> {
-        self.cache.fresh(now)
-    }
-
-    /// How much longer the attributes are valid.
-    pub fn fresh_for(&self, now: Nanos) -> Nanos {
-        self.cache.fresh_for(now)
-    }
-
-    /// Ends the validity of the attributes: the next use asks the server.
-    pub fn expire(&mut self) {
-        self.cache.expire();
-    }
-
     /// Whether no change by this mount has been under way since the call was sent.
     pub fn undisturbed(&self, stamp: Stamp) -> bool {
         self.cache.undisturbed(stamp.0)
@@ -251,11 +213,6 @@ impl State {
     /// Whether no attributes have arrived since the call was sent.
     pub fn unheard_since(&self, stamp: Stamp) -> bool {
         self.cache.unheard_since(stamp.0)
-    }
-
-    /// Whether changes by this mount are under way.
-    pub fn is_changing(&self) -> bool {
-        self.cache.is_changing()
     }
 
     /// Whether a call sent since then has confirmed the cached contents.
@@ -339,11 +296,6 @@ impl State {
         self.learned(before, seen)
     }
 
-    /// The server has set the size, and has not said to what attributes that has led.
-    pub fn set_size(&mut self, size: u64) {
-        self.cache.set_size(size);
-    }
-
     /// Invalidates the cached contents, whatever the attributes say.
     pub fn renew_epoch(&mut self) {
         self.epoch = next_epoch();
@@ -417,6 +369,21 @@ impl State {
     }
 }
 
+/// What is known of the attributes is asked of their cache.
+impl Deref for State {
+    type Target = AttributeCache;
+
+    fn deref(&self) -> &AttributeCache {
+        &self.cache
+    }
+}
+
+impl DerefMut for State {
+    fn deref_mut(&mut self) -> &mut AttributeCache {
+        &mut self.cache
+    }
+}
+
 fn same_cred(a: &Cred, b: &Cred) -> bool {
     Arc::ptr_eq(a, b) || a == b
 }
@@ -462,7 +429,6 @@ impl Inode {
             hidden_links: AtomicU16::new(0),
             losing: AtomicU16::new(0),
             named_in: AtomicU64::new(0),
-            names_asked: Mutex::default(),
             state: Mutex::new(State::new()),
             data: OnceLock::new(),
         }

@@ -48,7 +48,7 @@ impl<N: Nfs3> Fs<N> {
             let granted = state
                 .fresh(now)
                 .and_then(|_| state.granted(cred, wanted, now));
-            granted.filter(|&granted| granted & wanted == wanted || state.cache.age(now) < LATELY)
+            granted.filter(|&granted| granted & wanted == wanted || state.age(now) < LATELY)
         } else {
             None
         };
