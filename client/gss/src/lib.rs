@@ -16,6 +16,8 @@ mod error;
 mod establish;
 mod raw;
 mod suite;
+#[cfg(feature = "test-support")]
+pub mod support;
 mod sys;
 mod token;
 

@@ -168,22 +168,46 @@ impl Keys {
     }
 }
 
+/// Initiator and acceptor of a context with an acceptor's subkey, without the library.
+#[cfg(any(test, feature = "test-support"))]
+pub(crate) fn both(enctype: u8, key: &[u8]) -> Option<[Keys; 2]> {
+    let suite = Suite::of(enctype)?;
+    let keys = |ours, theirs| {
+        Some(Keys {
+            ours: Side::new(suite, key, ours)?,
+            theirs: Side::new(suite, key, theirs)?,
+            hash: suite.hash,
+            next: AtomicU64::new(0),
+        })
+    };
+    Some([keys(4, 5)?, keys(5, 4)?])
+}
+
+#[cfg(feature = "test-support")]
+impl Keys {
+    /// What a MIC has, and what wrapping adds, in bytes.
+    pub(crate) fn added(&self) -> [usize; 2] {
+        [HEADER + self.hash, 2 * HEADER + CONFOUNDER + self.hash]
+    }
+
+    /// Encrypts whatever is after a token's header.
+    pub(crate) fn seal(&self, token: &mut [u8]) -> Option<()> {
+        let text = token.get_mut(HEADER..)?;
+        let at = text.len().checked_sub(self.hash);
+        let (text, hash) = text.split_at_mut(at.filter(|at| *at > BLOCK)?);
+        self.ours.seal.seal(text, hash);
+        Some(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Both sides of a context with an acceptor's subkey.
     fn pair(enctype: u8) -> (Keys, Keys) {
-        let suite = Suite::of(enctype).unwrap();
         let key = &[7; 32][..if enctype % 2 == 1 { 16 } else { 32 }];
-        let side = |flags| Side::new(suite, key, flags).unwrap();
-        let keys = |ours, theirs| Keys {
-            ours: side(ours),
-            theirs: side(theirs),
-            hash: suite.hash,
-            next: AtomicU64::new(0),
-        };
-        (keys(4, 5), keys(5, 4))
+        let [client, server] = both(enctype, key).unwrap();
+        (client, server)
     }
 
     /// Whatever is cut off or changed is noticed, and nothing is read outside of a token.

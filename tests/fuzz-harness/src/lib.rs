@@ -3,18 +3,24 @@
 //! them and variations of them, and long runs start from them.
 
 mod handshake;
+mod helper;
 mod intake;
 mod mount;
 mod requester;
+mod secured;
 
 pub mod seeds;
 mod stream;
+mod tokens;
 
 pub use handshake::mpa_handshake;
+pub use helper::helper;
 pub use intake::intake;
 pub use mount::mount;
 pub use requester::requester;
+pub use secured::secured;
 pub use stream::stream;
+pub use tokens::tokens;
 
 use nfsrdma_xdr::support::decoders::decode_with_all;
 
@@ -30,6 +36,9 @@ pub const TARGETS: &[Target] = &[
     ("mount", mount),
     ("intake", intake),
     ("fuse", fuse),
+    ("tokens", tokens),
+    ("secured", secured),
+    ("helper", helper),
 ];
 
 /// Every decoder of the wire formats. A decoded value can be encoded and decoded again.

@@ -1,7 +1,9 @@
 //! Initial inputs, made from the captures in `tests/vectors` and from the tables of options and
 //! procedures.
 
+use nfsrdma::kerberos::protocol::{Answer, Request, Secret};
 use nfsrdma::options::table;
+use nfsrdma_xdr::codec::Encode;
 use std::path::Path;
 
 /// The lengths of the MPA length field and of the longer DDP header.
@@ -44,6 +46,7 @@ pub fn of(name: &str) -> std::io::Result<Vec<Vec<u8>>> {
                 all.push(commands);
             }
             "intake" => all.push(with(&[0x31], message)),
+            "secured" => all.extend([0x00, 0x01, 0x11, 0x22].map(|kind| with(&[kind], rpc))),
             _ => {}
         }
     }
@@ -70,6 +73,36 @@ pub fn of(name: &str) -> std::io::Result<Vec<Vec<u8>>> {
                 all.push(name.as_bytes().to_vec());
                 all.extend(["3", "all", "1M", "rdma6"].map(|v| format!("{name}={v}").into()));
             }
+        }
+        // Each encryption type and use, with few and many bytes.
+        "tokens" => {
+            for kind in 0..16u8 {
+                let ascending: Vec<u8> = (0..100).collect();
+                all.extend([1, 20, 45, 80].map(|len| with(&[kind], &ascending[..len])));
+                // The header of an encrypted message from the acceptor.
+                let header = [5, 4, 7, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
+                let token = [&header, &ascending[..48], &header, &[0; 24]].concat();
+                all.push(with(&[kind], &token));
+            }
+        }
+        // Each use and service, and the number of the call.
+        "secured" => {
+            for kind in 0..48u8 {
+                all.push(with(&[kind], &[&[0, 0, 0, 9], &[7u8; 40][..]].concat()));
+            }
+        }
+        "helper" => {
+            let empty = Request::default();
+            let full = Request {
+                target: "nfs@server".into(),
+                keytab: "/etc/krb5.keytab".into(),
+                directories: vec!["/tmp".into(), "/run/user/1000".into()],
+                ..empty.clone()
+            };
+            all.extend([empty.to_xdr(), full.to_xdr()]);
+            all.push(Answer::Token(Secret(vec![1; 30])).to_xdr());
+            all.push(Answer::Context(Secret(vec![2; 60])).to_xdr());
+            all.push([0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 4, b'n', b'o', b'n', b'e'].to_vec());
         }
         "stream" => {
             // Each kind of segment after each kind of work of this side, in each mode.

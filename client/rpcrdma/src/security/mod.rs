@@ -18,6 +18,8 @@ mod tests;
 pub use context::Context;
 pub use contexts::{Contexts, Establish, Establishing, Of, Security};
 pub use nfsrdma_xdr::rpcsec_gss::Service;
+#[cfg(feature = "test-support")]
+pub use reply::open_reply;
 pub(crate) use reply::{open, results_len};
 
 use std::fmt;

@@ -79,6 +79,17 @@ pub(crate) fn open(
     Ok(start..results.end)
 }
 
+/// Opens any bytes as a reply, as `transport` does with those that it receives; for fuzzers.
+#[cfg(feature = "test-support")]
+pub fn open_reply(
+    security: &dyn SecurityContext,
+    reply: &mut [u8],
+    xid: u32,
+    numbers: &[u32],
+) -> Option<Range<usize>> {
+    open(security, security.service(), reply, xid, numbers).ok()
+}
+
 /// Where the results are in `data`, which begin with the number of their call.
 fn counted(reply: &[u8], data: Range<usize>, number: u32) -> Result<Range<usize>, Discard> {
     match reply.get(data.clone()).map(split) {
