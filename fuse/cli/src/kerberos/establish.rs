@@ -204,6 +204,10 @@ async fn step(
     .await
 }
 
+/// Routine errors (RFC 2744 section 3.9.1, "no context", "credentials expired" and "context expired") of a server whose
+/// clock is ahead. Linux's does not find the context that it has just made, because the ticket's time is over.
+const OVER: [u32; 3] = [8, 11, 12];
+
 /// The server's answer, unless it is an error.
 fn accepted(answer: Result<Initiated, PlainError>) -> Result<Initiated, NoContext> {
     let answer = answer.map_err(|error| {
@@ -215,6 +219,9 @@ fn accepted(answer: Result<Initiated, PlainError>) -> Result<Initiated, NoContex
     })?;
     match answer.major {
         GSS_S_COMPLETE | GSS_S_CONTINUE_NEEDED => Ok(answer),
+        major if OVER.contains(&(major >> 16)) => Err(NoContext::Expired(
+            "the Kerberos ticket has expired by the server's clock; get a new one by kinit".into(),
+        )),
         major => Err(NoContext::NoCredential(format!(
             "the server refuses the Kerberos ticket (GSS-API error {major:#x}, {}); its log says why: look at its \
                  keytab and its clock",
@@ -246,5 +253,26 @@ mod tests {
         assert!(matches!(busy, NoContext::NoCredential(_)), "{busy:?}");
         let short = not_started(&io::ErrorKind::OutOfMemory.into());
         assert!(matches!(short, NoContext::Unavailable(_)), "{short:?}");
+    }
+
+    #[test]
+    fn a_server_whose_clock_is_ahead_finds_tickets_expired() {
+        let refused = |major| {
+            accepted(Ok(Initiated {
+                major,
+                handle: Vec::new(),
+                minor: 0,
+                window: 0,
+                token: Vec::new(),
+                mic: None,
+            }))
+        };
+        for major in [8 << 16, 11 << 16, 12 << 16] {
+            assert!(matches!(refused(major), Err(NoContext::Expired(_))));
+        }
+        for major in [9 << 16, 13 << 16, 2] {
+            assert!(matches!(refused(major), Err(NoContext::NoCredential(_))));
+        }
+        assert!(refused(GSS_S_COMPLETE).is_ok());
     }
 }
