@@ -1,5 +1,6 @@
 //! The options of the RPC transport, and the program that it serves.
 
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 /// How a DDP-eligible argument that does not fit inline is sent to the server.
@@ -38,6 +39,14 @@ pub struct Program {
     pub side_procedures: &'static [&'static str],
 }
 
+/// One of the ways to the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Path {
+    pub peer: SocketAddr,
+    /// The address of this machine to connect from; `None` leaves it to the routes.
+    pub local: Option<IpAddr>,
+}
+
 /// How calls are transported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransportOptions {
@@ -55,6 +64,9 @@ pub struct TransportOptions {
     pub recovery: Recovery,
     /// Connections to the server: 1 to 16.
     pub nconnect: u32,
+    /// The ways to the server that the connections take in turn. If there are none, all go to the
+    /// address that is connected to, from any.
+    pub paths: Vec<Path>,
     /// Time limit of each connection attempt.
     pub connect_timeout: Duration,
     /// How many RDMA Reads of the server are served at once (IRD), at least 1.
@@ -71,6 +83,7 @@ impl Default for TransportOptions {
             retrans: 2,
             recovery: Recovery::default(),
             nconnect: 1,
+            paths: Vec::new(),
             connect_timeout: Duration::from_secs(10),
             reads_in: 16,
         }

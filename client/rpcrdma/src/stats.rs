@@ -2,6 +2,7 @@
 //!
 //! The transport counts in atomics; a [`Stats`] is a snapshot of them.
 
+use crate::options::Path;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -84,6 +85,10 @@ pub struct ConnectionStats {
     /// Addresses of both ends, while it is connected.
     pub local: Option<SocketAddr>,
     pub peer: Option<SocketAddr>,
+    /// Its way to the server; `None` in the counters of no connection.
+    pub path: Option<Path>,
+    /// Whether the server could not be heard on that path lately, so that others are used.
+    pub silent: bool,
     /// The provider's description of the link; empty while it is not connected.
     pub link: String,
     /// Inline thresholds of calls and replies, in bytes; zero while it is not connected.

@@ -10,11 +10,11 @@
 use super::counters::count;
 use super::link::Link;
 use super::polling::{Local, Polling};
-use super::session::Established;
+use super::session::{ConnectError, Established};
 use crate::error::Error;
 use crate::exec;
 use crate::protocol::Requester;
-use nfsrdma_rdma::Wait;
+use nfsrdma_rdma::{Error as RdmaError, Wait};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -44,7 +44,10 @@ impl Link {
             count(&self.shared.lost);
             if proven {
                 pause = FIRST_PAUSE;
-            } else {
+            }
+            // With one path, others may only have been quicker after a restart of the server. With
+            // several this one may be dead, and to connect again may take long.
+            if !proven || self.shared.several_paths {
                 self.pass_on(slots);
             }
         }
@@ -64,22 +67,40 @@ impl Link {
                 return None;
             }
             *pause = (*pause * 2).min(LONGEST_PAUSE);
+            let began = Instant::now();
             match self.establish() {
                 Ok(established) => {
                     tracing::debug!(server = %self.shared.server, "connected again");
+                    if told {
+                        tracing::warn!(
+                            "connection {} to server {} at {} is made again",
+                            self.slot,
+                            self.shared.server,
+                            self.path.peer
+                        );
+                    }
                     return Some(established);
                 }
                 Err(error) => {
-                    self.state.lock().acquit();
+                    // A refusal is an answer.
+                    let silent = !matches!(error, ConnectError::Provider(RdmaError::Refused(_)));
+                    let mut state = self.state.lock();
+                    state.acquit();
+                    if silent {
+                        state.silent_since = Some(began);
+                    }
+                    drop(state);
                     count(&self.counters.connect_failures);
                     tracing::debug!(server = %self.shared.server, %error, "cannot connect");
-                    // Not at once: others may only have been quicker after a restart of the server.
-                    if self.pass_on(slots) && *pause == LONGEST_PAUSE && !told {
+                    // Others may only have been quicker after a restart of the server.
+                    let lasts = *pause == LONGEST_PAUSE || (self.shared.several_paths && silent);
+                    if self.pass_on(slots) && lasts && !told {
                         told = true;
                         tracing::warn!(
-                            "connection {} to server {} cannot be made, its calls go by the others: {error}",
+                            "connection {} to server {} at {} cannot be made, its calls go by the others: {error}",
                             self.slot,
-                            self.shared.server
+                            self.shared.server,
+                            self.path.peer
                         );
                     }
                 }
@@ -87,12 +108,26 @@ impl Link {
         }
     }
 
+    /// Passes the calls on if there is no connection, or none on which the server can be heard.
+    pub(super) fn leave_if_down(&self, slots: &[Arc<Link>]) {
+        let (down, waiting) = self.backlog();
+        if down && waiting > 0 {
+            self.pass_on(slots);
+        }
+    }
+
     /// Passes the calls that wait here on to the slot with the shortest queue of those that are
-    /// connected; returns whether there is one. A suspected call stays: it would be sent alone there,
-    /// and others would wait.
+    /// connected, by another path if one is; returns whether there is a slot. A suspected call stays:
+    /// it would be sent alone there, and others would wait.
+    ///
+    /// A call keeps its XID (RFC 5531 section 9), so that the server may recognise a retransmission. It
+    /// may look for it by the client's address and port, as Linux's does. These differ on another
+    /// path; but the port also differs on each new connection of the same path. So what is done for
+    /// calls that must not run twice is the same as there: see `retransmitted.rs` of the NFS client.
     fn pass_on(&self, slots: &[Arc<Link>]) -> bool {
-        let others = slots.iter().filter(|slot| slot.slot != self.slot);
-        let Some(other) = Link::least_busy(others) else {
+        let others = || slots.iter().filter(|slot| slot.slot != self.slot);
+        let elsewhere = others().filter(|slot| slot.path != self.path);
+        let Some(other) = Link::least_busy(elsewhere).or_else(|| Link::least_busy(others())) else {
             return false;
         };
         let calls = {

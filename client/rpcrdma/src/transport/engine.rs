@@ -15,13 +15,14 @@ use super::event_loop::Driver;
 use super::link::Link;
 use super::marshal::{Marshaller, encoded};
 use super::memory::{Blocks, registered_if_kept};
+use super::paths::Paths;
 use super::polling::home;
 use super::secured::Secured;
 use super::session::{ConnectError, Established};
 use super::shared::{Logs, Shared};
 use super::timer::{Sleep, Timer};
 use crate::exec;
-use crate::options::{Program, TransportOptions};
+use crate::options::{Path, Program, TransportOptions};
 use crate::protocol::{Shape, Thresholds};
 use crate::rpc::{RetryPolicy, Xids};
 use crate::security::Context;
@@ -86,9 +87,20 @@ impl fmt::Debug for Engine {
     }
 }
 
+/// The path of each connection slot.
+fn taken_in_turn(peer: SocketAddr, options: &TransportOptions) -> Vec<Path> {
+    let only = [Path { peer, local: None }];
+    let all = match &options.paths[..] {
+        [] => &only,
+        paths => paths,
+    };
+    let slots = options.nconnect.max(1) as usize;
+    all.iter().copied().cycle().take(slots).collect()
+}
+
 impl Engine {
-    /// Connects to `peer`, which serves `program`, and blocks until the first connection is up. The
-    /// other connections are made in the background. `server` is the name for the log.
+    /// Connects to `peer`, which serves `program`, or by the paths of the options, and blocks until
+    /// the first connection is up. The other connections are made in the background. `server` is the name for the log.
     pub fn connect(
         provider: Arc<dyn Provider>,
         peer: SocketAddr,
@@ -98,9 +110,25 @@ impl Engine {
         pool: Pool,
     ) -> Result<Arc<Self>, ConnectError> {
         let engine = Self::unconnected(provider, peer, server, program, options, pool)?;
-        let first = engine.links[0].establish()?;
-        engine.links[0].install(&first);
-        engine.begin(Some(first))
+        let (first, established) = engine.first()?;
+        engine.links[first].install(&established);
+        engine.begin(Some((first, established)))
+    }
+
+    /// The first connection, by the first path that lives; its slot. The error is that of the first
+    /// path.
+    fn first(&self) -> Result<(usize, Established), ConnectError> {
+        let error = match self.links[0].establish() {
+            Ok(established) => return Ok((0, established)),
+            Err(error) => error,
+        };
+        for (slot, link) in self.links.iter().enumerate() {
+            let tried = self.links[..slot].iter().any(|of| of.path == link.path);
+            if !tried && let Ok(established) = link.establish() {
+                return Ok((slot, established));
+            }
+        }
+        Err(error)
     }
 
     /// As [`Engine::connect`], but every connection is made in the background, as often as it takes.
@@ -145,6 +173,7 @@ impl Engine {
             retrans: options.retrans,
             recovery: options.recovery,
         };
+        let paths = taken_in_turn(peer, options);
         let shared = Arc::new(Shared {
             provider,
             peer,
@@ -161,6 +190,7 @@ impl Engine {
             credits: options.credits.max(1),
             inline: options.inline,
             reads_in: options.reads_in,
+            several_paths: paths[1..].iter().any(|path| *path != paths[0]),
             connect_timeout: options.connect_timeout,
             policy,
             calls: Calls::new(policy, calls),
@@ -172,8 +202,10 @@ impl Engine {
             lost: AtomicU64::new(0),
             log: Logs::default(),
         });
-        let links: Vec<_> = (0..options.nconnect.max(1))
-            .map(|slot| Link::new(shared.clone(), slot as usize))
+        let links: Vec<_> = paths
+            .into_iter()
+            .enumerate()
+            .map(|(slot, path)| Link::new(shared.clone(), slot, path))
             .collect();
         Ok(Arc::new(Engine {
             shared,
@@ -184,7 +216,10 @@ impl Engine {
     }
 
     /// Starts the threads.
-    fn begin(self: Arc<Self>, first: Option<Established>) -> Result<Arc<Self>, ConnectError> {
+    fn begin(
+        self: Arc<Self>,
+        first: Option<(usize, Established)>,
+    ) -> Result<Arc<Self>, ConnectError> {
         match self.spawn_threads(first) {
             Ok(()) => Ok(self),
             Err(error) => {
@@ -194,9 +229,11 @@ impl Engine {
         }
     }
 
-    fn spawn_threads(&self, mut first: Option<Established>) -> std::io::Result<()> {
+    fn spawn_threads(&self, mut first: Option<(usize, Established)>) -> std::io::Result<()> {
         for (index, link) in self.links.iter().enumerate() {
-            let (link, first, links) = (link.clone(), first.take(), self.links.clone());
+            let first = first.take_if(|(slot, _)| *slot == index);
+            let first = first.map(|(_, established)| established);
+            let (link, links) = (link.clone(), self.links.clone());
             thread::Builder::new()
                 .name(format!("nfsrdma-link-{index}"))
                 .spawn(move || link.run(first, &links))?;
@@ -207,8 +244,17 @@ impl Engine {
         thread::Builder::new()
             .name("nfsrdma-timer".to_owned())
             .spawn(move || {
+                let taken: Vec<_> = links.iter().map(|link| link.path).collect();
+                let mut paths = Paths::new(&taken, Instant::now());
                 timer.run(period, |now| {
                     links.iter().for_each(|link| link.check_time(now));
+                    if shared.several_paths {
+                        let silent = paths.tick(now, links.iter().map(|link| link.seen()));
+                        for (link, silent) in links.iter().zip(silent) {
+                            link.path_is_silent(silent);
+                        }
+                        links.iter().for_each(|link| link.leave_if_down(&links));
+                    }
                     shared.check_logs(now);
                 });
             })?;
@@ -426,14 +472,22 @@ impl Engine {
         self.shared.policy.timeo
     }
 
-    /// The properties of the first connection; `None` while it is down.
+    /// The properties of the first connection of those that are up.
     pub fn session(&self) -> Option<SessionInfo> {
-        let session = self.links[0].session()?;
-        Some(SessionInfo {
-            thresholds: session.thresholds,
-            capabilities: session.queue_pair.capabilities().clone(),
-            credits: self.links[0].granted(),
-        })
+        let of = |link: &Arc<Link>| {
+            let session = link.session()?;
+            Some(SessionInfo {
+                thresholds: session.thresholds,
+                capabilities: session.queue_pair.capabilities().clone(),
+                credits: link.granted(),
+            })
+        };
+        self.links.iter().find_map(of)
+    }
+
+    /// The number of connection slots.
+    pub fn connections(&self) -> usize {
+        self.links.len()
     }
 
     /// Credits that the server grants at this moment, over all connections.

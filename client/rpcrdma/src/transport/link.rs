@@ -16,11 +16,13 @@ use super::call::Call;
 use super::counters::{LinkCounters, count};
 use super::marshal::{MarshalError, NotSent, post};
 use super::memory::Blocks;
+use super::paths::Seen;
 use super::polling::{Lending, home};
 use super::session::{ConnectError, Established, Session, establish};
 use super::shared::Shared;
 use crate::error::{Error, LocalError, Result};
 use crate::exec;
+use crate::options::Path;
 use crate::protocol::{InUse, Requester};
 use crate::stats::Waits;
 use crate::sync::{Condvar, Mutex};
@@ -41,6 +43,7 @@ pub(super) struct Link {
     pub(super) shared: Arc<Shared>,
     /// Index of this slot among the transport's, from 0.
     pub(super) slot: usize,
+    pub(super) path: Path,
     pub(super) counters: LinkCounters,
     /// Payload bytes of calls that have not completed.
     pub(super) load: AtomicU64,
@@ -51,6 +54,8 @@ pub(super) struct Link {
     pub(super) state: Mutex<State>,
     /// Whether `State::no_memory` may be set.
     pub(super) no_memory: AtomicBool,
+    /// Whether nothing should be sent here while other slots live ([`super::paths`]).
+    silent: AtomicBool,
     /// Notified at shutdown, to end a pause between connection attempts.
     pub(super) hurry: Condvar,
     /// Where the connection is lent to an event loop, if there is one.
@@ -81,6 +86,8 @@ pub(super) struct State {
     pub(super) no_memory: Option<Instant>,
     /// Calls that could not be sent; the polling thread invalidates their registrations.
     pub(super) failed: Vec<MarshalError>,
+    /// Since when, at the latest, a call or an attempt to connect has had no answer.
+    pub(super) silent_since: Option<Instant>,
     pub(super) shutdown: bool,
 }
 
@@ -105,9 +112,11 @@ pub(super) enum Admission {
 }
 
 impl Link {
-    pub(super) fn new(shared: Arc<Shared>, slot: usize) -> Arc<Self> {
+    pub(super) fn new(shared: Arc<Shared>, slot: usize, path: Path) -> Arc<Self> {
         Arc::new(Link {
             slot,
+            path,
+            silent: AtomicBool::new(false),
             counters: LinkCounters::default(),
             load: AtomicU64::new(0),
             calls: AtomicU64::new(0),
@@ -123,6 +132,7 @@ impl Link {
                 unanswered: Vec::new(),
                 no_memory: None,
                 failed: Vec::new(),
+                silent_since: None,
                 shutdown: false,
             }),
             no_memory: AtomicBool::new(false),
@@ -134,7 +144,7 @@ impl Link {
 
     /// Connects; blocks.
     pub(super) fn establish(&self) -> Result<Established, ConnectError> {
-        let established = establish(&self.shared, self.slot, |size, number| {
+        let established = establish(&self.shared, self.slot, self.path, |size, number| {
             self.receives(size, number)
         })?;
         count(&self.counters.connects);
@@ -392,6 +402,8 @@ impl Link {
         let session = state.session.clone();
         drop(state);
         stats.credits_wanted = self.shared.credits;
+        stats.path = Some(self.path);
+        stats.silent = self.silent.load(Relaxed);
         if let Some(session) = session {
             stats.local = Some(session.queue_pair.local_addr());
             stats.peer = Some(session.queue_pair.peer_addr());
@@ -417,7 +429,24 @@ impl Link {
     /// Whether a call would be sent at once.
     pub(super) fn has_room(&self) -> bool {
         let state = self.state.lock();
-        state.session.is_some() && state.waiting.is_empty() && state.machine.has_credit()
+        state.session.is_some()
+            && state.waiting.is_empty()
+            && state.machine.has_credit()
+            && !self.silent.load(Relaxed)
+    }
+
+    /// For [`super::paths`].
+    pub(super) fn seen(&self) -> Seen {
+        let counters = &self.counters;
+        Seen {
+            heard: counters.receives.load(Relaxed) + counters.connects.load(Relaxed),
+            silent_since: self.state.lock().silent_since,
+        }
+    }
+
+    /// Whether its path is silent, from now on.
+    pub(super) fn path_is_silent(&self, silent: bool) {
+        self.silent.store(silent, Relaxed);
     }
 
     /// Whether every call has completed, so that none can give memory back.
@@ -425,10 +454,12 @@ impl Link {
         self.calls.load(Relaxed) == 0
     }
 
-    /// Whether there is no connection, and the number of queued calls.
+    /// Whether there is no connection, or none on which the server can be heard, and the number of
+    /// queued calls.
     pub(super) fn backlog(&self) -> (bool, usize) {
         let state = self.state.lock();
-        (state.session.is_none(), state.waiting.len())
+        let down = state.session.is_none() || self.silent.load(Relaxed);
+        (down, state.waiting.len())
     }
 
     /// Of those that are connected, the slot with the shortest queue.

@@ -19,6 +19,7 @@ mod marshal;
 mod memory;
 mod observe;
 mod outcome;
+mod paths;
 mod polling;
 mod receive;
 mod record;

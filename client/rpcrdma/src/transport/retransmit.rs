@@ -210,6 +210,10 @@ impl Link {
                     }
                 }
             }
+            if disconnect {
+                // The call was sent that long ago, or longer.
+                state.silent_since = now.checked_sub(policy.timeo);
+            }
             if state.trial.is_some() || !state.suspects.is_empty() {
                 // The next trial may be due.
                 if let Some(session) = &state.session {

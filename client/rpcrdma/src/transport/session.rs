@@ -10,6 +10,7 @@
 
 use super::memory::Blocks;
 use super::shared::Shared;
+use crate::options::Path;
 use crate::protocol::Thresholds;
 use crate::tap::Connected;
 use nfsrdma_rdma::{CompletionQueue, ConnectParams, Error, QueuePair, WorkId};
@@ -48,11 +49,12 @@ pub(super) struct Established {
     pub(super) receives_posted: u32,
 }
 
-/// Connects for a slot; blocks. `receives` is called with a size and a number of Receives, and
+/// Connects for a slot by a path; blocks. `receives` is called with a size and a number of Receives, and
 /// returns the memory for them.
 pub(super) fn establish(
     shared: &Shared,
     slot: usize,
+    path: Path,
     receives: impl FnOnce(usize, usize) -> Arc<Blocks>,
 ) -> Result<Established, ConnectError> {
     let credits = shared.credits as usize;
@@ -62,7 +64,7 @@ pub(super) fn establish(
         receive_size: shared.inline,
     };
     let connection = shared.provider.connect(
-        shared.peer,
+        path.peer,
         &ConnectParams {
             pool: shared.marshaller.pool.clone(),
             private_data: own.encode().to_vec(),
@@ -74,7 +76,7 @@ pub(super) fn establish(
             receive_buffers: 0,
             receive_size: shared.inline as usize,
             timeout: shared.connect_timeout,
-            local: None,
+            local: path.local,
         },
     )?;
     let queue_pair = connection.queue_pair;

@@ -32,6 +32,8 @@ pub(super) struct Shared {
     pub(super) credits: u32,
     pub(super) inline: u32,
     pub(super) reads_in: u32,
+    /// Whether the connections have different ways to the server.
+    pub(super) several_paths: bool,
     pub(super) connect_timeout: Duration,
     pub(super) policy: RetryPolicy,
     pub(super) procedures: Procedures,
