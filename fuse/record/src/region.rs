@@ -195,10 +195,14 @@ impl<T: Plain> Region<T> {
             return;
         }
         // As it was when it was new.
-        (chunk.free, chunk.next) = (Vec::new(), 0);
+        chunk.free.clear();
+        chunk.next = 0;
         if slots.spare.is_none() {
             slots.spare = Some(index);
-        } else if self.shared.release(&chunk.mapping).is_ok() {
+            return;
+        }
+        chunk.free = Vec::new();
+        if self.shared.release(&chunk.mapping).is_ok() {
             chunk.held = false;
         }
     }
