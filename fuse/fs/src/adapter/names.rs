@@ -21,6 +21,13 @@ use smallvec::SmallVec;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
+/// The name in a request. Most are short, and need no allocation.
+type Name = SmallVec<[u8; 40]>;
+
+fn owned(name: &OsStr) -> Name {
+    Name::from(name.as_bytes())
+}
+
 impl<N: Nfs3> Adapter<N> {
     pub(super) fn lookup(&self, request: &Header, parent: u64, name: &OsStr, reply: Reply) {
         let tell = |reply, found| match found {
@@ -33,8 +40,7 @@ impl<N: Nfs3> Adapter<N> {
             return;
         }
         let (fs, credentials) = (self.fs.clone(), self.credentials.clone());
-        // Most names are short, and need no allocation.
-        let (asker, name) = (*request, SmallVec::<[u8; 40]>::from(name.as_bytes()));
+        let (asker, name) = (*request, owned(name));
         let without_groups = fs.looks_up_without_groups(parent);
         let cred = match without_groups {
             true => self.credentials.user_of(request),
@@ -84,9 +90,9 @@ impl<N: Nfs3> Adapter<N> {
         rdev: u32,
         reply: Reply,
     ) {
-        let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), owned(name));
         self.change(request, reply, move |reply| async move {
-            let result = fs.mknod(&cred, parent, name.as_bytes(), mode, rdev).await;
+            let result = fs.mknod(&cred, parent, &name, mode, rdev).await;
             reply_new_entry(reply, result, &fs, (parent, &name));
         });
     }
@@ -99,29 +105,29 @@ impl<N: Nfs3> Adapter<N> {
         mode: NewMode,
         reply: Reply,
     ) {
-        let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), owned(name));
         self.change(request, reply, move |reply| async move {
-            let result = fs.mkdir(&cred, parent, name.as_bytes(), mode).await;
+            let result = fs.mkdir(&cred, parent, &name, mode).await;
             reply_new_entry(reply, result, &fs, (parent, &name));
         });
     }
 
     pub(super) fn unlink(&self, request: &Header, parent: u64, name: &OsStr, reply: Reply) {
-        let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), owned(name));
         self.change(request, reply, move |reply| async move {
-            let result = fs.unlink(&cred, parent, name.as_bytes()).await;
+            let result = fs.unlink(&cred, parent, &name).await;
             reply_or_undo(reply, result, reply_ok, |_| {
-                fs.name_unheard(parent, name.as_bytes());
+                fs.name_unheard(parent, &name);
             });
         });
     }
 
     pub(super) fn rmdir(&self, request: &Header, parent: u64, name: &OsStr, reply: Reply) {
-        let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), owned(name));
         self.change(request, reply, move |reply| async move {
-            let result = fs.rmdir(&cred, parent, name.as_bytes()).await;
+            let result = fs.rmdir(&cred, parent, &name).await;
             reply_or_undo(reply, result, reply_ok, |_| {
-                fs.name_unheard(parent, name.as_bytes());
+                fs.name_unheard(parent, &name);
             });
         });
     }
@@ -134,12 +140,10 @@ impl<N: Nfs3> Adapter<N> {
         target: &OsStr,
         reply: Reply,
     ) {
-        let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), owned(name));
         let target = target.to_owned();
         self.change(request, reply, move |reply| async move {
-            let result = fs
-                .symlink(&cred, parent, name.as_bytes(), target.as_bytes())
-                .await;
+            let result = fs.symlink(&cred, parent, &name, target.as_bytes()).await;
             reply_new_entry(reply, result, &fs, (parent, &name));
         });
     }
@@ -153,11 +157,11 @@ impl<N: Nfs3> Adapter<N> {
         reply: Reply,
     ) {
         let (fs, cred) = (self.fs.clone(), self.cred(request, from.0));
-        let (name, new_name) = (from.1.to_owned(), to.1.to_owned());
+        let (name, new_name) = (owned(from.1), owned(to.1));
         let (parent, new_parent) = (from.0, to.0);
         self.change(request, reply, move |reply| async move {
-            let from = (parent, name.as_bytes());
-            let to = (new_parent, new_name.as_bytes());
+            let from = (parent, &name[..]);
+            let to = (new_parent, &new_name[..]);
             let result = fs.rename(&cred, from, to, flags).await;
             reply_or_undo(reply, result, reply_ok, |_| {
                 fs.name_unheard(from.0, from.1);
@@ -174,10 +178,10 @@ impl<N: Nfs3> Adapter<N> {
         name: &OsStr,
         reply: Reply,
     ) {
-        let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), owned(name));
         let notifier = self.notifier.clone();
         self.change(request, reply, move |reply| async move {
-            let result = fs.link(&cred, node, parent, name.as_bytes()).await;
+            let result = fs.link(&cred, node, parent, &name).await;
             tell_behind(&fs, &notifier, node).await;
             reply_new_entry(reply, result, &fs, (parent, &name));
         });
@@ -192,10 +196,10 @@ impl<N: Nfs3> Adapter<N> {
         flags: i32,
         reply: Reply,
     ) {
-        let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), name.to_owned());
+        let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), owned(name));
         let (unflushed, notifier) = (!self.posix_locks(), self.notifier.clone());
         self.change(request, reply, move |reply| async move {
-            let result = fs.create(&cred, parent, name.as_bytes(), mode, flags).await;
+            let result = fs.create(&cred, parent, &name, mode, flags).await;
             if let Ok((_, opened)) = &result {
                 fs.close_earlier(opened.handle).await;
                 tell(&notifier, fs.behind_open(opened.handle).await).await;
@@ -211,7 +215,7 @@ impl<N: Nfs3> Adapter<N> {
                     );
                 },
                 |made| {
-                    fs.name_unheard(parent, name.as_bytes());
+                    fs.name_unheard(parent, &name);
                     if let Some((entry, opened)) = made {
                         entry_unheard(&fs, &entry);
                         close(&fs, opened);
@@ -254,12 +258,12 @@ fn reply_new_entry<N: Nfs3>(
     reply: Held,
     result: FsResult<Entry>,
     fs: &Fs<N>,
-    (parent, name): (u64, &OsStr),
+    (parent, name): (u64, &[u8]),
 ) {
     reply_or_undo(reply, result, reply_entry, |entry| {
         if let Some(entry) = entry {
             entry_unheard(fs, &entry);
         }
-        fs.name_unheard(parent, name.as_bytes());
+        fs.name_unheard(parent, name);
     });
 }
