@@ -15,7 +15,7 @@ use crate::sync::atomic::{AtomicU8, Ordering};
 use crate::sync::thread::{self, Thread};
 use crate::sync::{Mutex, thread_cell};
 use crate::tap::caller;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
@@ -67,7 +67,7 @@ thread_cell! {
 }
 thread_cell! {
     /// While this thread is inside [`deferring`]: when that began.
-    static ROUND: RefCell<Option<Time>> = const { RefCell::new(None) };
+    static ROUND: Cell<Option<Time>> = const { Cell::new(None) };
 }
 
 /// A moment, in both forms.
@@ -87,8 +87,7 @@ impl Time {
 
     #[inline]
     fn now() -> Self {
-        let round = ROUND.with_borrow_mut(|round| *round);
-        round.unwrap_or_else(|| Time::of(Instant::now()))
+        ROUND.get().unwrap_or_else(|| Time::of(Instant::now()))
     }
 }
 
@@ -260,16 +259,16 @@ pub fn deferring<T>(now: Instant, body: impl FnOnce() -> T) -> T {
     struct Leave(Option<Time>);
     impl Drop for Leave {
         fn drop(&mut self) {
-            ROUND.with_borrow_mut(|round| *round = self.0);
+            ROUND.set(self.0);
         }
     }
-    let _leave = Leave(ROUND.with_borrow_mut(|round| round.replace(Time::of(now))));
+    let _leave = Leave(ROUND.replace(Some(Time::of(now))));
     body()
 }
 
 /// Whether this thread is inside [`deferring`].
 pub(crate) fn is_deferring() -> bool {
-    ROUND.with_borrow_mut(|round| round.is_some())
+    ROUND.get().is_some()
 }
 
 /// The time. Inside [`deferring`], where nothing waits, it is the time at which the round began: to read

@@ -21,7 +21,7 @@ pub mod thread {
     }
 }
 
-/// Stands for `std::thread::LocalKey` of a `RefCell`.
+/// Stands for `std::thread::LocalKey` of a `RefCell` or a `Cell`.
 #[derive(Debug)]
 pub struct LocalKey<T: 'static>(&'static shuttle::thread::LocalKey<RefCell<T>>);
 
@@ -43,11 +43,22 @@ impl<T: 'static> LocalKey<T> {
     }
 
     pub fn set(&self, value: T) {
-        self.0.with(|cell| cell.replace(value));
+        self.replace(value);
+    }
+
+    pub fn replace(&self, value: T) -> T {
+        self.0.with(|cell| cell.replace(value))
+    }
+
+    pub fn get(&self) -> T
+    where
+        T: Copy,
+    {
+        self.0.with(|cell| *cell.borrow())
     }
 }
 
-/// Stands for `std::thread_local`, for a `RefCell`.
+/// Stands for `std::thread_local`, for a `RefCell` or a `Cell`.
 #[macro_export]
 macro_rules! thread_cell {
     ($(#[$attribute:meta])* static $name:ident: RefCell<$of:ty> = const { $value:expr };) => {
@@ -55,6 +66,15 @@ macro_rules! thread_cell {
         static $name: $crate::LocalKey<$of> = {
             $crate::shuttle::thread_local! {
                 static INNER: RefCell<$of> = const { $value };
+            }
+            $crate::LocalKey::new(&INNER)
+        };
+    };
+    ($(#[$attribute:meta])* static $name:ident: Cell<$of:ty> = const { Cell::new($value:expr) };) => {
+        $(#[$attribute])*
+        static $name: $crate::LocalKey<$of> = {
+            $crate::shuttle::thread_local! {
+                static INNER: ::std::cell::RefCell<$of> = const { ::std::cell::RefCell::new(Cell::new($value).into_inner()) };
             }
             $crate::LocalKey::new(&INNER)
         };

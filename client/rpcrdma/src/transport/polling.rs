@@ -11,7 +11,7 @@ use super::session::{Established, Session};
 use crate::sync::{Condvar, Mutex, thread_cell};
 use nfsrdma_rdma::{Completion, CompletionQueue, Error as RdmaError};
 use slab::Slab;
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,29 +37,23 @@ pub(super) struct Local {
 
 thread_cell! {
     /// The slot whose connection this thread polls.
-    static HOME: RefCell<Option<usize>> = const { RefCell::new(None) };
+    static HOME: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
 /// The slot whose connection the calling thread polls, if that thread is an event loop.
 pub(super) fn home() -> Option<usize> {
-    HOME.with_borrow_mut(|home| *home)
+    HOME.get()
 }
 
 /// From now on the calling thread polls connections of `slot`. If it polls several slots, its calls
 /// use the first one.
 pub(super) fn set_home(slot: usize) {
-    HOME.with_borrow_mut(|home| {
-        home.get_or_insert(slot);
-    });
+    HOME.set(home().or(Some(slot)));
 }
 
 /// The calling thread no longer polls connections of `slot`.
 pub(super) fn clear_home(slot: usize) {
-    HOME.with_borrow_mut(|home| {
-        if *home == Some(slot) {
-            *home = None;
-        }
-    });
+    HOME.set(home().filter(|home| *home != slot));
 }
 
 /// The half of a connection that its polling thread owns.
