@@ -23,7 +23,7 @@ data|srv:|:/x|:|[::1]|[::1]/x|[::1|[srv]:/x|[]:/x|[fe80::1]:/x|[fe80::1%]:/x|fe8
 srv:20049:/x|srv:2049/x|[::1]:2049/x|srv:2049:x|[::1]:20049:/x|http://srv/x|https://srv/x|HTTP://srv/x|ftp://srv/x|sftp://srv/x|smb://srv/x
 file:///x|rdma://srv/x|nfsrdma://srv/x|nfs://|nfs://srv|nfs:///x|nfs://srv:0/x|nfs://srv:99999/x|nfs://srv:x/x
 nfs://[::1]7/x|nfs://[x]/x|nfs://srv/%zz|nfs://srv/%0|nfs://srv/a%00b|a b:/x|-srv:/x|/dev/sda1|srv,srv2:/x|\\\\srv\\x
-//srv/x|user@host/x|nfs://a b/x|srv
+//srv/x|user@host/x|nfs://a b/x|srv|[::1]:2050:x|nfs://[fe80::1]/x|-o:/x
 """.replace("\n", "|").strip("|").split("|")  # fmt: skip
 
 OPTIONS = """

@@ -1,7 +1,6 @@
 """Locks that end with a close or a process: who asks for one next, without waiting, is not refused because of it."""
 
 import contextlib
-import fcntl
 import sys
 import threading
 
@@ -144,40 +143,3 @@ def test_a_lock_is_free_though_its_file_was_read_ahead_when_it_was_closed(delay)
         server.control(f"delay READ {delay}")
         expect(run(sys.executable, "-c", READ_AHEAD, server.mnt / "f", 30), 0)
 
-
-def test_commands_under_one_flock_in_a_row_all_run():
-    with LockServer() as server, late_mount(server) as relay:
-        relay.late.set()
-        script = 'for n in $(seq 20); do flock -n "$0" true || exit 9; done'
-        expect(run("sh", "-c", script, server.mnt / "f"), 0)
-
-
-def test_a_lock_that_is_held_is_refused_without_the_server():
-    with LockServer() as server, late_mount(server), Process() as one, Process() as two:
-        for process in (one, two):
-            process.do("open", "f", str(server.mnt / "f"))
-        assert one.flock("f", fcntl.LOCK_EX) == 0
-        # Nothing that asked it would end.
-        server.control("nlm-silent on")
-        before = counters(server.mnt)
-        assert two.flock("f", fcntl.LOCK_EX | fcntl.LOCK_NB) == AGAIN
-        assert two.set("f", WRITE, command=F_OFD_SETLK) == AGAIN
-        after = counters(server.mnt)
-        for calls in ("lock_calls", "unlock_calls", "test_calls"):
-            assert before[calls] == after[calls]
-        server.control("nlm-silent off")
-        for process in (one, two):
-            assert process.do("close", "f") == 0
-
-
-def test_a_release_that_the_server_does_not_answer_keeps_nobody_who_does_not_wait():
-    with LockServer() as server, late_mount(server), Process() as one, Process() as two:
-        for process in (one, two):
-            process.do("open", "f", str(server.mnt / "f"))
-        assert one.flock("f", fcntl.LOCK_EX) == 0
-        server.control("nlm-silent on")
-        assert one.do("close", "f") == 0
-        assert two.flock("f", fcntl.LOCK_EX | fcntl.LOCK_NB) == AGAIN
-        server.control("nlm-silent off")
-        until(lambda: two.flock("f", fcntl.LOCK_EX | fcntl.LOCK_NB) == 0, "the answer of the server")
-        assert two.do("close", "f") == 0

@@ -1,14 +1,11 @@
 """Files and directories that are removed while they are open."""
 
-import contextlib
 import errno
 import functools
 import os
 import signal
 import subprocess
 from pathlib import Path
-
-import pytest
 
 from program.support import *  # noqa: F403
 from program.support import run
@@ -142,119 +139,29 @@ def test_removed_open_directories_have_no_links(server):
     os.close(descriptor)
 
 
-@pytest.mark.responder("--fail", "RENAME=ACCESS:1")
-def test_a_rename_that_fails_leaves_the_links_of_an_open_target(server):
-    """The target gets a hidden name before the RENAME, which is undone."""
-    server.mount_well()
-    target, other = server.mnt / "target", server.mnt / "other"
-    target.write_bytes(b"target")
-    other.write_bytes(b"other")
-    with open(target, "rb") as file:
-        fails(errno.EACCES, os.rename, other, target)
-        assert os.fstat(file.fileno()).st_nlink == 1, os.fstat(file.fileno())
-        assert os.stat(target).st_nlink == 1, os.stat(target)
-        assert file.read() == b"target"
-    assert not hidden_names(server.export)
-
-
-@pytest.mark.responder("--fail", "REMOVE=LOST:1")
-def test_links_are_counted_while_a_hidden_name_goes(server):
-    """The name is removed when the file is closed, without anybody waiting for that. Calls on other names overlap
-    with it."""
-    server.mount_well("timeo=10")
-    kept, removed = server.mnt / "kept", server.mnt / "removed"
-    kept.write_bytes(b"")
-    os.link(kept, removed)
-    descriptor = os.open(removed, os.O_RDONLY)
-    os.unlink(removed)
-    os.close(descriptor)
-    # The server has removed it, but this client does not know that yet.
-    until(lambda: not hidden_names(server.export), "the end of the hidden name")
-    os.chmod(kept, 0o640)
-    assert os.stat(kept).st_nlink == 1, os.stat(kept)
-
-
-@contextlib.contextmanager
-def put_off(by):
-    """A mount, and a removal of its file `x` or a RENAME over it, which the server puts off until `go` is called."""
-    procedure = {"unlink": "REMOVE", "rename": "RENAME"}[by]
+def test_an_open_that_waits_for_a_removal_ends_when_it_is_killed():
     with scripted() as (server, command):
         (server.export / "x").write_bytes(b"old")
-        (server.export / "tmp").write_bytes(b"new")
         server.mount_well()
-        x, tmp = server.mnt / "x", server.mnt / "tmp"
-        os.stat(x), os.stat(tmp)
-        command(f"jukebox {procedure} 1000")
-        taking = Call(os.unlink, x) if by == "unlink" else Call(os.rename, tmp, x)
-
-        def go():
-            command("clear")
-            assert taking.end() is None
-
-        try:
-            until(lambda: came(command, procedure) > 0, f"the {procedure}")
-            yield server, command, go
-        finally:
-            command("clear")
-
-
-@pytest.mark.parametrize("by", ["unlink", "rename"])
-def test_an_open_beside_a_removal_that_is_put_off_loses_nothing(by):
-    """What is opened stays, or the open finds what is there after the removal."""
-    with put_off(by) as (server, command, go):
-        before = came(command, "GETATTR")
-        opening = Call(lambda: [os.open(server.mnt / "x", os.O_RDWR)])
-        until(lambda: not opening.is_alive() or came(command, "GETATTR") > before, "the question for its links")
-        go()
-        opened = opening.end()
-        if by == "unlink" and opened == errno.ENOENT:
-            return
-        [file] = opened
-        assert os.pread(file, 9, 0) in (b"old", b"new")
-        os.pwrite(file, b"written", 0)
-        os.fsync(file)
-        assert os.pread(file, 9, 0) == b"written"
-        os.close(file)
-
-
-def test_an_open_that_waits_for_a_removal_ends_when_it_is_killed():
-    with put_off("unlink") as (server, command, go):
-        before = came(command, "GETATTR")
-        program = subprocess.Popen(["cat", server.mnt / "x"], stdout=subprocess.DEVNULL)
-        try:
-            until(lambda: came(command, "GETATTR") > before or program.poll() is not None, "the open")
-            until(lambda: blocked(program.pid), "a program that waits")
-            program.kill()
-            assert program.wait(LIMIT) == -signal.SIGKILL, "it did not wait"
-        finally:
-            stop(program)
-        go()
-        assert os.listdir(server.export) == ["tmp"]
-
-
-def test_a_hidden_name_that_cannot_go_keeps_nobody_from_the_others():
-    with scripted() as (server, command):
-        server.mount_well()
-        kept, removed = server.mnt / "kept", server.mnt / "removed"
-        kept.write_bytes(b"text")
-        os.link(kept, removed)
-        descriptor = os.open(removed, os.O_RDONLY)
-        os.unlink(removed)
+        x = server.mnt / "x"
+        os.stat(x)
         command("jukebox REMOVE 1000")
+        removing = Call(os.unlink, x)
         try:
-            os.close(descriptor)
             until(lambda: came(command, "REMOVE") > 0, "the REMOVE")
-            for call in (
-                Call(lambda: os.stat(kept).st_nlink),
-                Call(lambda: [os.stat(entry.path).st_nlink for entry in os.scandir(server.mnt) if entry.name == "kept"]),
-                Call(os.chmod, kept, 0o640),
-                Call(kept.read_bytes),
-            ):
-                assert call.end() in (1, [1], None, b"text"), call.result
+            before = came(command, "GETATTR")
+            program = subprocess.Popen(["cat", x], stdout=subprocess.DEVNULL)
+            try:
+                until(lambda: came(command, "GETATTR") > before or program.poll() is not None, "the open")
+                until(lambda: blocked(program.pid), "a program that waits")
+                program.kill()
+                assert program.wait(LIMIT) == -signal.SIGKILL, "it did not wait"
+            finally:
+                stop(program)
         finally:
             command("clear")
-        until(lambda: os.listdir(server.export) == ["kept"], "the end of the hidden name")
-        assert os.stat(kept).st_nlink == 1
+        assert removing.end() is None
+        assert os.listdir(server.export) == []
 
 
 def test_a_hidden_name_goes_though_its_directory_was_given_to_somebody_else():
