@@ -31,7 +31,8 @@ fn meant(name: &str) -> Option<&'static str> {
 const OF_FUSE: [&str; 4] = ["user_id=", "group_id=", "max_read=", "blksize="];
 
 /// Options of other file systems, which no option here resembles.
-const OWNERS: [&str; 6] = ["uid", "gid", "umask", "fmask", "dmask", "idmap"];
+const OWNERS: [&str; 3] = ["uid", "gid", "idmap"];
+const MODES: [&str; 3] = ["umask", "fmask", "dmask"];
 const CONNECTION: [&str; 2] = ["reconnect", "ServerAliveInterval"];
 
 /// The error for an option that is in no table.
@@ -40,7 +41,14 @@ fn unknown(draft: &Draft, name: &str) -> OptionError {
     if OWNERS.contains(&name) {
         return OptionError::CannotHonour {
             given,
-            reason: "owners and modes of files are the server's; leave it out, and change them there",
+            reason: "owners of files are the server's; leave it out: exported with \
+                all_squash,anonuid=UID,anongid=GID, all users are that one there",
+        };
+    }
+    if MODES.contains(&name) {
+        return OptionError::CannotHonour {
+            given,
+            reason: "modes of files are the server's; leave it out, and change them there",
         };
     }
     if CONNECTION.contains(&name) {
