@@ -88,19 +88,10 @@ pub(super) struct Names {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Key {
     hash: u64,
-    /// The directory's node, and the name. Most names are no longer than the 24 bytes that fit beside the node.
-    bytes: SmallVec<[u8; 32]>,
-}
-
-impl Key {
-    fn dir(&self) -> u64 {
-        let (dir, _) = self.bytes.split_at(size_of::<u64>());
-        u64::from_ne_bytes(dir.try_into().expect("a key begins with its directory"))
-    }
-
-    fn name(&self) -> &[u8] {
-        &self.bytes[size_of::<u64>()..]
-    }
+    /// The directory's node.
+    dir: u64,
+    /// Most names are no longer.
+    name: SmallVec<[u8; 24]>,
 }
 
 impl Hash for Key {
@@ -119,14 +110,13 @@ impl Names {
     }
 
     fn key(&self, dir: u64, name: &[u8]) -> Key {
-        let mut bytes = SmallVec::with_capacity(size_of_val(&dir) + name.len());
-        bytes.extend_from_slice(&dir.to_ne_bytes());
-        bytes.extend_from_slice(name);
         let mut hasher = self.hasher.build_hasher();
-        hasher.write(&bytes);
+        hasher.write_u64(dir);
+        hasher.write(name);
         Key {
             hash: hasher.finish(),
-            bytes,
+            dir,
+            name: SmallVec::from_slice(name),
         }
     }
 
@@ -178,7 +168,7 @@ impl Names {
             let stale: Vec<Key> = {
                 let shard = shard.lock();
                 let all = shard.iter();
-                all.filter(|(key, (epoch, child))| !holds(key.dir(), *epoch, child))
+                all.filter(|(key, (epoch, child))| !holds(key.dir, *epoch, child))
                     .map(|(key, _)| key.clone())
                     .collect()
             };
@@ -188,7 +178,7 @@ impl Names {
                 for key in part {
                     // It may have been cached again meanwhile.
                     let found = shard.peek(key);
-                    if found.is_some_and(|(epoch, child)| !holds(key.dir(), *epoch, child)) {
+                    if found.is_some_and(|(epoch, child)| !holds(key.dir, *epoch, child)) {
                         old.push(shard.pop(key));
                     }
                 }
@@ -243,7 +233,7 @@ impl Names {
         for shard in &self.shards {
             let mut shard = shard.lock();
             let outdated = shard.iter().filter(|(_, (of, _))| *of != epoch);
-            let keys = outdated.filter(|(key, _)| key.dir() == dir);
+            let keys = outdated.filter(|(key, _)| key.dir == dir);
             let keys: Vec<_> = keys
                 .take(most - found.len())
                 .map(|(key, _)| key.clone())
@@ -251,7 +241,7 @@ impl Names {
             let old: Vec<_> = keys.iter().map(|key| shard.pop(key)).collect();
             drop(shard);
             drop(old);
-            found.extend(keys.iter().map(|key| Box::from(key.name())));
+            found.extend(keys.iter().map(|key| Box::from(&key.name[..])));
         }
         found
     }
@@ -262,7 +252,7 @@ impl Names {
             let shard = shard.lock();
             for (key, (_, child)) in shard.iter() {
                 if let Child::Is(inode) = child {
-                    visit(key.dir(), key.name(), inode);
+                    visit(key.dir, &key.name[..], inode);
                 }
             }
         }
