@@ -175,6 +175,49 @@ def test_another_ticket_counts_from_the_next_context_on(machine):
         assert owner(server.export / "four") == SERVER_B
 
 
+# What names cost.
+
+
+def test_names_that_are_known_cost_no_calls(machine):
+    """As with AUTH_SYS, though the kernel may keep no names: who may search a directory is known here, and what is in it."""
+    machine.kinit("alice", A)
+    with mount_of(machine, "krb5") as (server, command):
+        folder = server.mnt / "alice"
+        names = [folder / f"file{number}" for number in range(50)]
+        for name in names:
+            by(A, put, name)
+
+        def cost(work):
+            counted = lambda: sum(came(command, name) for name in ("LOOKUP", "GETATTR", "ACCESS"))
+            before = counted()
+            by(A, lambda: [work(name) for name in names])
+            return counted() - before
+
+        # What is known of the directory may have become too old meanwhile.
+        for work, most in ((os.stat, 4), (lambda name: os.access(name, os.R_OK), 54), (get, 54)):
+            until(lambda work=work, most=most: cost(work) <= most, "names from memory")
+        until(lambda: cost(lambda name: os.access(name, os.R_OK)) <= 4, "rights from memory")
+
+
+def test_names_that_others_take_away_are_noticed(machine):
+    """Another client removes a file, which can be made again, and replaces it, which is opened then."""
+    machine.kinit("alice", A)
+    with mount_of(machine, "krb5", "actimeo=3600") as (server, _):
+        path, there = server.mnt / "alice" / "file", server.export / "alice" / "file"
+        by(A, put, path)
+        by(A, os.stat, path)
+        there.unlink()
+        made = lambda: os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        until(lambda: outcome(A, made) == "ok", "a name that can be made")
+        for number in range(50):
+            by(A, os.stat, path)
+            new = there.with_name("new")
+            new.write_text(f"{number}")
+            os.chown(new, SERVER_A, SERVER_A)
+            new.rename(there)
+            assert by(A, get, path) == f"{number}".encode()
+
+
 # What happens to contexts and connections under load.
 
 

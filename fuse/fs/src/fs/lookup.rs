@@ -4,18 +4,21 @@
 //! or because it wants the name checked: before it refuses to make a name that exists, before a
 //! rename, and where a walk has ended with ESTALE. The request does not say why it is sent. So for a
 //! cached name that leads to an object the server is asked (RFC 1813 section 3.3.3), with two exceptions:
-//! a name that was just listed, whose object the kernel does not know yet, and a directory in a directory
-//! whose names the kernel may not keep. For a cached name that does not exist the answer comes from memory,
+//! a name that was just listed, whose object the kernel does not know yet; and in a directory whose names the
+//! kernel may not keep, where mostly it walks, a directory, and anything else while the server's last word on the
+//! directory is less than a second old, which is good enough to refuse a user as well. For a cached name that does not exist the answer comes from memory,
 //! since a CREATE that follows finds out. Memory answers only if the directory's attributes are valid, its
 //! contents have the same epoch as when the name was cached, and the caller may search the directory
 //! (`search.rs`). Each answer with an object gives the kernel one reference to its node, which FORGET takes
 //! back.
 
 use super::Fs;
+use super::attributes::LATELY;
 use super::config::LookupCache;
 use super::entry::{Entry, check_name};
 use super::error::FsResult;
 use super::inode::Inode;
+use super::inode_flags::Flag;
 use super::names::Child;
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_xdr::nfs3::Status;
@@ -39,10 +42,17 @@ impl<N: Nfs3> Fs<N> {
         }
         let dir = self.table.get(parent)?;
         let now = self.now();
-        let epoch = {
+        let (epoch, lately) = {
             let state = dir.state.lock();
             state.fresh(now)?;
-            state.epoch
+            let lately = state.cache.age(now) < LATELY && !state.is_changing();
+            (state.epoch, lately)
+        };
+        // The kernel may want it checked, unless this is a walk through a directory whose names it
+        // may not keep: that cannot be told from a wish to check.
+        let only_walked = |inode: &Inode| {
+            let stays = !inode.flags.has(Flag::Refused) && inode.names_going() == 0;
+            (inode.is_dir() || lately && stays) && !self.kernel_may_keep_names(&dir)
         };
         // A program goes through the names of its listing, of which the kernel got only the names.
         let only_listed = |inode: &Inode| {
@@ -51,13 +61,7 @@ impl<N: Nfs3> Fs<N> {
         let child = self.names.get(dir.nodeid, epoch, name)?;
         match child {
             Child::Absent if self.config.lookup_cache != LookupCache::All => None,
-            // The kernel may want it checked, unless this is a walk through a directory whose names it
-            // may not keep: that cannot be told from a wish to check.
-            Child::Is(ref inode)
-                if !only_listed(inode) && (!inode.is_dir() || self.kernel_may_keep_names(&dir)) =>
-            {
-                None
-            }
+            Child::Is(ref inode) if !only_listed(inode) && !only_walked(inode) => None,
             _ if !self.may_search_cached(&dir, now, uid, cred) => None,
             Child::Absent => {
                 self.shared.stats.name_negative_hits.add(1);

@@ -30,6 +30,11 @@ pub struct Mounted {
 
 /// Mounts a server with the files that `fill` creates.
 pub fn mount(name: &str, config: FsConfig, fill: impl FnOnce(&Path)) -> Option<Mounted> {
+    Some(mount_of(&filled(name, fill)?, name, config))
+}
+
+/// A server with the files that `fill` creates; `None` where nothing can be mounted.
+pub fn filled(name: &str, fill: impl FnOnce(&Path)) -> Option<Arc<MemoryServer>> {
     if !Path::new("/dev/fuse").exists() {
         eprintln!("skipped: there is no /dev/fuse");
         return None;
@@ -41,7 +46,7 @@ pub fn mount(name: &str, config: FsConfig, fill: impl FnOnce(&Path)) -> Option<M
     let filled = server.fill(&data);
     fs::remove_dir_all(&data).unwrap();
     filled.unwrap();
-    Some(mount_of(&server, name, config))
+    Some(server)
 }
 
 /// Mounts a server that may have other mounts.
@@ -56,10 +61,21 @@ pub fn mount_with(
     config: FsConfig,
     options: &FuseOptions,
 ) -> Mounted {
+    mount_by(Clock::default(), server, name, config, options)
+}
+
+/// As [`mount_with`], with caches that go by this clock.
+pub fn mount_by(
+    clock: Clock,
+    server: &Arc<MemoryServer>,
+    name: &str,
+    config: FsConfig,
+    options: &FuseOptions,
+) -> Mounted {
     let dir = std::env::temp_dir().join(format!("nfsrdma-{}-{name}", std::process::id()));
     fs::create_dir_all(&dir).unwrap();
     let pool = Pool::new(config.pool_bytes()).unwrap();
-    let (clock, records) = (Clock::default(), Arc::new(Table::anonymous()));
+    let records = Arc::new(Table::anonymous());
     let fs = Fs::new(server.clone(), server.root(), pool, config, clock, records);
     let runtime = Runtime::new().unwrap();
     let session = adapter::mount(fs.clone(), &dir, options, runtime.handle()).unwrap();

@@ -69,8 +69,15 @@ fn names_are_answered_to_whom_the_server_let_search() {
         known(&m, &owner, dir, "no"),
         Some(Found::Absent(Duration::ZERO))
     ));
-    // What exists is asked of the server.
+    // So is what exists, as long as the server has just answered for the directory.
+    assert!(matches!(
+        known(&m, &owner, dir, "file"),
+        Some(Found::Is(entry)) if entry.entry_ttl.is_zero()
+    ));
+    assert!(known(&m, &other, dir, "file").is_none());
+    m.clock.advance(Duration::from_secs(1));
     assert!(known(&m, &owner, dir, "file").is_none());
+    assert!(known(&m, &owner, dir, "no").is_some());
     // Callers with different groups are different callers.
     let member = Arc::new(nfsrdma_nfs3::Credential {
         groups: vec![7],
