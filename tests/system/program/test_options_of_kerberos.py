@@ -133,6 +133,8 @@ def test_what_a_mount_says_of_itself():
         said = json.loads(stats(server, "--json"))
         assert "sec=krb5p" in said["options"].split(",") and said["kerberos"]["contexts"] == 2
         assert "Kerberos: 2 contexts, the first expires in " in stats(server)
+        metrics = stats(server, "--prometheus")
+        assert 'sec="krb5p"}' in metrics and "nfsrdma_kerberos_contexts{" in metrics
         assert "flavor=6,pseudoflavor=390005" in stats(server, "--mountstats")
         unmount(server)
         expect(run("mv", realm.keytab, f"{realm.keytab}.away"), 0)

@@ -20,12 +20,18 @@ fn join(numbers: &[u64]) -> String {
     words.join(" ")
 }
 
-/// The flavor and pseudoflavor of the option `sec` (RFC 2623 section 2.3).
-fn security(options: &str) -> (u32, u32) {
-    let sec = options
-        .split(',')
-        .find_map(|word| word.strip_prefix("sec="));
-    match sec.and_then(Flavor::of_name) {
+impl Document {
+    /// The security flavor by its name in the option `sec`.
+    pub(crate) fn sec(&self) -> &str {
+        let mut words = self.options.split(',');
+        let sec = words.find_map(|word| word.strip_prefix("sec="));
+        sec.unwrap_or("sys")
+    }
+}
+
+/// The numbers of a flavor and its pseudoflavor (RFC 2623 section 2.3).
+fn security(sec: &str) -> (u32, u32) {
+    match Flavor::of_name(sec) {
         Some(Flavor::Kerberos(service)) => (flavor::RPCSEC_GSS, service.pseudo_flavor()),
         Some(Flavor::Sys) | None => (flavor::SYS, flavor::SYS),
     }
@@ -54,7 +60,7 @@ fn write(document: &Document, out: &mut String) -> std::fmt::Result {
         "\tcaps:\tcaps=0x0,wtmult={},dtsize={},bsize=0,namlen={}",
         document.server.wtmult, document.server.dtpref, document.server.name_max
     )?;
-    let (flavor, pseudoflavor) = security(&document.options);
+    let (flavor, pseudoflavor) = security(document.sec());
     writeln!(out, "\tsec:\tflavor={flavor},pseudoflavor={pseudoflavor}")?;
     writeln!(out, "\tevents:\t{} ", join(&events(document)))?;
     writeln!(out, "\tbytes:\t{} ", join(&bytes(document)))?;
@@ -235,7 +241,11 @@ mod tests {
             ("rw,sec=sys", (1, 1)),
             ("rw,sec=krb5i,addr=1.1.1.1", (6, 390_004)),
         ] {
-            assert_eq!(security(options), numbers);
+            let document = Document {
+                options: options.to_owned(),
+                ..Document::default()
+            };
+            assert_eq!(security(document.sec()), numbers);
         }
     }
 }

@@ -140,6 +140,7 @@ fn mount(document: &Document, to: &mut Families) {
         ("source", &document.source),
         ("transport", &document.transport),
         ("version", &document.version),
+        ("sec", document.sec()),
     ];
     to.gauge(
         "info",
@@ -189,6 +190,7 @@ fn mount(document: &Document, to: &mut Families) {
         &[mount],
         f64::from(document.stale),
     );
+    kerberos(document, mount, to);
     for procedure in &document.procedures {
         calls(procedure, mount, to);
     }
@@ -208,6 +210,26 @@ fn mount(document: &Document, to: &mut Families) {
     process(document, mount, to);
     for (index, link) in document.connections.iter().enumerate() {
         connection(link, &[mount, ("connection", &index.to_string())], to);
+    }
+}
+
+fn kerberos(document: &Document, mount: Label<'_>, to: &mut Families) {
+    let Some(kerberos) = document.kerberos else {
+        return;
+    };
+    to.gauge(
+        "kerberos_contexts",
+        "Users who have a Kerberos context with the server.",
+        &[mount],
+        kerberos.contexts as f64,
+    );
+    if let Some(left) = kerberos.expires_ns {
+        to.gauge(
+            "kerberos_first_expiry_seconds",
+            "Time until the first of these contexts expires.",
+            &[mount],
+            left as f64 / 1e9,
+        );
     }
 }
 
@@ -418,7 +440,7 @@ fn connection(link: &Connection, labels: &[Label<'_>], to: &mut Families) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::document::Bucket as Filled;
+    use super::super::document::{Bucket as Filled, Kerberos};
     use super::*;
     use crate::ipc::pending::Pending;
 
@@ -449,6 +471,27 @@ mod tests {
             .into(),
             connections: vec![Connection::default(); 2],
             ..Document::default()
+        }
+    }
+
+    #[test]
+    fn flavors_and_contexts() {
+        let mut document = document();
+        let has = |document: &Document, line: &str| render(document).lines().any(|l| l == line);
+        assert!(render(&document).contains(r#",sec="sys"} 1"#));
+        assert!(!render(&document).contains("kerberos"));
+        document.directory = "/m".into();
+        document.options = "rw,sec=krb5p,addr=1.1.1.1".into();
+        document.kerberos = Some(Kerberos {
+            contexts: 3,
+            expires_ns: Some(1_500_000_000),
+        });
+        assert!(render(&document).contains(r#",sec="krb5p"} 1"#));
+        for line in [
+            r#"nfsrdma_kerberos_contexts{mount="/m"} 3"#,
+            r#"nfsrdma_kerberos_first_expiry_seconds{mount="/m"} 1.5"#,
+        ] {
+            assert!(has(&document, line), "{line}");
         }
     }
 

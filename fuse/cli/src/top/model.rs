@@ -322,6 +322,13 @@ impl Row {
         (silent > delay * 2 + Duration::from_secs(1)).then_some(silent)
     }
 
+    /// The flavor of a mount with Kerberos, and how many users have a context.
+    pub(super) fn security(&self) -> Option<String> {
+        let document = self.document()?;
+        let contexts = counted(document.kerberos?.contexts, "context");
+        Some(plain(&format!("sec={}, {contexts}", document.sec())))
+    }
+
     /// The last answer, if it has statistics.
     pub(super) fn document(&self) -> Option<&Document> {
         match &self.state {

@@ -6,7 +6,7 @@ use super::view::{Detail, View};
 use crate::ipc::pending::Pending;
 use crate::mounts::Mount;
 use crate::observe::load::{Load, Loads};
-use crate::stats::document::{Bucket, Connection, Document, Procedure};
+use crate::stats::document::{Bucket, Connection, Document, Kerberos, Procedure};
 use crate::stats::mount_list::{ListedMount, MountState, Target};
 use nix::pty::openpty;
 use nix::sys::termios::{LocalFlags, tcgetattr};
@@ -126,6 +126,25 @@ fn draw(width: u16, height: u16, view: &mut View, model: &Model, now: Instant) -
         cells.collect::<String>().trim_end().to_owned()
     };
     (0..height).map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn the_flavor_of_a_mount_with_kerberos() {
+    let (mut model, mut view) = (Model::new(DELAY), View::default());
+    let (now, target) = (Instant::now(), target(1, "/srv/data"));
+    model.listed(std::slice::from_ref(&target), now);
+    let mut found = works("/srv/data", 1);
+    if let Some(MountState::Answers(document)) = found.as_mut().map(|found| &mut found.state) {
+        document.options = "rw,sec=krb5i".into();
+        document.kerberos = Some(Kerberos {
+            contexts: 2,
+            expires_ns: None,
+        });
+    }
+    model.answered(&target, found, now);
+    let shown = draw(80, 24, &mut view, &model, now);
+    let title = "last minute: nas:/export on /srv/data, sec=krb5i, 2 contexts";
+    assert!(shown.contains(title), "{shown}");
 }
 
 #[test]

@@ -108,7 +108,10 @@ impl View {
             Detail::Connections => "connections",
             Detail::Users => "users",
         };
-        let title = format!("{what}: {} on {}", row.source, row.directory);
+        let sec = row
+            .security()
+            .map_or(String::new(), |sec| format!(", {sec}"));
+        let title = format!("{what}: {} on {}{sec}", row.source, row.directory);
         let underlined = Style::new().add_modifier(Modifier::UNDERLINED);
         frame.render_widget(Paragraph::new(title).style(underlined), name);
         let width = usize::from(below.width);
