@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import json
 import mmap
 import os
 import signal
@@ -36,29 +35,6 @@ class Opened:
 
     def __exit__(self, *_):
         os.close(self.descriptor)
-
-
-def both_write(change):
-    """A reads, `change` is made, A writes much and closes. When A opens the file again, it must see the change."""
-    with Server() as server:
-        (server.export / "f").write_bytes(b"o" * 4 * PAGE)
-        server.mount_well("actimeo=3600")
-        other = server.base / "other"
-        other.mkdir()
-        expect(server.mount("actimeo=3600", at=other), 0)
-        # The path is the only difference between the mounts.
-        places = {"mount": other / "f", "server": server.export / "f"}
-        for round, size in enumerate((8 << 20, 100, 100, 100)):
-            with Opened(server.mnt / "f") as own:
-                page(own, 0)
-                text = bytes([ord("A") + round]) * PAGE
-                with Opened(places[change]) as theirs:
-                    os.pwrite(theirs, text, 0)
-                written = os.pwrite(own, b"w" * size, 4 * PAGE)
-                assert written == size, written
-            with Opened(server.mnt / "f") as own:
-                found = page(own, 0)
-            assert found == text, f"round {round}: {found[:1]} is read where {text[:1]} was written"
 
 
 def test_names_are_looked_up_again_once_a_change_by_another_mount_is_noticed():
@@ -122,14 +98,6 @@ def test_who_is_told_that_a_name_exists_finds_it_and_who_is_told_that_it_is_gone
             with pytest.raises(FileNotFoundError):
                 remove(path)
             assert not os.path.lexists(path), f"{name}: it is gone, and is found"
-
-
-def test_another_mount_s_change_is_seen_on_open_though_this_one_wrote():
-    both_write("mount")
-
-
-def test_a_change_at_the_server_is_seen_on_open_though_this_mount_wrote():
-    both_write("server")
 
 
 def test_a_file_whose_entry_did_not_fit_into_a_listing_is_up_to_date():
@@ -201,28 +169,6 @@ def test_a_set_uid_bit_that_a_write_clears_is_shown_cleared_at_once():
         if at_server != "777":
             pytest.skip(f"this server leaves the mode {at_server}")
         until(lambda: mode() == "777", "the mode without the bit")
-
-
-def test_an_append_overwrites_nothing_though_the_clock_of_the_server_stepped_back():
-    with scripted() as (server, command):
-        server.mount_well("actimeo=3600")
-        path = server.mnt / "log"
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        lines = [f"line {number}\n".encode() for number in range(4)]
-        with Opened(path, flags) as log:
-            os.write(log, lines[0])
-            os.fsync(log)
-            command("clock -1h")
-            os.write(log, lines[1])
-            os.fsync(log)
-        command("clock -1h")
-        for line in lines[2:]:
-            with Opened(path, flags) as log:
-                os.write(log, line)
-                os.fsync(log)
-            assert os.stat(path).st_size == os.stat(server.export / "log").st_size
-        found = (server.export / "log").read_bytes()
-        assert found == b"".join(lines), found
 
 
 def test_what_a_first_read_brings_late_does_not_come_back_where_a_file_was_cut():
@@ -572,35 +518,6 @@ def to_be_killed(script, *words):
 TOLD = "print('ready', flush=True); sys.stdin.readline(); print('now', flush=True); "
 
 
-def test_a_truncation_is_not_undone_by_a_killed_write_that_waited():
-    """A program is killed in write(2), which waits until the data of others is on stable storage."""
-    script = f"import os, sys; own = os.open(sys.argv[1], os.O_RDWR); {TOLD} os.pwrite(own, b'd' * 9000, 0)"
-    with scripted() as (server, command):
-        server.mount_well()
-        path = server.mnt / "f"
-        path.touch()
-        # Start it before there is anything to wait for: a child closes the descriptors of its parent, which waits for
-        # data.
-        with to_be_killed(script, path) as kill, Opened(path, os.O_RDWR) as own:
-            os.pwrite(own, b"o" * PAGE, 0)
-            command("hold WRITE 1")
-            flushed = threading.Thread(target=lambda: os.close(os.dup(own)))
-            flushed.start()
-            try:
-                command(f"wait-held 1 {LIMIT * 1000}")
-                kill()
-                cut = threading.Thread(target=lambda: os.truncate(path, 100))
-                cut.start()
-            finally:
-                command("release")
-            for thread in (flushed, cut):
-                thread.join(LIMIT)
-                assert not thread.is_alive(), "a call hangs"
-            os.fsync(own)
-        found = (server.export / "f").read_bytes()
-        assert found == b"o" * 100, (len(found), found[:1])
-
-
 def test_a_killed_removal_does_not_take_away_what_comes_later():
     """The server answers REMOVE by JUKEBOX; the program is killed, and another file takes the place of the removed
     one."""
@@ -617,26 +534,6 @@ def test_a_killed_removal_does_not_take_away_what_comes_later():
         # The next attempt would come within twice the last pause.
         comes(command, "REMOVE", before, 2)
         assert (server.export / "f").read_bytes() == b"new"
-
-
-def test_a_rename_that_is_refused_leaves_no_hidden_name():
-    """In a sticky directory, over an open file of another user: the hidden name that it got before could not be
-    removed again."""
-    with Server() as server:
-        (server.export / "d").mkdir()
-        os.chmod(server.export / "d", 0o1777)
-        server.mount_well("permissions=server")
-        by(A, lambda: write(server.mnt / "d/f", b"old", 0o666))
-        by(B, lambda: write(server.mnt / "d/g", b"new"))
-        with Opened(server.mnt / "d/f", os.O_RDONLY):
-            try:
-                by(B, lambda: os.rename(server.mnt / "d/g", server.mnt / "d/f"))
-                raise AssertionError("the rename is allowed")
-            except PermissionError:
-                pass
-            assert os.stat(server.mnt / "d/f").st_nlink == 1
-        found = sorted(os.listdir(server.export / "d"))
-        assert found == ["f", "g"], found
 
 
 def test_what_another_wrote_is_read_once_a_change_of_the_mode_has_shown_it():

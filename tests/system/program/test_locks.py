@@ -554,28 +554,6 @@ def test_a_connection_that_is_lost_costs_no_lock_though_test_sees_no_shared_ones
         assert two.set("f", WRITE) == two.set("f", FREE) == 0
 
 
-def test_locks_that_a_server_forgot_and_nobody_has_are_taken_again():
-    """Eight processes of each of two mounts share one, after a restart without a grace period."""
-    with LockServer() as server, contextlib.ExitStack() as stack:
-        points = server.mounts()
-        (server.export / "f").write_bytes(b"x" * 100)
-        for point in points:
-            for _ in range(8):
-                process = stack.enter_context(Process())
-                assert process.do("open", "f", str(point / "f")) == 0
-                assert process.set("f", READ, 0, 10) == 0
-        server.control("restart")
-        for point in points:
-            until(lambda: counters(point)["lock_grace_waits"] >= 8, "claims of what nobody holds")
-            # This one waits for the end of the recovery.
-            other = stack.enter_context(Process())
-            assert other.do("open", "f", str(point / "f")) == 0
-            assert other.set("f", READ, 50, 1) == other.set("f", FREE) == 0
-            found = counters(point)
-            assert (found["locks_lost"], found["locks_held"]) == (0, 8), point
-        assert server.control("locks").count("held:") >= 16
-
-
 @pytest.mark.parametrize("mounts", [1, 2])
 def test_two_that_share_a_flock_and_want_it_alone_do_not_wait_for_each_other(mounts):
     for words in ((), ("--blind-test", "--no-deadlock-detection")):
@@ -767,13 +745,6 @@ def test_kinds_of_locks_stay_here_as_asked_for():
             assert one.set("f", FREE) == two.set("f", FREE) == 0
             assert one.flock("f", fcntl.LOCK_EX) == 0
             assert two.flock("f", fcntl.LOCK_EX | fcntl.LOCK_NB) == (AGAIN if "flock" in shared else 0), local
-
-
-def test_the_test_server_ends_though_the_name_of_its_control_socket_is_gone():
-    with LockServer() as server:
-        server.control_path.unlink()
-        server.child.send_signal(signal.SIGTERM)
-        assert server.child.wait(LIMIT) == 0
 
 
 FAULT = r"""

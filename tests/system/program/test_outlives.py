@@ -134,27 +134,6 @@ def test_an_unlinked_file_is_readable_and_goes_at_the_last_close():
         until(lambda: os.listdir(server.export) == [], "the removal of the file")
 
 
-@on_kernels
-def test_data_that_only_the_dead_program_had_are_told_of_once():
-    with kept("dirty=32M") as server:
-        (server.export / "f").touch()
-        serving = document(server)["pid"]
-        file = os.open(server.mnt / "f", os.O_WRONLY)
-        server.pause()
-        # No program is run from here on: it would close the file, and be told. The server would have to read the data from
-        # the dead program's memory.
-        os.write(file, b"x" * (256 << 10))
-        os.kill(serving, signal.SIGKILL)
-        server.child.send_signal(signal.SIGCONT)
-        with pytest.raises(OSError):
-            os.fsync(file)
-        os.fsync(file)
-        os.pwrite(file, b"y" * 100, 0)
-        os.fsync(file)
-        os.close(file)
-        assert (server.export / "f").read_bytes()[:100] == b"y" * 100
-
-
 def test_a_server_that_is_away_delays_only_the_call():
     with kept() as server:
         (server.export / "f").write_bytes(b"f")

@@ -99,29 +99,6 @@ def test_what_was_written_by_a_mapping_is_there():
         assert (server.export / "f").read_bytes() == wanted
 
 
-@pytest.mark.parametrize("how", ["umount", "SIGTERM"])
-def test_data_of_a_process_that_has_died_are_written_before_the_mount_ends(how):
-    data = random.Random(4).randbytes(1 << 20)
-    with keeping("dirty=32M") as server:
-        file = os.open(server.mnt / "f", os.O_CREAT | os.O_RDWR)
-        os.fsync(file)
-        daemon = document(server)["pid"]
-        server.pause()
-        os.pwrite(file, data, 0)
-        os.kill(daemon, signal.SIGKILL)
-        server.child.send_signal(signal.SIGCONT)
-        until(lambda: document(server)["restarts"] == 1, "a successor")
-        if how == "umount":
-            os.close(file)
-            expect(nfsrdma("umount", server.mnt), 0)
-        else:
-            os.kill(document(server)["pid"], signal.SIGTERM)
-            until(lambda: not mounted(server.mnt), "the end of the mount")
-            os.close(file)
-        server.ended()
-        assert (server.export / "f").read_bytes() == data
-
-
 def test_without_a_memfd_lost_data_are_told_of():
     """As where the limit of file sizes does not allow it."""
     with Server("--no-root-squash") as server:

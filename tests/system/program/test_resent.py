@@ -2,7 +2,6 @@
 
 import os
 import signal
-import stat
 import subprocess
 import sys
 
@@ -56,33 +55,6 @@ def test_names_that_were_changed():
 
 
 @on_kernels
-def test_attributes_that_were_set():
-    with crashing() as (server, change):
-        file = server.export / "f"
-        file.write_bytes(b"text")
-        change("SETATTR", "os.chmod('mnt/f', 0o604)")
-        change("SETATTR", "os.utime('mnt/f', (1, 2))")
-        assert (stat.S_IMODE(file.stat().st_mode), file.stat().st_mtime) == (0o604, 2)
-        change("SETATTR", "os.truncate('mnt/f', 2)")
-        assert file.read_bytes() == b"te"
-        change("SETATTR", "os.close(os.open('mnt/f', os.O_WRONLY | os.O_TRUNC))")
-        assert file.read_bytes() == b""
-
-
-@on_kernels
-def test_files_that_were_created():
-    """The server recognises the verifier before the attributes are set, and the client its mark after that."""
-    with crashing() as (server, change):
-        for number, procedure in enumerate(("CREATE", "SETATTR")):
-            opened = f"os.open('mnt/{number}', os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o640)"
-            change(procedure, f"file = {opened}\nassert os.write(file, b'text') == 4\nos.close(file)")
-            file = server.export / str(number)
-            assert file.read_bytes() == b"text"
-            assert stat.S_IMODE(file.stat().st_mode) == 0o640
-        change("CREATE", "os.close(os.open('mnt/plain', os.O_CREAT | os.O_WRONLY, 0o400))")
-
-
-@on_kernels
 def test_an_append_is_there_once():
     with crashing() as (server, change):
         (server.export / "f").write_bytes(b"one\n")
@@ -105,20 +77,3 @@ def test_files_that_are_open_keep_their_data():
             assert (server.mnt / "g").read_bytes() == b"h"
         until(lambda: os.listdir(server.export) == ["g"], "the removal of the hidden names")
 
-
-@on_kernels
-def test_data_are_there_once():
-    with crashing("data") as (server, change):
-        at = server.export
-        (at / "f").write_bytes(b"one\n")
-        for flag in ("O_SYNC", "O_DIRECT"):
-            opened = f"os.open('mnt/f', os.O_WRONLY | os.O_APPEND | os.{flag})"
-            change("WRITE", f"file = {opened}\nassert os.write(file, b'two\\n') == 4\nos.close(file)")
-        assert (at / "f").read_bytes() == b"one\ntwo\ntwo\n"
-        for name, end in (("fsync", "os.fsync(file)"), ("close", "os.close(file)")):
-            opened = f"os.open('mnt/{name}', os.O_WRONLY | os.O_CREAT)"
-            change("WRITE", f"file = {opened}\nos.write(file, b'x' * 300000)\n{end}")
-            assert (at / name).read_bytes() == b"x" * 300000
-        opened = "os.open('mnt/fsync', os.O_RDWR)"
-        change("WRITE", f"file = {opened}\nos.pwrite(file, b'y' * 10, 5000)\nos.ftruncate(file, 5005)\nos.close(file)")
-        assert (at / "fsync").read_bytes() == b"x" * 5000 + b"y" * 5
