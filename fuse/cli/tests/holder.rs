@@ -7,7 +7,7 @@
 
 use nfsrdma::holder::Program;
 use nfsrdma::holder::client::Held;
-use nfsrdma::holder::protocol::{Why, receive, send};
+use nfsrdma::holder::protocol::{receive, send};
 use nfsrdma::holder::run::{Side, split};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{Errno, FdFlags, fcntl_getfd};
@@ -24,22 +24,11 @@ use std::time::{Duration, Instant};
 const PLACE: &str = "HOLDER_TEST_PLACE";
 const CASE: &str = "HOLDER_TEST_CASE";
 
-/// What a daemon has to serve that is killed, if its death is not to be a failure.
-const AFTER_A_WHILE: Duration = Duration::from_millis(1100);
-
 type Test = (&'static str, fn());
-const TESTS: [Test; 8] = [
+const TESTS: [Test; 5] = [
     (
         "a_successor_gets_what_was_kept",
         a_successor_gets_what_was_kept,
-    ),
-    (
-        "a_panic_ends_a_daemon_and_is_a_failure",
-        a_panic_ends_a_daemon_and_is_a_failure,
-    ),
-    (
-        "before_there_is_a_mount_it_ends_with_its_daemon",
-        before_there_is_a_mount_it_ends_with_its_daemon,
     ),
     ("signals_are_passed_on", signals_are_passed_on),
     (
@@ -53,10 +42,6 @@ const TESTS: [Test; 8] = [
     (
         "a_thread_that_waits_in_the_kernel_does_not_hold_up_an_upgrade",
         a_thread_that_waits_in_the_kernel_does_not_hold_up_an_upgrade,
-    ),
-    (
-        "the_daemon_goes_on_if_its_successor_does_not",
-        the_daemon_goes_on_if_its_successor_does_not,
     ),
 ];
 
@@ -133,32 +118,9 @@ fn wait_for_mount(talk: OwnedFd) {
     let talk = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
     assert!(fcntl_getfd(talk).unwrap().contains(FdFlags::CLOEXEC));
     held.serving().unwrap_err();
-    match &*std::env::var(CASE).unwrap() {
-        "refused" => held.refuse(Why::new(libc::EIO, "this test wants it")),
-        "undone" => {
-            held.ready().unwrap();
-            step("stopped the other");
-            std::process::exit(3);
-        }
-        _ => {
-            held.ready().unwrap();
-            held.take_over().unwrap();
-            serve(&held, true);
-        }
-    }
-}
-
-/// Asks for an upgrade. Returns only if there is none.
-fn hand_over(held: &Held) {
-    let told = File::open("/dev/null").unwrap();
-    match held.upgrade(told.as_fd()) {
-        Err(why) => step(&format!("not ready: {}", why.text)),
-        Ok(()) => {
-            let again = held.upgrade(told.as_fd()).unwrap_err();
-            assert_eq!(i32::from(again.number), libc::EBUSY);
-            step(&format!("kept: {}", held.hand_over().text));
-        }
-    }
+    held.ready().unwrap();
+    held.take_over().unwrap();
+    serve(&held, true);
 }
 
 /// Leaves a thread behind that waits uninterruptibly, for a process that has its memory.
@@ -193,16 +155,6 @@ fn serve(held: &Held, is_successor: bool) {
         false => first_table(held),
     };
     match &*case {
-        "panics" => {
-            held.serving().unwrap();
-            std::thread::sleep(AFTER_A_WHILE);
-            step("serving");
-            let thread = std::thread::spawn(|| panic!("as this test wants"));
-            let _ = thread.join();
-            step("alive");
-            held.bye(0);
-        }
-        "mounts" => std::process::exit(3),
         "hangs" => {
             step("mounting");
             loop {
@@ -220,9 +172,11 @@ fn serve(held: &Held, is_successor: bool) {
     step("serving");
     if !is_successor && case == "waits in the kernel" {
         wait_in_the_kernel();
-    }
-    if !is_successor && ["refused", "undone", "waits in the kernel"].contains(&&*case) {
-        hand_over(held);
+        let told = File::open("/dev/null").unwrap();
+        held.upgrade(told.as_fd()).unwrap();
+        let again = held.upgrade(told.as_fd()).unwrap_err();
+        assert_eq!(i32::from(again.number), libc::EBUSY);
+        step(&format!("kept: {}", held.hand_over().text));
     }
     let mut count = 0;
     loop {
@@ -362,26 +316,6 @@ fn a_successor_gets_what_was_kept() {
     assert_eq!(holder.end().code(), Some(7));
 }
 
-fn a_panic_ends_a_daemon_and_is_a_failure() {
-    let mut holder = Holder::start("panics");
-    assert_eq!(holder.end().code(), Some(4));
-    let steps = holder.steps();
-    let served = steps.iter().filter(|step| step.starts_with("serving"));
-    assert_eq!(served.count(), 5, "{steps:?}");
-    assert!(
-        !steps.iter().any(|step| step.starts_with("alive")),
-        "{steps:?}"
-    );
-}
-
-fn before_there_is_a_mount_it_ends_with_its_daemon() {
-    assert_eq!(Holder::start("mounts").end().code(), Some(3));
-    let mut holder = Holder::start("hangs");
-    let (_, daemon) = holder.step("mounting", 1);
-    kill_process(daemon, Signal::KILL).unwrap();
-    assert_eq!(holder.end().code(), Some(128 + 9));
-}
-
 fn signals_are_passed_on() {
     // Before it serves, a daemon gets the signal itself.
     let mut holder = Holder::start("hangs");
@@ -417,26 +351,6 @@ fn a_thread_that_waits_in_the_kernel_does_not_hold_up_an_upgrade() {
         assert_eq!(holder.step("signal 15", 1).1, second);
     }
     assert_eq!(holder.end().code(), Some(7));
-}
-
-fn the_daemon_goes_on_if_its_successor_does_not() {
-    for (case, said, why) in [
-        ("refused", "not ready:", "this test wants it"),
-        (
-            "undone",
-            "kept:",
-            "the new program ended with status 3 before it had the mount: see the log",
-        ),
-    ] {
-        let mut holder = Holder::start(case);
-        let (_, first) = holder.step("serving", 1);
-        assert_eq!(holder.step(said, 1), (why.into(), first));
-        for _ in 0..2 {
-            kill_process(holder.pid(), Signal::TERM).unwrap();
-            assert_eq!(holder.step("signal 15", 1).1, first);
-        }
-        assert_eq!(holder.end().code(), Some(7));
-    }
 }
 
 fn descriptors_of_others_do_not_reach_a_successor() {

@@ -220,38 +220,6 @@ fn a_buffer_outlives_its_pool() {
     assert_eq!(&buf.freeze()[..], [3; 10]);
 }
 
-/// Threads allocate, fill, compare, pass on and drop buffers; none sees another's bytes.
-#[test]
-fn threads_share_a_pool() {
-    let pool = Pool::new(MAX_BLOCK).unwrap();
-    let rounds = if cfg!(miri) { 10 } else { 3000 };
-    let (give, take) = std::sync::mpsc::channel::<(u8, Buf)>();
-    std::thread::scope(|scope| {
-        for thread in 1..=3u8 {
-            let (pool, give) = (pool.clone(), give.clone());
-            scope.spawn(move || {
-                for round in 0..rounds {
-                    let len = 1 + (round * 613 * usize::from(thread)) % 40_000;
-                    let Some(mut buf) = pool.alloc(len) else {
-                        std::thread::yield_now();
-                        continue;
-                    };
-                    buf.fill(thread);
-                    assert!(buf.iter().all(|&byte| byte == thread));
-                    if round % 3 == 0 {
-                        give.send((thread, buf.freeze())).unwrap();
-                    }
-                }
-            });
-        }
-        drop(give);
-        for (thread, buf) in take {
-            assert!(buf.iter().all(|&byte| byte == thread));
-        }
-    });
-    assert_eq!(pool.free_bytes(), pool.capacity());
-}
-
 /// Bytes of the arena that are resident in memory.
 #[cfg(not(miri))]
 fn resident(pool: &Pool) -> usize {
