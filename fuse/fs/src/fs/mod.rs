@@ -14,7 +14,7 @@
 //! | --- | --- |
 //! | [`UnsafeFiles`](unsafe_files::UnsafeFiles) | `FileState`; the reference to the mount (`OwnMount` of the adapter) |
 //! | `FileState`, the data of one file ([`file`]) | `State`; the list of files of [`Budget`]; the pool's free buffers; the [`Refused`](refused::Refused) users |
-//! | a part of the [`names`] | `State`, the attributes of one object ([`inode`]); the nodes of the table; the renewed names |
+//! | a part of the [`names`] | `State`, the attributes of one object ([`inode`]); the nodes of the table |
 //! | the handles of the [table](inode_table) | its nodes |
 //! | what is [lost](unwritten) | the error of the file ([`err_seq`]) |
 //! | a throttle of log lines | [`names`] |
