@@ -140,12 +140,14 @@ class Process:
 class Mount(Process):
     """`nfsrdma mount` of an export at a fresh directory `path`."""
 
+    host = "127.0.0.1"
+
     def __init__(self, export, port, mountport, options="", **variables):
         if not os.access("/dev/fuse", os.R_OK | os.W_OK):
             pytest.skip("no /dev/fuse")
         self.path = Path(tempfile.mkdtemp(prefix="nfsrdma-mount."))
         words = f"port={port},mountport={mountport},mountproto=tcp" + (f",{options}" if options else "")
-        command = [program("nfsrdma"), "mount", f"127.0.0.1:{export}", self.path, "-f", "-o", words]
+        command = [program("nfsrdma"), "mount", f"{self.host}:{export}", self.path, "-f", "-o", words]
         super().__init__(command, **variables)
 
     def __enter__(self):

@@ -1,79 +1,16 @@
-"""Kerberos with Linux's server, and Linux's own client beside ours. Everything runs in the guest, but for the KDC."""
+"""Kerberos with Linux's server, and Linux's own client beside ours. Everything runs in the guest, but for the KDC. Other
+tests, with our mounts on the host, are in test_kerberos_host.py, and those over verbs in test_verbs.py."""
 
 import re
 
 import pytest
 
-from interop.guest import CHECKS, EXPORT, Guest, HERE, MOUNTD, NFS
-from interop.host import CaseError, Directory, checks, compare, indent, program
-from program.realm import Realm
+from interop.guest import EXPORT
+from interop.host import CaseError, Directory, checks, compare, indent
+from interop.kerberos import FLAVORS, LINUX, OURS, Side, ours
 from program.support import NOBODY
 from program.users import A, B, C
 from suites import until
-
-FLAVORS = ("krb5", "krb5i", "krb5p")
-SERVER = "server.nfsrdma.test"  # guest/lib.sh
-USERS = {"alice": A, "bob": B}
-OURS, LINUX = "/srv/ours", "/mnt"
-
-
-def ours(options):
-    """The command that mounts the export at OURS."""
-    return f"/job/nfsrdma mount {SERVER}:{EXPORT} {OURS} -o port={NFS},mountport={MOUNTD},mountproto=tcp,allow_other,{options}"
-
-
-class Side:
-    """A guest whose knfsd exports with these flavors, in a realm whose KDC is on the host. alice and bob have tickets."""
-
-    def __init__(self, flavors=":".join(FLAVORS), link="siw"):
-        self.flavors, self.link = flavors, link
-        self.realm = Realm(*USERS, services=(f"nfs/{SERVER}",))
-        self.guest = Guest(host_access=True)
-
-    def __enter__(self):
-        self.realm.__enter__()
-        try:
-            self.guest.__enter__()
-            try:
-                for file in (program("nfsrdma"), CHECKS, HERE / "rights.py", self.realm.keytab):
-                    self.guest.put(file)
-                config = (self.realm.base / "krb5.conf").read_text()
-                for here, there in ((f"{self.realm.ccaches}", "/tmp"), (f"{self.realm.base}", "/etc"), ("127.0.0.1", "10.0.2.2")):
-                    config = config.replace(here, there)
-                (self.guest.share / "krb5.conf").write_text(config)
-                # Others than root do not look into /job.
-                self.guest.run(f"""link {self.link}; kerberos_start {self.flavors}; knfsd_start; modprobe fuse
-                    cp /job/*.py /srv/; mkdir {OURS}""")
-                for name in USERS:
-                    self.kinit(name)
-            except BaseException:
-                self.guest.__exit__(None, None, None)
-                raise
-        except BaseException:
-            self.realm.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *exception):
-        try:
-            self.guest.__exit__(*exception)
-        finally:
-            self.realm.__exit__()
-
-    def kinit(self, name, *words):
-        """A user gets a ticket."""
-        user = USERS[name]
-        ticket = self.guest.put(self.realm.kinit(name, user, *words))
-        self.guest.run(f"kerberos_user {name} {user.uid} {ticket}")
-
-    def run(self, script, limit=120):
-        return self.guest.run(script, limit)
-
-    def mount_ours(self, options):
-        indent(self.run(ours(options)))
-
-    def mount_linux(self, options):
-        return self.run(f"kernel_mount {SERVER} {NFS} {MOUNTD} {EXPORT} {options}")
 
 
 @pytest.mark.parametrize("flavor", FLAVORS)
