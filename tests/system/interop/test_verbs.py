@@ -9,6 +9,9 @@ import pytest
 
 from interop.guest import CHECKS, EXPORT, Guest, MOUNTD, NFS, ROOT
 from interop.host import ADDRESS, CaseError, compare, expected, indent, program, run, verbs_programs
+from interop.kerberos import FLAVORS, LINUX, OURS, Side, ours
+from program.support import NOBODY
+from program.users import A, B, C
 from suites import until
 
 ADDRESS_6 = "fd6e:6673::15"
@@ -269,6 +272,38 @@ def test_verbs_ipv6(link):
         indent(side.run("python3 /job/checks.py run /mnt procedures unstable links", 200))
         side.run("/job/nfsrdma umount /mnt")
         side.nothing_left()
+
+
+def test_verbs_kerberos():
+    """Each flavor over rxe: small and large transfers, users with and without tickets; Linux's client sees the same files."""
+    with Side(link="rxe", binary=verbs_programs() / "nfsrdma", memory="3G") as side:
+        side.run("""mkdir /srv/source; cd /srv/source
+            for size in 0 1 1000 4095 70001 3145735; do head -c $size /dev/urandom >$size; done""")
+        copy, same = f"as {A.uid} cp -r /srv/source", f"as {A.uid} diff -r /srv/source"
+
+        def mount(flavor, more=""):
+            side.run(f"ulimit -l unlimited; {ours(f'sec={flavor},transport=verbs,cache=64M{more}')}")
+
+        for flavor in FLAVORS:
+            mount(flavor)
+            side.run(f"{copy} {OURS}/{flavor}; umount {OURS}; {same} {EXPORT}/{flavor}", 300)
+            mount(flavor, ",rsize=32768,wsize=32768")
+            side.run(f"{same} {OURS}/{flavor}; {copy} {OURS}/{flavor}.small", 300)
+            tried = side.run(f"""mkdir -m 777 {EXPORT}/{flavor}.all
+                python3 -B /srv/rights.py {OURS}/{flavor}.all x 0 {A.uid} {B.uid} {C.uid}""", 200)
+            side.run(f"umount {OURS}; {same} {EXPORT}/{flavor}.small; [ $(stat -c %u {EXPORT}/{flavor}.small/1) = {A.uid} ]")
+            own, others = "access rw, read 4, write ok", "access -, read EACCES, write EACCES"
+            for user in (0, A.uid, B.uid, C.uid):
+                for file in (0, A.uid, B.uid):
+                    rights = own if user == file else others
+                    assert f"{user} {file} {rights}, " in tried, tried
+            assert f"{C.uid} makes a file: EACCES" in tried, tried
+            left = side.run(f"python3 -B /srv/rights.py {EXPORT}/{flavor}.all x").splitlines()
+            owners = {line.split()[0]: int(line.split()[1]) for line in left}
+            assert owners == {"x.0": NOBODY, f"x.{A.uid}": A.uid, f"x.{B.uid}": B.uid}
+        indent(side.mount_linux("sec=krb5p"))
+        for flavor in FLAVORS:
+            side.run(f"{same} {LINUX}/{flavor}; [ $(stat -c %u {LINUX}/{flavor}/1) = {A.uid} ]", 200)
 
 
 # Problems of a machine, step by step: the command that causes each, the user, and the expected message with
