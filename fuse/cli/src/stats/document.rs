@@ -1,7 +1,9 @@
 //! The statistics of a mount as one JSON document.
 
+pub(crate) use super::connection::{Connection, ConnectionCounters};
+
 use crate::ipc::shorten;
-use nfsrdma_rpcrdma::stats::{ConnectionStats, LATENCY_BUCKETS, ProcedureStats};
+use nfsrdma_rpcrdma::stats::{LATENCY_BUCKETS, ProcedureStats};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, SystemTime};
@@ -124,6 +126,7 @@ impl Document {
         self.connections.truncate(MOST);
         for link in &mut self.connections {
             shorten(&mut link.link);
+            shorten(&mut link.path);
             let ends = [&mut link.local, &mut link.peer];
             ends.into_iter().flatten().for_each(shorten);
         }
@@ -198,79 +201,6 @@ pub struct Bucket {
     /// `null` for the calls that took longer than all other buckets allow.
     pub below_us: Option<u64>,
     pub calls: u64,
-}
-
-/// The state and counters of one connection slot.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Connection {
-    pub connected: bool,
-    pub local: Option<String>,
-    pub peer: Option<String>,
-    /// The provider's description of the connection.
-    pub link: String,
-    /// The inline thresholds, in bytes.
-    pub inline_call: u64,
-    pub inline_reply: u64,
-    pub credits_wanted: u64,
-    pub credits_granted: u64,
-    pub credits_in_use: u64,
-    /// Calls that wait for a credit or for the connection.
-    pub waiting: u64,
-    /// The number of registrations that the server can access at this moment.
-    #[serde(alias = "leases")]
-    pub open_registrations: u64,
-    pub counters: ConnectionCounters,
-}
-
-macro_rules! counters {
-    ($($(#[$meta:meta])* $name:ident = $from:ident: $help:literal,)*) => {
-        /// The counters of a connection slot since the mount.
-        #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-        pub struct ConnectionCounters { $($(#[$meta])* #[doc = $help] pub $name: u64,)* }
-
-        impl ConnectionCounters {
-            /// The names, descriptions and values of the counters.
-            pub fn list(&self) -> Vec<(&'static str, &'static str, u64)> {
-                vec![$((stringify!($name), $help, self.$name),)*]
-            }
-
-            fn since(&self, before: &Self) -> Self {
-                ConnectionCounters { $($name: self.$name.saturating_sub(before.$name),)* }
-            }
-        }
-
-        impl From<&ConnectionStats> for ConnectionCounters {
-            fn from(stats: &ConnectionStats) -> Self {
-                ConnectionCounters { $($name: stats.$from,)* }
-            }
-        }
-    };
-}
-
-counters! {
-    connects = connects: "Connections made, the first included",
-    connect_failures = connect_failures: "Attempts to connect that failed",
-    sends = sends: "RPC-over-RDMA messages sent",
-    receives = receives: "RPC-over-RDMA messages received",
-    inline_calls = inline_calls: "Calls sent wholly inline",
-    read_chunks = read_chunks: "Calls whose argument went by Read chunk",
-    position_zero_chunks = position_zero_chunks: "Calls sent as a Position-Zero Read chunk",
-    write_chunks = write_chunks: "Calls that offered a Write chunk",
-    reply_chunks = reply_chunks: "Calls that offered a Reply chunk",
-    rdma_write_bytes = rdma_write_bytes: "Bytes the server wrote here by RDMA Write",
-    rdma_read_bytes = rdma_read_bytes: "Bytes offered in Read chunks of answered calls",
-    #[serde(alias = "exposures")]
-    registrations = exposures: "Registrations of memory for the server",
-    #[serde(alias = "exposed_bytes")]
-    registered_bytes = exposed_bytes: "Bytes of memory registered for the server",
-    local_invalidations = local_invalidations: "Registrations ended here",
-    remote_invalidations = remote_invalidations: "Messages by which the server invalidated a handle",
-    #[serde(alias = "resends")]
-    retransmits = retransmits: "Calls retransmitted on a new connection",
-    timeouts = timeouts: "Times a call ran out of time",
-    discards = discards: "Messages thrown away without notice",
-    rdma_errors = rdma_errors: "Calls ended by RDMA_ERROR",
-    violations = violations: "Replies discarded because their chunks are not those that were offered",
 }
 
 fn nanoseconds(time: Duration) -> u64 {
@@ -393,25 +323,6 @@ pub(crate) fn percentile(buckets: &[Bucket], part: f64) -> Option<f64> {
     }
     // It is in the bucket without an upper bound.
     Some((1u64 << (LATENCY_BUCKETS - 2)) as f64)
-}
-
-impl From<&ConnectionStats> for Connection {
-    fn from(stats: &ConnectionStats) -> Self {
-        Connection {
-            connected: stats.connected,
-            local: stats.local.map(|address| address.to_string()),
-            peer: stats.peer.map(|address| address.to_string()),
-            link: stats.link.clone(),
-            inline_call: stats.inline_call,
-            inline_reply: stats.inline_reply,
-            credits_wanted: stats.credits_wanted.into(),
-            credits_granted: stats.credits.into(),
-            credits_in_use: stats.in_flight,
-            waiting: stats.waiting,
-            open_registrations: stats.open_registrations,
-            counters: stats.into(),
-        }
-    }
 }
 
 /// The caches, with the counters of their hits and misses.

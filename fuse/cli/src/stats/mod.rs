@@ -1,5 +1,6 @@
 //! The command `stats`: shows the statistics of a mount, which it gets from the serving process.
 
+mod connection;
 pub(super) mod document;
 pub(super) mod list;
 pub(super) mod metrics;

@@ -1,5 +1,6 @@
 //! Formats the counters for people.
 
+use super::connection::paths;
 use super::document::{CACHES, Document, Procedure, STATES};
 use crate::output::plain;
 use nfsrdma_rpcrdma::words::counted;
@@ -272,19 +273,37 @@ fn caches(document: &Document, out: &mut String) -> fmt::Result {
 }
 
 fn connections(document: &Document, change: bool, out: &mut String) -> fmt::Result {
+    for (index, sum) in paths(&document.connections).iter().enumerate() {
+        let begin = if index == 0 { "\n" } else { "" };
+        writeln!(
+            out,
+            "{begin}path to {}: {} of {} up; {}, {} read, {} written",
+            plain(sum.path),
+            sum.up,
+            counted(sum.connections as u64, "connection"),
+            counted(sum.calls, "call"),
+            bytes(sum.read),
+            bytes(sum.written)
+        )?;
+    }
     for (index, connection) in document.connections.iter().enumerate() {
         let none = || "?".to_owned();
         let address = |side: &Option<String>| side.as_deref().map_or_else(none, plain);
         if connection.connected {
             writeln!(
                 out,
-                "\nconnection {index}: {} from {} to {}",
+                "\nconnection {index}: {} from {} to {}{}",
                 plain(&document.transport),
                 address(&connection.local),
-                address(&connection.peer)
+                address(&connection.peer),
+                match connection.silent {
+                    true => ", where the server cannot be heard",
+                    false => "",
+                }
             )?;
         } else {
-            writeln!(out, "\nconnection {index}: down")?;
+            let path = plain(&connection.path);
+            writeln!(out, "\nconnection {index}: down, to {path}")?;
         }
         if connection.connected && !change {
             writeln!(

@@ -5,7 +5,9 @@ use super::columns::{self, Column, Rest};
 use crate::mounts::Mount;
 use crate::observe::load::{Load, Loads};
 use crate::output::plain;
-use crate::stats::document::{Connection, Document, Procedure, all_latencies, percentile};
+use crate::stats::document::{
+    Connection, ConnectionCounters, Document, Procedure, all_latencies, percentile,
+};
 use crate::stats::list::{is_connected, trouble};
 use crate::stats::mount_list::{ListedMount, MountState, Target};
 use crate::stats::text::{Rates, age, per_second, restarted, waiting, waits};
@@ -92,14 +94,17 @@ const USERS: [Column; 6] = [
     Column::figure("mean ms", 7, 5),
 ];
 
-const CONNECTIONS: [Column; 7] = [
-    Column::figure("state", 5, 0),
+const CONNECTIONS: [Column; 10] = [
+    Column::figure("state", 6, 0),
     Column::figure("credits", 7, 1),
     Column::figure("wait", 5, 2),
-    Column::figure("regs", 5, 5),
-    Column::figure("connects", 8, 3),
-    Column::figure("rexmit", 7, 4),
-    Column::figure("timeouts", 8, 6),
+    Column::figure("ops/s", 6, 3),
+    Column::figure("rdMB/s", 6, 4),
+    Column::figure("wrMB/s", 6, 5),
+    Column::figure("connects", 8, 6),
+    Column::figure("rexmit", 6, 7),
+    Column::figure("regs", 5, 8),
+    Column::figure("timeouts", 8, 9),
 ];
 
 /// Microseconds as a figure of a column in milliseconds.
@@ -484,25 +489,36 @@ impl Row {
 
     /// The table of connections with its titles.
     pub(super) fn connections(&self, width: usize) -> (String, Vec<String>) {
-        let line = |c: &Connection| {
+        let rate = |at: usize, of: fn(&ConnectionCounters) -> u64| {
+            let change = self.change.as_ref()?;
+            let counters = &change.connections.get(at)?.counters;
+            Some(per_second(change, of(counters) as f64))
+        };
+        let line = |(at, c): (usize, &Connection)| {
+            let data = |of| rate(at, of).map_or_else(|| "-".to_owned(), megabytes);
             let values = vec![
-                if c.connected { "up" } else { "down" }.to_owned(),
+                c.state().to_owned(),
                 format!("{}/{}", c.credits_in_use, c.credits_granted),
                 c.waiting.to_string(),
-                c.open_registrations.to_string(),
+                rate(at, |c| c.sends).map_or_else(|| "-".to_owned(), count),
+                data(|c| c.rdma_write_bytes),
+                data(|c| c.rdma_read_bytes),
                 c.counters.connects.to_string(),
                 c.counters.retransmits.to_string(),
+                c.open_registrations.to_string(),
                 c.counters.timeouts.to_string(),
             ];
-            (
-                plain(c.peer.as_deref().unwrap_or("-")),
-                Rest::Values(values),
-            )
+            // Of a program before 0.3 the path is not known.
+            let path = match &*c.path {
+                "" => c.peer.as_deref().unwrap_or("-"),
+                path => path,
+            };
+            (plain(path), Rest::Values(values))
         };
         let connections = self
             .document()
             .map_or(&[][..], |document| &document.connections);
-        let lines: Vec<_> = connections.iter().map(line).collect();
+        let lines: Vec<_> = connections.iter().enumerate().map(line).collect();
         columns::table("SERVER", &CONNECTIONS, &lines, width)
     }
 

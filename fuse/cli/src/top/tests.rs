@@ -6,7 +6,9 @@ use super::view::{Detail, View};
 use crate::ipc::pending::Pending;
 use crate::mounts::Mount;
 use crate::observe::load::{Load, Loads};
-use crate::stats::document::{Bucket, Connection, Document, Kerberos, Procedure};
+use crate::stats::document::{
+    Bucket, Connection, ConnectionCounters, Document, Kerberos, Procedure,
+};
 use crate::stats::mount_list::{ListedMount, MountState, Target};
 use nix::pty::openpty;
 use nix::sys::termios::{LocalFlags, tcgetattr};
@@ -63,6 +65,12 @@ fn document(dir: &str, rounds: u64) -> Document {
         connections: vec![Connection {
             connected: true,
             peer: Some("192.0.2.7:20049".into()),
+            path: "192.0.2.7:20049".into(),
+            counters: ConnectionCounters {
+                sends: 600 * rounds,
+                rdma_write_bytes: 4_000_000 * rounds,
+                ..ConnectionCounters::default()
+            },
             credits_in_use: 3,
             credits_granted: 128,
             ..Connection::default()
@@ -226,7 +234,9 @@ fn procedures_and_connections() {
         .find(|line| line.starts_with("192.0.2.7:20049"))
         .expect(&shown);
     let words: Vec<_> = line.split_whitespace().collect();
-    assert_eq!(words[1..4], ["up", "3/128", "0"], "{shown}");
+    // In two seconds.
+    let expected = ["up", "3/128", "0", "300", "2.0", "0.0"];
+    assert_eq!(words[1..7], expected, "{shown}");
 }
 
 #[test]
