@@ -10,6 +10,7 @@ use nfsrdma_rpcrdma::security::{Establish, Security};
 use nfsrdma_xdr::rpc::flavor;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Port of the NFS/RDMA service (RFC 8267 section 9).
@@ -44,6 +45,17 @@ impl MountTarget {
             export: export.as_bytes().to_vec(),
         })
     }
+}
+
+/// The addresses of the server that connections are spread over.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Remotes {
+    /// The one that was mounted.
+    #[default]
+    Mounted,
+    These(Vec<IpAddr>),
+    /// All that the server's name has.
+    Resolved,
 }
 
 /// The transport of the MOUNT protocol.
@@ -151,6 +163,9 @@ pub struct ClientOptions {
     pub transport: TransportOptions,
     /// Port of NFS over RDMA.
     pub port: u16,
+    pub remotes: Remotes,
+    /// Addresses of this machine to connect from, in turn; if there are none, the routes decide.
+    pub locals: Vec<IpAddr>,
     /// Largest READ, in bytes; `None` takes what the server allows, up to 1 MiB.
     pub rsize: Option<u32>,
     /// Largest WRITE, in bytes; `None` takes what the server allows, up to 1 MiB.
@@ -183,6 +198,8 @@ impl Default for ClientOptions {
         ClientOptions {
             transport: TransportOptions::default(),
             port: NFS_RDMA_PORT,
+            remotes: Remotes::default(),
+            locals: Vec::new(),
             rsize: None,
             wsize: None,
             mounthost: None,

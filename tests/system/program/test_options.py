@@ -89,6 +89,65 @@ def test_transport_and_version():
             expect(server.mount(words), 1, f"'{words}' cannot be honoured")
 
 
+def ends(server):
+    """Both ends of each connection, when all are up; the server's by its address."""
+    links = lambda: document(server)["connections"]
+    until(lambda: all(link["connected"] for link in links()), "all connections")
+    each = [(link["peer"], link["local"]) for link in links()]
+    assert all(peer.endswith(f":{server.port}") for peer, _ in each), each
+    return [tuple(end.rpartition(":")[0].removeprefix("127.0.0.") for end in pair) for pair in each]
+
+
+@effect("remoteports", "localports")
+def test_paths():
+    with Server("--listen", "0.0.0.0:0") as server:
+        with mount(server, "remoteports=127.0.0.1-127.0.0.2~127.0.0.5,localports=127.0.0.8~127.0.0.9") as said:
+            assert {"remoteports=127.0.0.1~127.0.0.2~127.0.0.5", "nconnect=3"} <= set(said["options"].split(",")), said
+            assert ends(server) == [("1", "8"), ("2", "9"), ("5", "8")]
+            assert f"path to 127.0.0.2:{server.port} from 127.0.0.9: 1 of 1 connection up; " in stats_as_text(server)
+        with mount(server, "remoteports=127.0.0.2~127.0.0.1,nconnect=5"):
+            assert [peer for peer, _ in ends(server)] == ["2", "1", "2", "1", "2"]
+        with mount(server, "localports=127.0.0.8,nconnect=2"):
+            assert ends(server) == [("1", "8")] * 2
+            assert "path to" not in stats_as_text(server)
+        with mount(server, "remoteports=dns,nconnect=2"):
+            assert [peer for peer, _ in ends(server)] == ["1"] * 2
+        for words, status, said in (
+            ("remoteports=srv", 1, "'remoteports=srv' is not allowed: remoteports takes dns, or 1 to 16 IP addresses"),
+            ("localports=dns", 1, "'localports=dns' is not allowed: localports takes 1 to 16 IP addresses"),
+            ("remoteports=127.0.0.1-127.0.0.3,nconnect=2", 1, "'nconnect=2' can hold"),
+            ("remoteports=::1,localports=127.0.0.8", 1, "contradict each other"),
+            ("remoteports=127.0.0.1,proto=rdma6", 1, "contradict each other"),
+            ("localports=192.0.2.1,retry=0", 32, "cannot connect from 192.0.2.1: this machine does not have the address"),
+        ):
+            expect(server.mount(words), status, said)
+    # One of the addresses does not answer: nobody listens there.
+    with Server() as server:
+        with mount(server, "remoteports=127.0.0.3~127.0.0.1,localports=127.0.0.8"):
+            (server.mnt / "a").write_bytes(b"x" * 100_000)
+            up = [link["connected"] for link in document(server)["connections"]]
+            assert up == [False, True], up
+            assert f"connection 0: down, to 127.0.0.3:{server.port} from 127.0.0.8" in stats_as_text(server)
+
+
+def stats_as_text(server):
+    result = nfsrdma("stats", server.mnt)
+    expect(result, 0)
+    return result.stdout
+
+
+def test_paths_outlive_the_process():
+    root()
+    for words in ("remoteports=127.0.0.1~127.0.0.2,localports=127.0.0.8~127.0.0.9", "remoteports=dns,localports=127.0.0.8,nconnect=2"):
+        with Server("--listen", "0.0.0.0:0") as server, mount(server, f"{words},restart=files") as first:
+            before = ends(server)
+            os.kill(first["pid"], signal.SIGKILL)
+            until(lambda: document(server)["pid"] != first["pid"], "a successor")
+            assert ends(server) == before
+            expect(nfsrdma("mount", server.spec, server.mnt, "-o", "remount,nconnect=4"), 0)
+            assert ends(server) == before * 2
+
+
 @effect("proto", "mountproto")
 def test_ipv6():
     if not Path("/proc/net/if_inet6").read_text().strip():

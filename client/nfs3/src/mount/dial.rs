@@ -2,7 +2,7 @@
 
 use super::error::{MountError, Step};
 use crate::api::NfsError;
-use crate::options::{ClientOptions, NFS_RDMA_PORT};
+use crate::options::{NFS_RDMA_PORT, TransportOptions};
 use crate::procedures::NFS3;
 use nfsrdma_rdma::{Error as RdmaError, Pool, Provider};
 use nfsrdma_rpcrdma::transport::{ConnectError, Engine};
@@ -27,11 +27,11 @@ pub(super) async fn dial(
     provider: Arc<dyn Provider>,
     peer: SocketAddr,
     host: &str,
-    options: &ClientOptions,
+    options: TransportOptions,
     pool: Pool,
 ) -> Result<Arc<Engine>, MountError> {
     let _answered = Answered(provider.clone());
-    let (name, options) = (host.to_owned(), options.transport.clone());
+    let name = host.to_owned();
     let dialled = tokio::task::spawn_blocking(move || {
         Engine::connect(provider, peer, &name, NFS3, &options, pool)
     });
@@ -70,6 +70,15 @@ pub(super) async fn dial(
             true,
             format!("{}; {}", unreachable_text(error.kind()), ROUTES),
         ),
+        // At boot the network may bring it later.
+        ConnectError::Provider(RdmaError::Local { what, error }) if lacks_address(&error) => {
+            failed(
+                true,
+                format!(
+                    "{what}: this machine does not have the address; check localports= and 'ip address'"
+                ),
+            )
+        }
         ConnectError::Provider(error @ RdmaError::Local { .. }) => failed(false, error.to_string()),
         ConnectError::Provider(error) => failed(true, error.to_string()),
     })
@@ -83,6 +92,10 @@ fn is_unreachable(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable
     )
+}
+
+fn lacks_address(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AddrNotAvailable
 }
 
 fn unreachable_text(kind: io::ErrorKind) -> &'static str {

@@ -13,7 +13,9 @@ mod error;
 pub(crate) mod identity;
 pub(crate) mod locate;
 mod mountd;
+mod paths;
 mod ping;
+mod resolve;
 mod resume;
 
 pub use error::{MountError, Step};
@@ -33,8 +35,8 @@ use nfsrdma_rdma::{Pool, Protection, Provider};
 use nfsrdma_rpcrdma::security::NoContext;
 use nfsrdma_rpcrdma::transport::{Engine, SessionInfo};
 use nfsrdma_xdr::nfs3::{FileHandle, FileType, FsinfoOk, PathconfOk};
+use resolve::resolve;
 use std::fmt;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -125,6 +127,8 @@ pub struct Mounted {
     pub fsinfo: FsinfoOk,
     name_max: u32,
     pub server: SocketAddr,
+    /// The addresses that the connections are spread over; none if all go to `server`.
+    remotes: Vec<IpAddr>,
     /// How calls of NFS are secured.
     pub flavor: Flavor,
     /// As it was when mounted; `None` if another process mounted it.
@@ -163,15 +167,23 @@ pub async fn connect(
 ) -> Result<Mounted, MountError> {
     let checked = options.check();
     checked.map_err(|message| MountError::new(Step::Options, false, message))?;
-    let addresses = resolve(
+    let mut addresses = resolve(
         &target.host,
         options.transport.connect_timeout,
         options.ipv6_only,
     )
     .await?;
+    let remotes = paths::remotes(options, &addresses);
+    // The path to the name may be the one that is down.
+    let others = remotes.iter().filter(|other| !addresses.contains(other));
+    addresses.extend(others.copied().collect::<Vec<_>>());
     let mut attempts = Attempts::new(&target.host, options);
     for address in addresses {
-        match mount_at(target, options, address, provider.clone(), pool.clone()).await {
+        let at = At {
+            address,
+            remotes: &remotes,
+        };
+        match mount_at(target, options, at, provider.clone(), pool.clone()).await {
             Ok(mounted) => return Ok(mounted),
             Err(error) => attempts.failed(address, error),
         }
@@ -252,54 +264,6 @@ fn at_address(host: &str, address: IpAddr) -> String {
     }
 }
 
-/// Whether the name service gave no answer (EAI_AGAIN), as before it has started or found a network.
-/// The standard library tells only the text, in the words of glibc or of musl.
-fn is_temporary(error: &io::Error) -> bool {
-    let text = error.to_string();
-    ["Temporary failure in name resolution", "Try again"]
-        .iter()
-        .any(|words| text.contains(words))
-}
-
-/// The host's addresses without duplicates; with `ipv6_only` only those of IPv6.
-async fn resolve(
-    host: &str,
-    timeout: Duration,
-    ipv6_only: bool,
-) -> Result<Vec<IpAddr>, MountError> {
-    let failed = |step, transient, why: &str| {
-        MountError::new(step, transient, format!("cannot resolve {host}: {why}"))
-    };
-    let lookup = tokio::net::lookup_host((host, 0));
-    let found = match tokio::time::timeout(timeout, lookup).await {
-        Err(_) => return Err(failed(Step::Resolve, true, "no answer in time; check DNS")),
-        Ok(Err(error)) if is_temporary(&error) => {
-            let why = "DNS does not answer; check the name, /etc/hosts and DNS";
-            return Err(failed(Step::Resolve, true, why));
-        }
-        Ok(Err(_)) => {
-            let why = "no such host; check the name, /etc/hosts and DNS";
-            return Err(failed(Step::Name, false, why));
-        }
-        Ok(Ok(found)) => found,
-    };
-    let mut addresses: Vec<IpAddr> = Vec::new();
-    for address in found.map(|a| a.ip()) {
-        if !addresses.contains(&address) {
-            addresses.push(address);
-        }
-    }
-    if ipv6_only {
-        addresses.retain(IpAddr::is_ipv6);
-        if addresses.is_empty() {
-            let message =
-                format!("host {host} has no IPv6 address, which rdma6 asks for: use proto=rdma");
-            return Err(MountError::new(Step::Resolve, false, message));
-        }
-    }
-    Ok(addresses)
-}
-
 /// Ends the connections unless mounting succeeds.
 struct Undo(Option<Arc<Engine>>);
 
@@ -363,10 +327,17 @@ impl PlainMount<'_> {
     }
 }
 
+/// An address of the server to mount, and those that connections are spread over.
+#[derive(Debug, Clone, Copy)]
+struct At<'a> {
+    address: IpAddr,
+    remotes: &'a [IpAddr],
+}
+
 async fn mount_at(
     target: &MountTarget,
     options: &ClientOptions,
-    address: IpAddr,
+    At { address, remotes }: At<'_>,
     provider: Arc<dyn Provider>,
     pool: Pool,
 ) -> Result<Mounted, MountError> {
@@ -390,7 +361,16 @@ async fn mount_at(
         (mountd, root) = (found, Some(handle));
     }
     let peer = SocketAddr::new(address, options.port);
-    let engine = dial(provider.clone(), peer, &target.host, options, pool.clone()).await?;
+    let transport = paths::transport(options, address, remotes);
+    let transport = transport.map_err(|why| MountError::new(Step::Options, false, why))?;
+    let engine = dial(
+        provider.clone(),
+        peer,
+        &target.host,
+        transport,
+        pool.clone(),
+    )
+    .await?;
     let mut undo = Undo(Some(engine.clone()));
     let Root {
         handle: root,
@@ -405,7 +385,8 @@ async fn mount_at(
                 None => None,
                 Some(port) => {
                     let peer = SocketAddr::new(address, port);
-                    Some(dial(provider, peer, &target.host, options, pool).await?)
+                    let alone = options.transport.clone();
+                    Some(dial(provider, peer, &target.host, alone, pool).await?)
                 }
             };
             let _undo = Undo(other.clone());
@@ -437,6 +418,7 @@ async fn mount_at(
         fsinfo: examined.fsinfo,
         name_max: examined.pathconf.map_or(NAME_MAX, |of| of.name_max),
         server: peer,
+        remotes: remotes.to_vec(),
         flavor,
         mountd,
         export: target.export.clone(),
@@ -522,33 +504,6 @@ async fn examine(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const TIME: Duration = Duration::from_secs(20);
-
-    /// As the standard library words what getaddrinfo(3) returns, with glibc and with musl.
-    #[test]
-    fn a_name_service_that_does_not_answer_is_told_from_an_unknown_name() {
-        let is_temporary = |why: &str| {
-            let text = format!("failed to lookup address information: {why}");
-            super::is_temporary(&io::Error::other(text))
-        };
-        assert!(is_temporary("Temporary failure in name resolution"));
-        assert!(is_temporary("Try again"));
-        assert!(!is_temporary("Name or service not known"));
-        assert!(!is_temporary("Name does not resolve"));
-    }
-
-    #[tokio::test]
-    async fn addresses_of_one_family() {
-        let of = |host, ipv6_only| resolve(host, TIME, ipv6_only);
-        assert_eq!(of("127.0.0.1", false).await.unwrap().len(), 1);
-        assert_eq!(of("::1", true).await.unwrap().len(), 1);
-        let error = of("127.0.0.1", true).await.unwrap_err();
-        assert_eq!(
-            error.message,
-            "host 127.0.0.1 has no IPv6 address, which rdma6 asks for: use proto=rdma"
-        );
-    }
 
     #[test]
     fn the_address_that_got_furthest_is_told_of() {

@@ -213,7 +213,7 @@ async fn ping_at(
         flavor = Some(root.flavor);
     }
     let peer = SocketAddr::new(address, options.port);
-    let engine = dial(provider, peer, host, options, pool).await?;
+    let engine = dial(provider, peer, host, options.transport.clone(), pool).await?;
     let _undo = Undo(Some(engine.clone()));
     let link = engine.session().map(|session| {
         let thresholds = session.thresholds;

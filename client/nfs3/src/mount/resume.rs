@@ -3,7 +3,7 @@
 //! that is away delays calls and nothing else.
 
 use super::mountd::{Mountd, MountdPlace};
-use super::{Mounted, identity};
+use super::{Mounted, identity, paths};
 use crate::client::Nfs3Client;
 use crate::limits::Source;
 use crate::options::{ClientOptions, Flavor, MountTarget};
@@ -14,7 +14,7 @@ use nfsrdma_rpcrdma::transport::{ConnectError, Engine};
 use nfsrdma_xdr::codec::{Decode, Encode};
 use nfsrdma_xdr::nfs3::{FileHandle, FsinfoOk};
 use serde::{Deserialize, Serialize};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// What mounting found out, besides the options.
@@ -22,6 +22,8 @@ use std::sync::Arc;
 #[serde(deny_unknown_fields)]
 pub struct Found {
     pub server: SocketAddr,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) remotes: Vec<IpAddr>,
     pub(super) root: Vec<u8>,
     /// The results of FSINFO, in XDR.
     pub(super) fsinfo: Vec<u8>,
@@ -37,6 +39,7 @@ impl Mounted {
     pub fn found(&self) -> Found {
         Found {
             server: self.server,
+            remotes: self.remotes.clone(),
             root: self.root.as_bytes().to_vec(),
             fsinfo: self.fsinfo.to_xdr(),
             name_max: self.name_max,
@@ -63,7 +66,8 @@ pub fn resume(
     let machine = identity::machine_name_of(options);
     let cred = identity::own_credential();
     let (peer, host) = (found.server, &target.host);
-    let engine = Engine::resume(provider, peer, host, NFS3, &options.transport, pool)
+    let transport = paths::transport(options, peer.ip(), &found.remotes)?;
+    let engine = Engine::resume(provider, peer, host, NFS3, &transport, pool)
         .map_err(|error: ConnectError| error.to_string())?;
     let client = Nfs3Client::new(engine, machine.as_bytes(), options, found.flavor);
     client.set_acl(found.acl);
@@ -77,6 +81,7 @@ pub fn resume(
         fsinfo,
         name_max: found.name_max,
         server: peer,
+        remotes: found.remotes.clone(),
         flavor: found.flavor,
         description: None,
         mountd: Mountd::at(&machine, found.mountd, options),

@@ -70,15 +70,22 @@ fn verbs() -> Result<Arc<dyn Provider>, Failure> {
 /// The verbs provider if an RDMA device here reaches `host`; otherwise why none does.
 #[cfg(feature = "verbs")]
 fn verbs_to(options: &Options, host: &str) -> Result<Chosen, String> {
-    use std::net::ToSocketAddrs;
+    use nfsrdma_nfs3::options::Remotes;
+    use std::net::{SocketAddr, ToSocketAddrs};
     use std::time::{Duration, Instant};
     /// How long a device may take to resolve a route. Without devices the answer is immediate.
     const ROUTE: Duration = Duration::from_secs(2);
     let verbs = nfsrdma_verbs::Verbs::new();
     // The mount resolves the name again, and then reports a failure.
-    let peers = (host, options.client.port)
-        .to_socket_addrs()
-        .map_err(|_| format!("{host} cannot be resolved"))?;
+    let port = options.client.port;
+    let peers: Vec<SocketAddr> = match &options.client.remotes {
+        Remotes::These(list) => list.iter().map(|ip| (*ip, port).into()).collect(),
+        Remotes::Mounted | Remotes::Resolved => (host, port)
+            .to_socket_addrs()
+            .map_err(|_| format!("{host} cannot be resolved"))?
+            .collect(),
+    };
+    let peers = peers.into_iter();
     let end = Instant::now() + ROUTE;
     let mut why = format!("{host} has no address");
     for peer in peers.filter(|peer| !options.client.ipv6_only || peer.is_ipv6()) {

@@ -4,10 +4,12 @@
 //! the last one counts, since those in force stand before. What
 //! depends on several options is decided when all have been read ([`Draft::finish`]).
 
-use super::{IO_UNIT, LocalLock, MAX_IO, OptionError, Options, Permissions, Transport};
+use super::{IO_UNIT, LocalLock, MAX_IO, OptionError, Options, Permissions, Transport, addresses};
 use crate::options::size::parse_size;
 use nfsrdma_fs::fs::AttributeTimes;
+use nfsrdma_nfs3::options::Remotes;
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 pub(super) type Outcome = Result<(), OptionError>;
@@ -121,6 +123,13 @@ impl Draft {
         }
     }
 
+    pub(super) fn addresses(&self, text: &str) -> Result<Vec<IpAddr>, OptionError> {
+        match addresses::parse(text) {
+            Some(list) => Ok(list),
+            None => self.bad(),
+        }
+    }
+
     /// Sets one of the four attribute times, or all of them.
     pub(super) fn actime(&mut self, name: &'static str, text: &str) -> Outcome {
         let seconds = self.number(text, 0..=u32::MAX.into())?;
@@ -217,6 +226,47 @@ impl Draft {
         }
     }
 
+    /// Each address that was given has a connection, and each of the server can be reached from
+    /// one of this machine.
+    fn fit_addresses(&self) -> Outcome {
+        let contradict = |first: &str, second: &str| match (self.given(first), self.given(second)) {
+            (Some(first), Some(second)) => Err(OptionError::Contradiction {
+                first: first.clone(),
+                second: second.clone(),
+            }),
+            _ => Ok(()),
+        };
+        let client = &self.options.client;
+        if let Remotes::These(list) = &client.remotes {
+            let from = |remote: &IpAddr| {
+                let mut locals = client.locals.iter();
+                client.locals.is_empty() || locals.any(|local| local.is_ipv4() == remote.is_ipv4())
+            };
+            if !list.iter().all(from) {
+                contradict("localports", "remoteports")?;
+            }
+            if client.ipv6_only && !list.iter().all(IpAddr::is_ipv6) {
+                contradict("proto", "remoteports")?;
+            }
+        }
+        let connections = self.options.connections() as usize;
+        for (name, given) in [
+            ("remoteports", self.options.remotes_given()),
+            ("localports", client.locals.len()),
+        ] {
+            if given > connections
+                && let (Some(part), Some(whole)) = (self.given(name), self.given("nconnect"))
+            {
+                return Err(OptionError::Exceeds {
+                    part: part.clone(),
+                    whole: whole.clone(),
+                    name: "nconnect",
+                });
+            }
+        }
+        Ok(())
+    }
+
     /// Takes the address of mountd's host, which /proc/mounts shows. It matters only if that host
     /// is not the server, and if no option names it.
     fn use_mountaddr(&mut self) {
@@ -231,6 +281,7 @@ impl Draft {
     pub(super) fn finish(mut self) -> Result<Options, OptionError> {
         self.order_times()?;
         self.fit_cache()?;
+        self.fit_addresses()?;
         self.use_mountaddr();
         if self.options.noac {
             if let Some((_, given)) = TIMES

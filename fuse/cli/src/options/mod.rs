@@ -3,6 +3,7 @@
 //! [`Options::parse`] is pure: it turns a text into settings or an error. All options are in the
 //! [`table`], from which the parser, what is shown, and the documentation are made.
 
+mod addresses;
 mod draft;
 mod entry;
 pub mod mount_source;
@@ -23,7 +24,7 @@ mod tests;
 
 use nfsrdma_fs::fs::FsConfig;
 use nfsrdma_nfs3::ClientOptions;
-use nfsrdma_nfs3::options::Flavor;
+use nfsrdma_nfs3::options::{Flavor, Remotes};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -167,7 +168,8 @@ pub struct Options {
     pub background: bool,
     /// Attributes are never taken from the cache: their times in `fs` are 0.
     pub noac: bool,
-    /// Connections to the server; `None` is one for each event loop, up to four.
+    /// Connections to the server; `None` is one for each address that was given, or else for each
+    /// event loop, up to four.
     pub nconnect: Option<u32>,
     /// `lock` or `nolock`; `None` is `lock` where the server has NLM.
     pub lock: Option<bool>,
@@ -337,10 +339,21 @@ impl Options {
         self.workers.unwrap_or(cpus().min(4))
     }
 
-    /// The number of connections to the server.
+    /// The number of connections to the server: one for each address that was given.
     pub fn connections(&self) -> u32 {
-        let one_each = self.workers().min(4) as u32;
-        self.nconnect.unwrap_or(one_each)
+        let otherwise = match self.remotes_given().max(self.client.locals.len()) {
+            0 => self.workers().min(4),
+            given => given,
+        };
+        self.nconnect.unwrap_or(otherwise as u32)
+    }
+
+    /// How many addresses of the server were given.
+    fn remotes_given(&self) -> usize {
+        match &self.client.remotes {
+            Remotes::These(list) => list.len(),
+            Remotes::Mounted | Remotes::Resolved => 0,
+        }
     }
 
     /// The kinds of locks that the options keep on this machine.

@@ -6,7 +6,7 @@ use super::words::Words;
 
 /// The order of the kernel, by the first names of entries. Others follow in the order of the table.
 const ORDER: &str = "ro suid symfollow sync atime context vers rsize acregmin acdirmin ac hard intr \
-                     cto acl lookupcache rdirplus bg proto port nconnect timeo retrans retry sec gssport \
+                     cto acl lookupcache rdirplus bg proto port nconnect remoteports localports timeo retrans retry sec gssport \
                      mounthost mountport mountproto resvport lock local_lock lockport callbackport \
                      allow_other permissions";
 

@@ -2,7 +2,7 @@ use super::draft::MAX_SECONDS;
 use super::show::Negotiated;
 use super::*;
 use nfsrdma_fs::fs::AttributeTimes;
-use nfsrdma_nfs3::options::Service;
+use nfsrdma_nfs3::options::{Remotes, Service};
 use proptest::prelude::*;
 
 const KRB5: Flavor = Flavor::Kerberos(Service::None);
@@ -168,6 +168,13 @@ const SETTINGS: &[(&str, Change)] = &[
     }),
     ("nordirplus", |o| o.fs.readdirplus = false),
     ("nconnect=4", |o| o.nconnect = Some(4)),
+    ("remoteports=dns", |o| o.client.remotes = Remotes::Resolved),
+    ("remoteports=10.0.0.1-10.0.0.2", |o| {
+        o.client.remotes = Remotes::These(vec![[10, 0, 0, 1].into(), [10, 0, 0, 2].into()])
+    }),
+    ("localports=10.0.0.8", |o| {
+        o.client.locals = vec![[10, 0, 0, 8].into()]
+    }),
     ("noresvport", |o| o.client.resvport = false),
     ("ro", |o| o.vfs.read_only = true),
     ("sync", |o| o.vfs.sync = true),
@@ -368,6 +375,7 @@ fn word() -> impl Strategy<Value = String> {
         Just(String::new()),
         (0u64..100_000).prop_map(|n| format!("={n}")),
         (0u64..5000).prop_map(|n| format!("={n}K")),
+        "=(10\\.0\\.0\\.1|10\\.0\\.0\\.1-10\\.0\\.0\\.3|::1~10\\.0\\.0\\.9|dns)",
         "=(all|none|kernel|server|positive|rdma|rdma6|iwarp|verbs|auto|pz|reduced|tcp|sys|3)",
         "=[a-z0-9\"=]{0,5}",
     ];

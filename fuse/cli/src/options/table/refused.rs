@@ -30,7 +30,7 @@ pub(super) static SECTION: Section = Section {
         ),
         refuse(
             "srcaddr=ADDRESS",
-            "the local address is chosen by the routes; set it there ('ip route ... src')",
+            "its name here is localports; use localports=ADDRESS",
         ),
         refuse(
             "fatal_neterrors=ENETDOWN:ENETUNREACH",

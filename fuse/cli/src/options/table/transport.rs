@@ -1,11 +1,14 @@
 //! Options of the connection to the server.
 
+use super::super::addresses;
 use super::super::draft::{Draft, Outcome, PORT, SIZE};
 use super::super::entry::*;
 use super::super::{Transport, WriteChunk};
 use super::refused::{NO_TLS, OBSOLETE, OTHER_FLAVORS, TCP_ONLY, V3_ONLY};
-use nfsrdma_nfs3::options::Flavor;
+use nfsrdma_nfs3::options::{Flavor, Remotes};
 
+const REMOTES: &str = "dns, or 1 to 16 IP addresses joined by ~, or ranges as in 10.0.0.1-10.0.0.4";
+const LOCALS: &str = "1 to 16 IP addresses joined by ~, or ranges as in 10.0.0.1-10.0.0.4";
 const INLINE: &str = "1024 to 262144 bytes, in steps of 1024";
 
 pub(super) static SECTION: Section = Section {
@@ -84,13 +87,50 @@ pub(super) static SECTION: Section = Section {
         Entry {
             forms: "nconnect=N",
             changes: true,
-            default: "as many as `workers`, up to 4",
+            default: "as many as `workers`, up to 4, or as `remoteports`",
             help: "connections to the server, 1 to 16. Each worker polls one or several of them. It \
             sends its calls on its own connection, and on another one while its own is down, \
             has no credits left, or has more data to move. The default of nfs(5) is one \
             connection",
             show: |o, n, w| w.value(n, o.connections()),
             ..number!(1..=16, nconnect)
+        },
+        Entry {
+            forms: "remoteports=ADDRESSES",
+            default: "the address that is mounted",
+            takes: REMOTES,
+            help: "addresses of the server that the connections take in turn, up to 16: \
+            `10.0.0.1~10.0.1.1`, `10.0.0.1-10.0.0.4`, or `dns` for those of its name. Calls leave \
+            a path that dies after `timeo` at most",
+            action: Action::Set(|d, n, v| {
+                d.options.client.remotes = match v {
+                    "dns" => Remotes::Resolved,
+                    list => Remotes::These(d.addresses(list)?),
+                };
+                d.claim(n, v)
+            }),
+            show: |o, n, w| match &o.client.remotes {
+                Remotes::Mounted => {}
+                Remotes::These(list) => w.value(n, addresses::show(list)),
+                Remotes::Resolved => w.value(n, "dns"),
+            },
+            ..Entry::NONE
+        },
+        Entry {
+            forms: "localports=ADDRESSES",
+            default: "what the routes say",
+            takes: LOCALS,
+            help: "addresses of this machine that they connect from, in turn",
+            action: Action::Set(|d, n, v| {
+                d.options.client.locals = d.addresses(v)?;
+                d.claim(n, v)
+            }),
+            show: |o, n, w| {
+                if !o.client.locals.is_empty() {
+                    w.value(n, addresses::show(&o.client.locals));
+                }
+            },
+            ..Entry::NONE
         },
         Entry {
             forms: "sec=sys|krb5|krb5i|krb5p",

@@ -1,0 +1,194 @@
+"""Several paths to one server: two network namespaces with two pairs of interfaces between them."""
+
+import contextlib
+import json
+import os
+import threading
+import time
+import uuid
+
+import pytest
+
+from program.effects import document
+from program.support import *  # noqa: F403
+from program.test_locks_net import ip
+
+SERVER = ("169.254.98.1", "169.254.99.1")
+CLIENT = ("169.254.98.2", "169.254.99.2")
+"""The addresses of the pairs."""
+
+TIMEO = 2
+"""In seconds."""
+
+
+class Paths(Server):
+    """A responder that is reached by two pairs of interfaces. The ends of a pair are called `path0` and `path1`."""
+
+    def __init__(self):
+        root()
+        if not shutil.which("ip"):
+            pytest.skip("needs ip (iproute2)")
+        super().__init__("--listen", "0.0.0.0:0", host=SERVER[0])
+        mark = uuid.uuid4().hex[:8]
+        self.there, self.here = f"paths-{mark}-server", f"paths-{mark}-client"
+
+    def __enter__(self):
+        try:
+            for name in (self.there, self.here):
+                ip("netns", "add", name)
+                ip("-n", name, "link", "set", "lo", "up")
+            for number, (server, client) in enumerate(zip(SERVER, CLIENT)):
+                device = f"path{number}"
+                ip("-n", self.here, "link", "add", device, "type", "veth", "peer", "name", device, "netns", self.there)
+                for space, address in ((self.there, server), (self.here, client)):
+                    ip("-n", space, "address", "add", f"{address}/30", "dev", device)
+                    ip("-n", space, "link", "set", device, "up")
+            return super().__enter__()
+        except BaseException:
+            self.forget()
+            raise
+
+    def __exit__(self, *words):
+        try:
+            super().__exit__(*words)
+        finally:
+            self.forget()
+
+    def forget(self):
+        for name in (self.there, self.here):
+            run("ip", "netns", "delete", name)
+
+    def start(self):
+        # `ip netns exec` would hide the mounts, which must be visible here.
+        command = [*self.within(self.there), BIN / "nfsrdma-responder", self.export, *self.words]
+        self.child, self.port, self.mountport = start_responder(command, self.base, self.port, self.mountport)
+
+    def within(self, name):
+        return ["nsenter", f"--net=/run/netns/{name}"]
+
+    def mount(self, more="", *words, at=None, **keywords):
+        command = [*self.within(self.here), BIN / "nfsrdma", "mount", self.spec, at or self.mnt]
+        return run(*command, "-o", self.options(more), *words, **keywords)
+
+    def cut(self, side, number):
+        """Nothing goes by a path until the end of the block."""
+
+        @contextlib.contextmanager
+        def scope():
+            ip("-n", side, "link", "set", f"path{number}", "down")
+            try:
+                yield
+            finally:
+                ip("-n", side, "link", "set", f"path{number}", "up")
+
+        return scope()
+
+    def sent(self):
+        """The bytes that the client has sent by each path."""
+        found = (run("ip", "-n", self.here, "-s", "-j", "link", "show", "dev", f"path{number}") for number in (0, 1))
+        return [json.loads(result.stdout)[0]["stats64"]["tx"]["bytes"] for result in found]
+
+
+class Load(threading.Thread):
+    """Writes random blocks to a file, each at once to the server, and reads each from the server again, until it is
+    told to end."""
+
+    BLOCK = 256 << 10
+
+    def __init__(self, path):
+        super().__init__(daemon=True)
+        self.path, self.rounds, self.longest, self.error, self.over = path, 0, 0, None, threading.Event()
+        self.blocks = {}
+        self.start()
+
+    def run(self):
+        try:
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT)
+            while not self.over.is_set():
+                at = self.rounds % 64
+                begin = time.monotonic()
+                self.blocks[at] = os.urandom(self.BLOCK)
+                assert os.pwrite(file, self.blocks[at], at * self.BLOCK) == self.BLOCK
+                os.fsync(file)
+                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+                assert os.pread(file, self.BLOCK, at * self.BLOCK) == self.blocks[at]
+                self.longest = max(self.longest, time.monotonic() - begin)
+                self.rounds += 1
+            os.close(file)
+        except (OSError, AssertionError) as error:
+            self.error = error
+
+    def goes_on(self, more, what):
+        """Waits for so many more rounds."""
+        wanted = self.rounds + more
+        until(lambda: self.error or self.rounds >= wanted, f"{more} rounds {what}")
+        assert self.error is None, f"{what}: {self.error!r}"
+
+    def end(self):
+        self.over.set()
+        self.join(LIMIT)
+        assert not self.is_alive() and self.error is None, repr(self.error)
+
+
+@contextlib.contextmanager
+def loads(paths, number):
+    """Loads on that many files. What the server has is compared at the end."""
+    all = [Load(paths.mnt / f"f{index}") for index in range(number)]
+    try:
+        yield all
+    finally:
+        for load in all:
+            load.over.set()
+    for load in all:
+        load.end()
+        written = (paths.export / load.path.name).read_bytes()
+        for at, block in load.blocks.items():
+            assert written[at * Load.BLOCK :][: Load.BLOCK] == block, (load.path, at)
+
+
+def up(paths):
+    """Whether each connection is up, by the path that it belongs to."""
+    found = document(paths)["connections"]
+    ends = [f"{server}:{paths.port} from {client}" for server, client in zip(SERVER, CLIENT)]
+    assert {link["path"] for link in found} == set(ends), found
+    return [[link["connected"] and not link["silent"] for link in found if link["path"] == end] for end in ends]
+
+
+ENDS = {"client": lambda paths: paths.here, "server": lambda paths: paths.there}
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("nconnect", [2, 4])
+def test_a_path_that_is_cut_costs_its_time_and_nothing_else(end, nconnect, record_property):
+    half = nconnect // 2
+    words = f"remoteports={'~'.join(SERVER)},localports={'~'.join(CLIENT)},timeo={10 * TIMEO},nconnect={nconnect}"
+    with Paths() as paths:
+        log = paths.base / "log"
+        expect(paths.mount(f"{words},nolock", "--log", log), 0)
+        until(lambda: up(paths) == [[True] * half] * 2, "connections by both paths")
+        with loads(paths, 3) as all:
+            before = paths.sent()
+            for load in all:
+                load.goes_on(20, "with both paths")
+            for number in (0, 1):
+                until(lambda: paths.sent()[number] - before[number] > 1 << 20, f"data by path {number}")
+            for number in (1, 0):
+                with paths.cut(ENDS[end](paths), number):
+                    for load in all:
+                        load.goes_on(20, f"without path {number}")
+                    until(lambda: not any(up(paths)[number]), f"path {number} that is known to be down")
+                    for load in all:
+                        load.goes_on(20, f"by path {1 - number}")
+                until(lambda: up(paths) == [[True] * half] * 2, f"path {number}, which is back")
+                again = paths.sent()
+                for load in all:
+                    load.goes_on(20, "with both paths again")
+                until(lambda: paths.sent()[number] - again[number] > 1 << 20, f"data by path {number}, which is back")
+        longest = max(load.longest for load in all)
+        # A round is several calls one after the other, each of which may meet the path that is down.
+        assert longest < 5 * TIMEO + 10, longest
+        record_property("result", f"longest round {longest:.1f} s with timeo {TIMEO} s")
+        said = log.read_text()
+        assert "cannot be made" in said and "is made again" in said, said
+        assert "not responding" not in said, said
