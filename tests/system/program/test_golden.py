@@ -34,6 +34,7 @@ fatal_neterrors=ENETDOWN:ENETUNREACH|fatal_neterrors=x|addr=srv|mountaddr=x|naml
 mounthost=|mounthost=a b|mountport=x|mountport=99999|mountproto=quic|mountproto=|mountvers=1|mountvers=2|mountvers=4|hard=1
 soft=x|timeo=0|timeo=x|timeo=|retrans=x|retrans=-1|retry=x|retry=|bg=1|acregmin=x|acregmax=|acdirmin=1h|acdirmax=x
 actimeo=x|lookupcache=some|lookupcache=|rdirplus=x|write=soon|nconnect=0|nconnect=17|nconnect=x|fsc|fsc=tag|sharecache
+remoteports=srv|remoteports=10.0.0.1~10.0.0.2-10.0.0.1|localports=dns
 sec=none|sec=lkey:spkm|sec=x|sec=|sec=sys:x|sec=krb5:x|gssport=x|xprtsec=tls|xprtsec=mtls|xprtsec=x|cert_serial=1
 privkey_serial=1|context=|fscontext=|permissions=|permissions=all|transport=tcp|transport=|write_chunk=x|inline=1500
 inline=1|inline=1M|credits=0|credits=5000|credits=x|fpdu=1|fpdu=x|cache=1K|cache=2T|cache=x|dirty=1|dirty=x|readahead=2G

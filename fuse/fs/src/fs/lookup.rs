@@ -6,9 +6,9 @@
 //! cached name that leads to an object the server is asked (RFC 1813 section 3.3.3), with two exceptions:
 //! a name that was just listed, whose object the kernel does not know yet; and in a directory whose names the
 //! kernel may not keep, where mostly it walks, a directory, and anything else while the server's last word on the
-//! directory is less than a second old, which is good enough to refuse a user as well. For a cached name that does not exist the answer comes from memory,
-//! since a CREATE that follows finds out. Memory answers only if the directory's attributes are valid, its
-//! contents have the same epoch as when the name was cached, and the caller may search the directory
+//! directory is less than a second old, which is good enough to refuse a user as well. For a cached name that
+//! does not exist the answer comes from memory, since a CREATE that follows finds out. Memory answers only if
+//! the directory's attributes are valid, its contents have the same epoch as when the name was cached, and the caller may search the directory
 //! (`search.rs`). Each answer with an object gives the kernel one reference to its node, which FORGET takes
 //! back.
 
@@ -45,7 +45,7 @@ impl<N: Nfs3> Fs<N> {
         let (epoch, lately) = {
             let state = dir.state.lock();
             state.fresh(now)?;
-            let lately = state.cache.age(now) < LATELY && !state.is_changing();
+            let lately = state.age(now) < LATELY && !state.is_changing();
             (state.epoch, lately)
         };
         // The kernel may want it checked, unless this is a walk through a directory whose names it
