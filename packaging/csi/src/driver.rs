@@ -30,10 +30,10 @@ impl Driver {
     ) -> anyhow::Result<Driver> {
         let mounter = Mounter::new(program, options);
         anyhow::ensure!(!node_id.is_empty(), "--node-id is empty: name the node");
-        anyhow::ensure!(
-            mounter.works(),
-            "'{program} --version' does not work: install nfsrdma, or name the command by --program"
-        );
+        mounter.works().map_err(|status| {
+            let said = status.message();
+            anyhow::anyhow!("'{program} --version' does not work: {said}; install nfsrdma, or name the command by --program")
+        })?;
         std::fs::create_dir_all(work_dir)
             .and_then(|()| work_dir.canonicalize())
             .and_then(|work_dir| {

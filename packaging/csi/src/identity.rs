@@ -31,10 +31,11 @@ impl Driver {
 
     pub(crate) fn probe(&self, _: ProbeRequest) -> Result<ProbeResponse, Status> {
         match self.mounter.works() {
-            true => Ok(ProbeResponse { ready: Some(true) }),
-            false => Err(Status::failed_precondition(
-                "the program nfsrdma does not start on this node: install it again",
-            )),
+            Ok(()) => Ok(ProbeResponse { ready: Some(true) }),
+            Err(status) => Err(Status::failed_precondition(format!(
+                "the program nfsrdma does not start on this node: {}",
+                status.message()
+            ))),
         }
     }
 }

@@ -89,10 +89,9 @@ impl Mounter {
         }
     }
 
-    /// Whether the program can be started.
-    pub(crate) fn works(&self) -> bool {
-        self.run(&["--version".as_ref()])
-            .is_ok_and(|output| output.status.success())
+    /// Fails if the program cannot be started.
+    pub(crate) fn works(&self) -> Result<(), Status> {
+        self.done(&["--version".as_ref()])
     }
 
     /// Mounts, and returns when the mount works. The program goes on by itself, in a session of its own. A dead mount

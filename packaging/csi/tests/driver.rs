@@ -8,6 +8,7 @@ use stand::{Stand, capability, code, strings, until};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::process::Command;
 use tonic::{Code, Status};
 
 #[test]
@@ -471,6 +472,30 @@ fn what_a_killed_driver_left_is_cleaned_up() {
     assert_eq!(stand.mounts().len(), 1);
     stand.start_driver();
     assert!(stand.mounts().is_empty() && !left.exists());
+}
+
+#[test]
+fn a_driver_without_the_program_says_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let broken = dir.path().join("broken");
+    fs::write(&broken, "echo nfsrdma: broken >&2; exit 2").unwrap();
+    let broken = format!("sh {}", broken.display());
+    for (program, said) in [
+        ("/nowhere/nfsrdma", "No such file"),
+        ("sh -c false", "did not say why"),
+        (&broken, "does not work: broken; install"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_nfsrdma-csi"))
+            .args(["--node-id=n", "--program", program])
+            .arg(format!("--endpoint={}/csi.sock", dir.path().display()))
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            !output.status.success() && text.contains(said),
+            "{said}: {text}"
+        );
+    }
 }
 
 #[test]
