@@ -268,6 +268,16 @@ impl<T: Plain> Region<T> {
         all
     }
 
+    /// Something of the record in a slot, the lower half of its number, if it was found there and has no owner
+    /// yet. `of` must not use the region.
+    pub fn look<R>(&self, low: u32, of: impl FnOnce(&T) -> R) -> Option<R> {
+        let slots = self.slots.lock();
+        let slot = (low as usize).checked_sub(1)?;
+        let found = slots.found.has(slot);
+        // SAFETY: as in `each`.
+        found.then(|| of(unsafe { Self::place(&slots, slot).as_ref() }))
+    }
+
     /// The record with this number, if it was found in the table and has no owner yet.
     pub fn claim(self: &Arc<Self>, number: u64) -> Option<Record<T>> {
         let mut slots = self.slots.lock();

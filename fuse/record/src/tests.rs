@@ -365,15 +365,14 @@ fn a_record_that_was_found_can_be_claimed_once() {
     let left = killed((0..200).map(node));
     let table = Table::open(left).unwrap();
     let nodes = table.nodes();
-    let numbers = nodes.peek(|node| node.nodeid);
-    let number = numbers.into_iter().find(|number| *number as u32 == 70);
-    let number = number.unwrap();
+    let number = nodes.look(70, |node| node.nodeid).unwrap();
+    assert_eq!(number as u32, 70);
     assert!(nodes.claim(number + (1 << 32)).is_none(), "another one");
     let claimed = nodes.claim(number).unwrap();
     assert_eq!((claimed.number(), claimed.fileid), (number, 69));
-    assert!(nodes.claim(number).is_none());
+    assert!(nodes.claim(number).is_none() && nodes.look(70, |_| ()).is_none());
     for none in [0, 201, 1 << 20] {
-        assert!(nodes.claim(none).is_none());
+        assert!(nodes.look(none, |_| ()).is_none() && nodes.claim(none.into()).is_none());
     }
     let mut left = nodes.peek(|node| node.fileid);
     assert_eq!(left.len(), 199);

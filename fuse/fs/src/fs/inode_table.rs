@@ -7,7 +7,8 @@
 //! that its caller looked up.
 //!
 //! Records may outlive the process. The references of the kernel are counted there before it is given them,
-//! so that the next process has every node that it may name, and makes its inode.
+//! so that the next process has every node that it may name. It makes the inode of such a record when
+//! something first leads there, so that it serves at once, however many there are.
 //!
 //! A handle has one [`Inode`] as long as the kernel, a cached name, an open file or a call refers
 //! to it. With two of them, one could be open while the name leads to the other, and UNLINK would
@@ -21,7 +22,7 @@ use nfsrdma_record::{Node, Region};
 use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType};
 use std::collections::HashSet;
 use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 const SHARDS: usize = 16;
@@ -109,6 +110,14 @@ impl Nodes {
     }
 }
 
+/// The records of an earlier process whose inodes are not made yet.
+#[derive(Debug, Default)]
+struct Left {
+    /// The lower halves of the node ids of those that the kernel knows, by handle. Nothing is added.
+    by_handle: Mutex<HashTable<u32>>,
+    number: AtomicUsize,
+}
+
 /// The shard of a node and its slot there.
 fn place(nodeid: u64) -> (usize, usize) {
     let slot = (nodeid as u32).wrapping_sub(1) as usize;
@@ -123,6 +132,8 @@ pub(super) struct Table {
     /// Locked before `nodes` where both are.
     handles: [Mutex<Handles>; SHARDS],
     hasher: Hasher,
+    /// Its handles are locked after `handles`, and not together with `nodes`.
+    left: Left,
     /// The file system of the export's root.
     fsid: AtomicU64,
 }
@@ -135,31 +146,32 @@ impl Table {
     /// With the records that were made by an earlier process. Those that the kernel does not know are freed, unless
     /// they are `wanted` ([`Table::forgotten`]).
     pub(super) fn new(records: &Arc<Region<Node>>, wanted: &HashSet<u64>) -> Self {
-        let table = Table {
+        let hasher = Hasher::default();
+        let (mut known, mut unknown) = (Vec::new(), Vec::new());
+        records.each(|node| {
+            if node.lookups.load(Ordering::Relaxed) > 0 {
+                known.push((hasher.hash(&node.handle), node.nodeid as u32));
+            } else if !wanted.contains(&node.nodeid) {
+                unknown.push(node.nodeid);
+            }
+        });
+        for nodeid in unknown {
+            drop(records.claim(nodeid));
+        }
+        let mut by_handle = HashTable::with_capacity(known.len());
+        let number = AtomicUsize::new(known.len());
+        for (hash, low) in known {
+            by_handle.insert_unique(hash, low, |_| unreachable!("it has room for all"));
+        }
+        let by_handle = Mutex::new(by_handle);
+        Table {
             records: records.clone(),
             nodes: Default::default(),
             handles: Default::default(),
-            hasher: Hasher::default(),
+            hasher,
+            left: Left { by_handle, number },
             fsid: AtomicU64::new(u64::MAX),
-        };
-        for (nodeid, lookups) in
-            records.peek(|node| (node.nodeid, node.lookups.load(Ordering::Relaxed)))
-        {
-            if lookups == 0 && wanted.contains(&nodeid) {
-                continue;
-            }
-            let Some(record) = records.claim(nodeid).filter(|_| lookups > 0) else {
-                continue;
-            };
-            let inode = Arc::new(Inode::restored(record));
-            let (hash, handles) = table.handle_shard(&inode.handle);
-            let mut handles = handles.lock();
-            if handles.get(hash, &inode.handle).is_none() {
-                handles.put(hash, &inode, &table.hasher);
-            }
-            table.known(inode);
         }
-        table
     }
 
     /// Sets the fsid of the export's root.
@@ -187,10 +199,27 @@ impl Table {
     }
 
     pub(super) fn get(&self, nodeid: u64) -> Option<Arc<Inode>> {
+        self.made_before(nodeid).or_else(|| self.left(nodeid))
+    }
+
+    fn made_before(&self, nodeid: u64) -> Option<Arc<Inode>> {
         let (shard, slot) = place(nodeid);
         let nodes = self.nodes[shard].lock();
         let inode = nodes.slots.get(slot)?.as_ref()?;
         (inode.nodeid == nodeid).then(|| inode.clone())
+    }
+
+    /// The inode of a record of an earlier process that the kernel knows.
+    fn left(&self, nodeid: u64) -> Option<Arc<Inode>> {
+        let known = |node: &Node| node.lookups.load(Ordering::Relaxed) > 0;
+        let handle = |node: &Node| known(node).then_some(node.handle);
+        let Some(handle) = self.records.look(nodeid as u32, handle).flatten() else {
+            // Another thread may have made it meanwhile.
+            return self.made_before(nodeid);
+        };
+        let (hash, handles) = self.handle_shard(&handle);
+        let made = self.restored(nodeid, hash, &mut handles.lock());
+        made.or_else(|| self.made_before(nodeid))
     }
 
     /// The inode of a record of an earlier process that the kernel does not know, once.
@@ -201,10 +230,55 @@ impl Table {
         Some(inode)
     }
 
+    /// Makes the inode of a record of an earlier process that the kernel knows. `handles` has the ones with that hash.
+    fn restored(&self, nodeid: u64, hash: u64, handles: &mut Handles) -> Option<Arc<Inode>> {
+        let (shard, slot) = place(nodeid);
+        let inode = {
+            // Whoever finds that the record has gone finds the inode.
+            let mut nodes = self.nodes[shard].lock();
+            let inode = Arc::new(Inode::restored(self.records.claim(nodeid)?));
+            nodes.insert(slot, inode.clone());
+            inode
+        };
+        {
+            let mut left = self.left.by_handle.lock();
+            if let Ok(entry) = left.find_entry(hash, |&low| low == nodeid as u32) {
+                entry.remove();
+            }
+            if left.is_empty() {
+                *left = HashTable::new();
+            }
+            self.left.number.store(left.len(), Ordering::Relaxed);
+        }
+        if handles.get(hash, &inode.handle).is_none() {
+            handles.put(hash, &inode, &self.hasher);
+        }
+        Some(inode)
+    }
+
+    /// The inode of `handle`. `handles` has the ones with that hash.
+    fn of_handle(
+        &self,
+        hash: u64,
+        handle: &FileHandle,
+        handles: &mut Handles,
+    ) -> Option<Arc<Inode>> {
+        if let Some(inode) = handles.get(hash, handle) {
+            return Some(inode);
+        }
+        if self.left.number.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let node = |low: u32| self.records.look(low, |node| (node.nodeid, node.handle));
+        let is = |&low: &u32| node(low).is_some_and(|(_, of)| of == *handle);
+        let low = self.left.by_handle.lock().find(hash, is).copied()?;
+        self.restored(node(low)?.0, hash, handles)
+    }
+
     /// The inode of `handle`, if the kernel knows it.
     pub(super) fn find(&self, handle: &FileHandle) -> Option<Arc<Inode>> {
         let (hash, handles) = self.handle_shard(handle);
-        let inode = handles.lock().get(hash, handle)?;
+        let inode = self.of_handle(hash, handle, &mut handles.lock())?;
         (inode.lookups.load(Ordering::Relaxed) > 0).then_some(inode)
     }
 
@@ -245,7 +319,7 @@ impl Table {
     ) -> (Arc<Inode>, Option<Arc<Inode>>) {
         let (hash, handles) = self.handle_shard(handle);
         let mut handles = handles.lock();
-        let old = handles.get(hash, handle);
+        let old = self.of_handle(hash, handle, &mut handles);
         if let Some(old) = &old
             && old.kind == attributes.kind
         {
@@ -308,6 +382,15 @@ impl Table {
 
     /// The inodes of which an earlier process has left that data or an error may be lost.
     pub(super) fn with_errors(&self) -> Vec<Arc<Inode>> {
+        let mut left = Vec::new();
+        self.records.each(|node| {
+            if node.may_have_lost() {
+                left.push(node.nodeid);
+            }
+        });
+        for nodeid in left {
+            self.get(nodeid);
+        }
         let mut all = Vec::new();
         for shard in &self.nodes {
             let nodes = shard.lock();
@@ -331,7 +414,8 @@ impl Table {
 
     /// The number of inodes that the kernel knows.
     pub(super) fn len(&self) -> usize {
-        self.nodes.iter().map(|shard| shard.lock().known).sum()
+        let made = self.nodes.iter().map(|shard| shard.lock().known);
+        made.sum::<usize>() + self.left.number.load(Ordering::Relaxed)
     }
 }
 

@@ -172,6 +172,94 @@ fn the_next_process_knows_what_the_kernel_knows() {
     std::mem::forget((kept, dir));
 }
 
+/// What a process has left that was killed: the kernel knows so many files.
+fn left(files: u8) -> record::Table {
+    let records = record::Table::create().unwrap();
+    let table = Table::new(records.nodes(), &HashSet::new());
+    table.insert_root(handle(255));
+    for number in 0..files {
+        let inode = table.adopt(&resolve(&table, &handle(number), &attributes(1, 1)));
+        std::mem::forget(inode);
+    }
+    let fd = records.fd().unwrap().try_clone_to_owned().unwrap();
+    std::mem::forget((table, records));
+    record::Table::open(fd).unwrap()
+}
+
+fn made(table: &Table) -> usize {
+    table.nodes.iter().map(|shard| shard.lock().known).sum()
+}
+
+#[test]
+fn the_inodes_of_an_earlier_process_are_made_when_something_leads_there() {
+    let records = left(9);
+    let nodeids = records.nodes().peek(|node| node.nodeid);
+    let table = Table::new(records.nodes(), &HashSet::new());
+    assert_eq!((made(&table), table.len()), (0, 10));
+    table.insert_root(handle(255));
+    assert_eq!((made(&table), table.len()), (1, 10));
+    assert!(table.with_errors().is_empty());
+    let of = attributes(1, 1);
+    for number in 0..3 {
+        let by_node = table.get(nodeids[1 + usize::from(number)]).unwrap();
+        assert_eq!(by_node.handle, handle(number));
+        let by_handle = table.find(&handle(number));
+        assert!(Arc::ptr_eq(&by_node, &by_handle.unwrap()));
+    }
+    for number in 3..6 {
+        let by_handle = table.adopt(&resolve(&table, &handle(number), &of));
+        assert_eq!(by_handle.nodeid, nodeids[1 + usize::from(number)]);
+        assert!(Arc::ptr_eq(
+            &by_handle,
+            &table.get(by_handle.nodeid).unwrap()
+        ));
+        table.forget(by_handle.nodeid, 1);
+        assert!(table.find(&handle(number)).is_some(), "it was given twice");
+    }
+    table.tidy();
+    assert_eq!((made(&table), table.len()), (7, 10));
+    // The kernel forgets one that nobody has asked for.
+    for number in 6..9 {
+        let nodeid = nodeids[1 + usize::from(number)];
+        assert!(table.get(nodeid + (1 << 32)).is_none(), "another node");
+        table.forget(nodeid, 1);
+        assert!(table.get(nodeid).is_none() && table.find(&handle(number)).is_none());
+    }
+    assert_eq!((made(&table), table.len()), (7, 7));
+}
+
+#[test]
+fn threads_that_are_led_to_the_same_record_get_one_inode() {
+    const THREADS: usize = 4;
+    let records = left(200);
+    let nodeids = records.nodes().peek(|node| node.nodeid);
+    let table = Table::new(records.nodes(), &HashSet::new());
+    let begin = std::sync::Barrier::new(THREADS);
+    let (table, nodeids, begin) = (&table, &nodeids, &begin);
+    let run = move |thread: usize| {
+        begin.wait();
+        let inodes = (0..200u8).map(|number| match thread % 3 {
+            0 => table.get(nodeids[1 + usize::from(number)]).unwrap(),
+            _ => table.find(&handle(number)).unwrap(),
+        });
+        inodes.collect::<Vec<_>>()
+    };
+    let all: Vec<Vec<_>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|at| scope.spawn(move || run(at)))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
+    });
+    for inodes in &all[1..] {
+        let mut pairs = inodes.iter().zip(&all[0]);
+        assert!(pairs.all(|(a, b)| Arc::ptr_eq(a, b)));
+    }
+    assert_eq!(table.len(), 201);
+}
+
 #[test]
 fn fileids_of_other_file_systems_are_told_apart() {
     let table = table();

@@ -146,6 +146,15 @@ impl Holding {
         });
     }
 
+    /// Goes on with what another process has kept.
+    pub(super) fn adopt(&self, range: ByteRange, mode: Mode, found: Record<Lock>) {
+        let mut of = self.state.lock();
+        let lock = self.lock(&of, Lock::HELD);
+        of.kept.adopt(range, mode, found, |range, mode| {
+            self.records.alloc(of_range(lock.clone(), range, mode))
+        });
+    }
+
     /// Until what this returns is dropped, nobody knows how the server has locked a range: if this process
     /// dies, the next one makes it what it knows. To be called before the server is asked.
     pub(super) fn unsure(&self, range: ByteRange) -> Record<Lock> {

@@ -1,12 +1,12 @@
-//! What a process does that goes on with the locks of one that has died. They are still held, and the server
-//! is told of no crash.
+//! What a process does that goes on with the locks of one that has died. They are still held: nothing is
+//! claimed, and the server is told of no crash.
 //!
 //! Of a range that was being asked for or unlocked nobody knows how the server has locked it. Its state is
 //! restored, before any other request of the owner changes it. Whoever still waits for an answer asks again,
 //! because the kernel sends these requests to this process, too.
 //!
-//! The server may have restarted while no process served the mount. So the locks are claimed, as after every
-//! other sign of a restart ([`recovery`](super::recovery)).
+//! The server may have restarted while no process served the mount. So it is asked whether a lock is still in
+//! the way of others.
 
 use super::holding::{Holding, LockFile};
 use super::lock_table::Owner;
@@ -15,10 +15,13 @@ use super::range::{ByteRange, Mode};
 use super::releasing::Releasing;
 use super::repeat::is_unanswered;
 use crate::credential::cred_of;
-use nfsrdma_nfs3::nlm::{LockCall, LockTarget, Orphan};
+use nfsrdma_nfs3::nlm::{Journal, LockCall, LockTarget, Orphan, Status};
 use nfsrdma_record::{Lock, Record};
 use std::pin::Pin;
 use std::sync::Arc;
+
+/// Who asks whether a lock is in the way; the kernel does not use this number.
+const STRANGER: Owner = Owner::LAST;
 
 /// A range that was being asked for or unlocked.
 #[derive(Debug)]
@@ -52,7 +55,7 @@ impl Locks {
             match record.standing {
                 Lock::HELD => {
                     holding.granted_by(&cred_of(&record.cred), mode);
-                    holding.keep(range, Some(mode));
+                    holding.adopt(range, mode, record);
                     state.table.apply(file, owner, range, Some(mode));
                 }
                 Lock::LOST => {
@@ -75,9 +78,13 @@ impl Locks {
                 }
             }
         }
+        for orphan in self.orphans() {
+            let this = self.clone();
+            later.push(Box::pin(async move { this.unlock_orphan(&orphan).await }));
+        }
         if any {
             let this = self.clone();
-            later.push(Box::pin(async move { this.suspect() }));
+            later.push(Box::pin(async move { this.look_for_restart().await }));
         }
         *self.inherited.lock() = later;
     }
@@ -131,6 +138,25 @@ impl Locks {
             .await;
     }
 
+    /// The owners in the journal that have no record, for want of memory.
+    fn orphans(&self) -> Vec<Orphan> {
+        let mut orphans = self.journal.as_ref().map_or(Vec::new(), Journal::all);
+        let svids = &mut self.state.lock().svids;
+        // An owner that is known may lock the same file now.
+        orphans.retain(|orphan| !svids.is_used(orphan.svid));
+        for orphan in &orphans {
+            svids.reserve(orphan.svid);
+        }
+        orphans
+    }
+
+    async fn unlock_orphan(&self, orphan: &Orphan) {
+        let unlocked = self.unlock_of(orphan).await;
+        if let (Some(journal), true) = (&self.journal, unlocked) {
+            self.journaled(journal.remove(orphan.svid, &orphan.file));
+        }
+    }
+
     /// Unlocks what an owner has on a file that is not known here. False if the mount ends before.
     pub(super) async fn unlock_of(&self, orphan: &Orphan) -> bool {
         let target = LockTarget {
@@ -142,6 +168,40 @@ impl Locks {
         let unlock = LockCall::Unlock;
         let unlocked = self.repeat(&orphan.cred, &target, unlock, is_unanswered);
         unlocked.await.is_some()
+    }
+
+    /// Asks for one lock whether the server still has it. An answer that it is in its grace period is a sign of
+    /// a restart anyway.
+    async fn look_for_restart(&self) {
+        let (holding, range, svid) = {
+            let mut state = self.state.lock();
+            let Some((file, owner)) = state.table.all().first().copied() else {
+                return;
+            };
+            let held = state.table.held(file, owner);
+            let range = held.and_then(|set| set.iter().next());
+            let holding = state.holdings.get(&(file, owner)).cloned();
+            let (Some(holding), Some((range, _))) = (holding, range) else {
+                return;
+            };
+            let Ok(svid) = state.svids.take(STRANGER) else {
+                return;
+            };
+            (holding, range, svid)
+        };
+        let target = LockTarget {
+            svid,
+            ..holding.target(range)
+        };
+        let test = LockCall::Test { exclusive: true };
+        let cred = holding.cred();
+        let tested = self.repeat(&cred, &target, test, is_unanswered);
+        if let Some(Ok(answer)) = tested.await
+            && answer.status == Status::Granted
+        {
+            self.suspect();
+        }
+        self.state.lock().svids.give_back(STRANGER);
     }
 
     fn end_closed(self: &Arc<Self>, is_open: impl Fn(u64) -> bool) {

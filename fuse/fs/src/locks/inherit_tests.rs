@@ -5,6 +5,7 @@ use super::super::interrupt::Interrupt;
 use super::*;
 use nfsrdma_record::{Node, Table};
 use nfsrdma_xdr::nfs3::FileHandle;
+use rustix::fs::{SealFlags, fcntl_add_seals};
 use std::cell::Cell;
 use std::future::ready;
 use std::time::Duration;
@@ -19,6 +20,7 @@ const CLOSED: u64 = 5;
 struct Mount {
     server: Arc<FakeServer>,
     table: Table,
+    journal: Option<Journal>,
 }
 
 impl Mount {
@@ -27,7 +29,12 @@ impl Mount {
         let root = Node::new(FileHandle::new(b"r").unwrap(), 2, 1);
         std::mem::forget(table.nodes().alloc(root));
         let server = Arc::new(FakeServer::default());
-        Mount { server, table }
+        let journal = None;
+        Mount {
+            server,
+            table,
+            journal,
+        }
     }
 
     /// A process serves the mount, and dies when `work` is done: nothing of it ends in order.
@@ -36,6 +43,7 @@ impl Mount {
         self.table = Table::open(fd).unwrap();
         let lasting = Lasting {
             records: self.table.locks().clone(),
+            journal: self.journal.take(),
             ..Lasting::default()
         };
         let paused = Builder::new_current_thread()
@@ -79,8 +87,19 @@ async fn rest(locks: &Arc<Locks>) {
     running.wait_for(|of| *of == 0).await.unwrap();
 }
 
+fn calls(known: &mut Known) -> Vec<&'static str> {
+    let name = |call| match call {
+        LockCall::Test { .. } => "TEST",
+        LockCall::Lock { .. } => "LOCK",
+        LockCall::Cancel { .. } => "CANCEL",
+        LockCall::Unlock => "UNLOCK",
+    };
+    let calls = std::mem::take(&mut known.callers);
+    calls.into_iter().map(|(_, call)| name(call)).collect()
+}
+
 #[test]
-fn what_was_held_is_held_by_the_same_owners() {
+fn what_was_held_is_held_by_the_same_owners_without_a_call() {
     let mut mount = Mount::new();
     let flock = Request {
         owner: Owner::Flock(1),
@@ -101,6 +120,7 @@ fn what_was_held_is_held_by_the_same_owners() {
     });
     let before = mount.known().held.clone();
     assert_eq!(before.len(), 3);
+    calls(&mut mount.known());
     mount.serve(async |locks| {
         rest(&locks).await;
         assert_eq!(counter(&locks, "locks_held"), 5);
@@ -111,7 +131,14 @@ fn what_was_held_is_held_by_the_same_owners() {
         let refused = locks.lock(&rival, &interrupt, ready(()), |of| result = Some(of));
         assert!(!refused.await && result.unwrap().is_err());
     });
-    assert_eq!(mount.known().held, before);
+    let mut known = mount.known();
+    assert_eq!(
+        calls(&mut known),
+        ["TEST"],
+        "it asks whether the server has restarted"
+    );
+    assert_eq!(known.held, before);
+    drop(known);
     mount.serve(async |locks| {
         assert_eq!(locks.unlock_all(1, Owner::Flock(1)).await, Ok(()));
         lock(&locks, &flock).await;
@@ -255,4 +282,27 @@ fn a_lost_lock_is_told_by_the_next_process() {
         assert!(!locks.is_lost(1, 1));
     });
     mount.serve(async |locks| assert!(!locks.is_lost(1, 1) && locks.is_unused()));
+}
+
+/// There is no memory for records: the lock is lost with the process, and not held for ever.
+#[test]
+fn what_is_in_the_journal_only_is_unlocked() {
+    let mut mount = Mount::new();
+    let memory = mount.table.fd().unwrap();
+    fcntl_add_seals(memory, SealFlags::GROW).unwrap();
+    let dir = std::env::temp_dir().join(format!("nfsrdma-inherit-{:x}", fastrand::u64(..)));
+    let address = "192.0.2.1".parse().unwrap();
+    let journal = Journal::create(&dir, address, true).unwrap();
+    let kept = journal.fd().unwrap();
+    mount.journal = Some(journal);
+    mount.serve(async |locks| lock(&locks, &request(1, range(0, 9), Mode::Write)).await);
+    assert_eq!(mount.known().held.len(), 1);
+    mount.journal = Some(Journal::resume(kept, address, true).unwrap());
+    mount.serve(async |locks| {
+        rest(&locks).await;
+        assert!(locks.is_unused());
+        assert!(locks.journal.as_ref().unwrap().all().is_empty());
+        locks.finish(Duration::from_secs(1)).await;
+    });
+    assert!(mount.known().held.is_empty() && !dir.exists());
 }

@@ -36,6 +36,23 @@ impl Kept {
         }
         self.records.extend(new);
     }
+
+    /// Takes a record of a process that has died. Changes no record, unless that process died during a change.
+    pub(super) fn adopt(
+        &mut self,
+        range: ByteRange,
+        mode: Mode,
+        found: Record<Lock>,
+        record: impl Fn(ByteRange, Mode) -> Record<Lock>,
+    ) {
+        let apart = |(other, of): (ByteRange, Mode)| !other.overlaps(&range) && of != mode;
+        if self.set.near(range).all(apart) {
+            self.set.set(range, Some(mode));
+            self.records.insert(range.start, found);
+        } else {
+            self.set(range, Some(mode), record);
+        }
+    }
 }
 
 #[cfg(test)]
