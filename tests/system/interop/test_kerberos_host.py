@@ -140,7 +140,7 @@ def test_kerberos_tickets():
         realm = server.realm
         realm.kinit("bob", B)
         mounts = [stack.enter_context(server.mount(f"sec={flavor},nolock")).path for flavor in FLAVORS]
-        realm.kinit("alice", A, "-l", "15s")
+        realm.kinit("alice", A, "-l", "20s")
         for flavor, path in zip(FLAVORS, mounts):
             by(A, (path / flavor).mkdir)
         alice = [Writer(stack, A, path / flavor / "alice") for flavor, path in zip(FLAVORS, mounts)]
