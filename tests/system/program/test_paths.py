@@ -90,31 +90,20 @@ class Paths(Server):
 
 
 class Load(threading.Thread):
-    """Writes random blocks to a file, each at once to the server, and reads each from the server again, until it is
-    told to end."""
-
-    BLOCK = 256 << 10
+    """Makes rounds on a path until it is told to end."""
 
     def __init__(self, path):
         super().__init__(daemon=True)
         self.path, self.rounds, self.longest, self.error, self.over = path, 0, 0, None, threading.Event()
-        self.blocks = {}
         self.start()
 
     def run(self):
         try:
-            file = os.open(self.path, os.O_RDWR | os.O_CREAT)
             while not self.over.is_set():
-                at = self.rounds % 64
                 begin = time.monotonic()
-                self.blocks[at] = os.urandom(self.BLOCK)
-                assert os.pwrite(file, self.blocks[at], at * self.BLOCK) == self.BLOCK
-                os.fsync(file)
-                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-                assert os.pread(file, self.BLOCK, at * self.BLOCK) == self.blocks[at]
+                self.round()
                 self.longest = max(self.longest, time.monotonic() - begin)
                 self.rounds += 1
-            os.close(file)
         except (OSError, AssertionError) as error:
             self.error = error
 
@@ -130,10 +119,52 @@ class Load(threading.Thread):
         assert not self.is_alive() and self.error is None, repr(self.error)
 
 
+class Data(Load):
+    """Writes random blocks to a file, each at once to the server, and reads each from the server again."""
+
+    BLOCK = 256 << 10
+
+    def __init__(self, path):
+        self.file, self.blocks = os.open(path, os.O_RDWR | os.O_CREAT), {}
+        super().__init__(path)
+
+    def round(self):
+        at = self.rounds % 64
+        self.blocks[at] = os.urandom(self.BLOCK)
+        assert os.pwrite(self.file, self.blocks[at], at * self.BLOCK) == self.BLOCK
+        os.fsync(self.file)
+        os.posix_fadvise(self.file, 0, 0, os.POSIX_FADV_DONTNEED)
+        assert os.pread(self.file, self.BLOCK, at * self.BLOCK) == self.blocks[at]
+
+    def compare(self, exported):
+        os.close(self.file)
+        written = exported.read_bytes()
+        for at, block in self.blocks.items():
+            assert written[at * self.BLOCK :][: self.BLOCK] == block, (exported, at)
+
+
+class Names(Load):
+    """Calls that must not be carried out twice."""
+
+    def round(self):
+        one, two = (self.path / f"{name}-{self.rounds}" for name in ("one", "two"))
+        os.close(os.open(one, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        os.rename(one, two)
+        os.link(two, one)
+        os.unlink(two)
+        os.unlink(one)
+        one.mkdir()
+        one.rmdir()
+
+    def compare(self, exported):
+        assert os.listdir(exported) == []
+
+
 @contextlib.contextmanager
 def loads(paths, number):
-    """Loads on that many files. What the server has is compared at the end."""
-    all = [Load(paths.mnt / f"f{index}") for index in range(number)]
+    """Loads on that many files, and one of names. What the server has is compared at the end."""
+    (paths.export / "names").mkdir(mode=0o777)
+    all = [Names(paths.mnt / "names"), *(Data(paths.mnt / f"f{index}") for index in range(number))]
     try:
         yield all
     finally:
@@ -141,9 +172,7 @@ def loads(paths, number):
             load.over.set()
     for load in all:
         load.end()
-        written = (paths.export / load.path.name).read_bytes()
-        for at, block in load.blocks.items():
-            assert written[at * Load.BLOCK :][: Load.BLOCK] == block, (load.path, at)
+        load.compare(paths.export / load.path.name)
 
 
 def up(paths):
@@ -170,20 +199,20 @@ def test_a_path_that_is_cut_costs_its_time_and_nothing_else(end, nconnect, recor
         with loads(paths, 3) as all:
             before = paths.sent()
             for load in all:
-                load.goes_on(20, "with both paths")
+                load.goes_on(8, "with both paths")
             for number in (0, 1):
                 until(lambda: paths.sent()[number] - before[number] > 1 << 20, f"data by path {number}")
             for number in (1, 0):
                 with paths.cut(ENDS[end](paths), number):
                     for load in all:
-                        load.goes_on(20, f"without path {number}")
+                        load.goes_on(8, f"without path {number}")
                     until(lambda: not any(up(paths)[number]), f"path {number} that is known to be down")
                     for load in all:
-                        load.goes_on(20, f"by path {1 - number}")
+                        load.goes_on(8, f"by path {1 - number}")
                 until(lambda: up(paths) == [[True] * half] * 2, f"path {number}, which is back")
                 again = paths.sent()
                 for load in all:
-                    load.goes_on(20, "with both paths again")
+                    load.goes_on(8, "with both paths again")
                 until(lambda: paths.sent()[number] - again[number] > 1 << 20, f"data by path {number}, which is back")
         longest = max(load.longest for load in all)
         # A round is several calls one after the other, each of which may meet the path that is down.
