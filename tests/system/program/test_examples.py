@@ -16,7 +16,7 @@ from program.support import BIN
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "tests/responder/README.md"]
 # How the line of a command begins.
 COMMAND = re.compile(
-    r"(sudo|nfsrdma|nfsrdma-responder|mount|umount|findmnt|cargo|rustup|cd|for|ln|done|podman|kubectl|curl|objdump"
+    r"(sudo|nfsrdma|nfsrdma-responder|mount|umount|findmnt|cargo|rustup|cd|for|ln|done|podman|helm|kubectl|curl|objdump"
     r"|packaging/\S+|\.?/?tests/\S+|\./\S+|[A-Z_]+=\S+) "
 )
 # Commands that are not run here, and where they are run.
@@ -29,6 +29,8 @@ ELSEWHERE = {
     r"^sudo systemctl ": "tests/packages/boot.sh, in a booted root",
     r"^(NFSRDMA_\w+=\S+ )*packaging/build-(deb|rpm|static)( --in-container)?$": "tests/packages/run",
     r"^sudo tar -C / -xf target/package/": "what build-static makes",
+    r"^packaging/csi/build-image$": "needs an image of a registry",
+    r"^helm ": "needs a cluster; tests/csi/manifests makes what it would install",
     r"^podman ": "tests/packages/podman.sh, where the engine has directories of its own",
     r"^cd tests/fuzz && ": "needs a nightly compiler, and ten minutes",
     r"^nfsrdma-responder /data=": "stays in the foreground: every case with a server starts one",
