@@ -213,6 +213,11 @@ impl Names {
             .collect()
     }
 
+    /// Whether `name` in `dir` led to `node` when it was cached.
+    pub(super) fn leads_to(&self, dir: u64, name: &[u8], node: u64) -> bool {
+        self.last(dir, name) == Some(node)
+    }
+
     /// The node that `name` in `dir` led to when it was last looked up.
     pub(super) fn last(&self, dir: u64, name: &[u8]) -> Option<u64> {
         let key = self.key(dir, name);
@@ -221,6 +226,17 @@ impl Names {
             (_, Child::Is(inode)) => Some(inode.nodeid),
             (_, Child::Absent) => None,
         }
+    }
+
+    /// All cached names in `dir`, valid or not, including those that lead to nothing.
+    pub(super) fn all_in(&self, dir: u64) -> Vec<Box<[u8]>> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let of_dir = shard.iter().filter(|(key, _)| key.dir == dir);
+            found.extend(of_dir.map(|(key, _)| Box::from(&key.name[..])));
+        }
+        found
     }
 
     /// Removes and returns names in `dir` that were cached in other epochs than `epoch`: up to `least`

@@ -42,9 +42,7 @@ impl<N: Nfs3> Files<N> {
         };
         if !dir.flags.has(Flag::NamesAsked) {
             dir.flags.set(Flag::NamesAsked);
-            // Those that it was given until now are outdated.
-            dir.state.lock().renew_epoch();
-            for name in self.names_to_expire(dir.nodeid, usize::MAX) {
+            for name in self.names.all_in(dir.nodeid) {
                 expire(dir.nodeid, &name);
             }
         }
