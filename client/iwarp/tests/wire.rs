@@ -691,6 +691,30 @@ fn a_peer_that_stops_reading_is_given_up_with_all_that_waits_for_it() {
 
 /// Who does not wait serves others on the same thread: a peer that breaks a rule and goes on sending
 /// must not keep it until the connection has ended.
+/// The same call may have been made again on another connection by then.
+#[test]
+fn what_the_peer_has_not_got_is_not_sent_after_the_end() {
+    let (mut connection, mut socket) = connected();
+    let data = params().pool.alloc(2 << 20).unwrap().freeze();
+    let send = |id| WorkRequest::Send {
+        id: WorkId(id),
+        data: smallvec![data.clone()],
+        invalidate: None,
+        signaled: false,
+    };
+    // More than the buffers of both sockets take.
+    let mut batch: Vec<_> = (0..12).map(send).collect();
+    connection.queue_pair.post(&mut batch).unwrap();
+    connection.queue_pair.disconnect();
+    end(&mut connection, &mut Vec::new());
+    drop(connection);
+    let read = std::io::copy(&mut socket, &mut std::io::sink());
+    assert_eq!(
+        read.unwrap_err().kind(),
+        std::io::ErrorKind::ConnectionReset
+    );
+}
+
 #[test]
 fn a_peer_that_floods_after_a_fault_keeps_no_thread_that_does_not_wait() {
     let (mut connection, mut socket) = connected();
