@@ -1,7 +1,7 @@
 //! Takes a lock: it first waits for conflicting locks of this mount, and then sends LOCK. From then
 //! on the server may take the lock for it at any time, and keeps all others from it; so LOCK is
 //! repeated until the lock is granted or given up, whatever else waits here: after pauses of 5 ms to
-//! 1 s, or 5 ms after the server calls back. The
+//! 1 s, 5 ms after the server calls back, or when a lock of this mount that was in the way is gone. The
 //! caller gets the result as soon as it is known. If it is not certain what the server has then, its
 //! state is restored afterwards (`restore`).
 
@@ -15,9 +15,8 @@ use super::repeat::{Caller, FIRST_PAUSE, Pauses};
 use nfsrdma_nfs3::nlm::{LockAnswer, LockCall, Status};
 use nfsrdma_record::{Lock, Record};
 use nfsrdma_rpcrdma::rpc::plain::PlainError;
-use std::pin::pin;
 use std::sync::Arc;
-use tokio::sync::OwnedMutexGuard;
+use tokio::sync::{Notify, OwnedMutexGuard};
 use tokio::task::JoinHandle;
 
 /// The state of an attempt to take a lock, which is needed to clean up after it.
@@ -32,8 +31,8 @@ struct Attempt {
     /// For whoever goes on if this process dies meanwhile.
     asked: Option<Record<Lock>>,
     gate: Option<OwnedMutexGuard<()>>,
-    /// Its number among those that wait.
-    waiter: Option<WaiterId>,
+    /// Its number among those that wait, and what tells it that its turn has come.
+    waiter: Option<(WaiterId, Arc<Notify>)>,
     granted: bool,
 }
 
@@ -157,9 +156,16 @@ impl Locks {
                 // A limit for servers that call back often.
                 tokio::time::sleep(FIRST_PAUSE).await;
             };
+            let told = async {
+                match &attempt.waiter {
+                    Some((_, turn)) => turn.notified().await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 () = tokio::time::sleep(pauses.next()) => {}
                 () = hinted, if waits => {}
+                () = told, if waits => {}
                 stop = caller.stop() => return Err(stop),
             }
             if waits {
@@ -188,6 +194,7 @@ impl Locks {
         holding.granted_by(&request.cred, request.mode);
         holding.asked_by((request.pid, request.open), self.server.state());
         state.apply(holding, request.range, Some(request.mode));
+        // The waiter is removed after that, so that those behind it are not told for nothing.
         state.end_wait(&mut attempt.waiter);
         if state.suspicions != attempt.suspicions {
             // The server may have restarted after the grant, and the recovery may have listed the
@@ -239,7 +246,9 @@ impl Locks {
             .table
             .wait(file, owner, request.range, request.mode)
             .map_err(|_| LockError::Deadlock)?;
-        attempt.waiter = Some(id);
+        let turn = Arc::new(Notify::new());
+        state.turns.insert(id, turn.clone());
+        attempt.waiter = Some((id, turn));
         Ok(())
     }
 
@@ -250,23 +259,18 @@ impl Locks {
         caller: &Caller<'_>,
         attempt: &Attempt,
     ) -> Result<bool, LockError> {
-        let Some(id) = attempt.waiter.filter(|_| !attempt.uncertain) else {
+        let Some((id, turn)) = &attempt.waiter else {
             return Ok(false);
         };
-        let table = self.state.lock().changed.clone();
         let mut waited = false;
-        loop {
-            let mut changed = pin!(table.notified());
-            changed.as_mut().enable();
-            if self.state.lock().table.may_ask(id) {
-                return Ok(waited);
-            }
+        while !self.state.lock().table.may_ask(*id) && !attempt.uncertain {
             waited = true;
             tokio::select! {
-                () = changed => {}
+                () = turn.notified() => {}
                 stop = caller.stop() => return Err(stop),
             }
         }
+        Ok(waited)
     }
 
     /// Sends LOCK when the locks from before a restart of the server are claimed. The call goes on if the

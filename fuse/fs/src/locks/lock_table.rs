@@ -10,8 +10,12 @@
 //! requests that are not known here.
 //!
 //! A POSIX request whose wait would close a cycle of owners fails with EDEADLK, as fcntl(2) requires.
-//! [`LockTable::apply`] enters what the server has granted or unlocked. After each change every waiter asks
-//! whether its turn has come.
+//! [`LockTable::apply`] enters what the server has granted or unlocked; each change returns the
+//! waiters whose turn has come.
+//!
+//! Thousands may wait for one lock, so a change does not search for all of them what is in their way. Each
+//! waiter whose turn has not come has one obstacle: an owner whose lock conflicts, or the waiter before it.
+//! Only when this obstacle goes, or becomes smaller, is the waiter looked at again.
 //!
 //! Who waits for whom is a graph that programs make, so a search of it is bounded ([`MOST_OWNERS`]).
 //! A deadlock that it has not found by then is left to the server.
@@ -59,12 +63,23 @@ pub struct Conflict {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadlock;
 
+/// What keeps a waiter from asking the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Obstacle {
+    /// An owner that holds a conflicting lock of the file.
+    Holder(Owner),
+    /// The waiter before it for an exclusive lock of the same range.
+    Waiter(WaiterId),
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Waiter {
     file: FileId,
     owner: Owner,
     range: ByteRange,
     mode: Mode,
+    /// What was in its way when it was last looked at; `None` if its turn had come.
+    behind: Option<Obstacle>,
 }
 
 /// The locks of all files of a mount, as the server has granted them.
@@ -141,8 +156,18 @@ impl LockTable {
         conflicts.min_by_key(|of| of.range.start)
     }
 
-    /// Enters what the server has granted to `owner`, or unlocked (`None`).
-    pub fn apply(&mut self, file: FileId, owner: Owner, range: ByteRange, mode: Option<Mode>) {
+    /// Enters what the server has granted to `owner`, or unlocked (`None`). Returns the waiters
+    /// whose turn has come.
+    pub fn apply(
+        &mut self,
+        file: FileId,
+        owner: Owner,
+        range: ByteRange,
+        mode: Option<Mode>,
+    ) -> Vec<WaiterId> {
+        if mode.is_none() && self.held(file, owner).is_none() {
+            return Vec::new();
+        }
         let of = self.files.entry(file).or_default();
         let set = of.entry(owner).or_default();
         set.set(range, mode);
@@ -152,10 +177,25 @@ impl LockTable {
                 self.files.remove(&file);
             }
         }
+        // An exclusive lock takes nothing out of anybody's way, but that of its owner.
+        let mut due = match mode {
+            Some(Mode::Write) => Vec::new(),
+            _ => {
+                self.look_again(|of| of.file == file && of.behind == Some(Obstacle::Holder(owner)))
+            }
+        };
+        if mode.is_some() {
+            // The lock that the owner now has may be what keeps those before its own waiters.
+            due.extend(self.look_again(|of| {
+                let in_line = matches!(of.behind, Some(Obstacle::Waiter(_)));
+                in_line && of.file == file && of.owner == owner
+            }));
+        }
+        due
     }
 
     /// Adds a blocking request, or fails if that would be a deadlock. Its turn has come when
-    /// [`LockTable::may_ask`] returns true.
+    /// [`LockTable::may_ask`] returns true, now or after a later call has returned its number.
     pub fn wait(
         &mut self,
         file: FileId,
@@ -168,6 +208,7 @@ impl LockTable {
             owner,
             range,
             mode,
+            behind: None,
         };
         if owner.is_posix() && self.closes_a_cycle(&waiter) {
             return Err(Deadlock);
@@ -175,27 +216,59 @@ impl LockTable {
         let id = self.next;
         self.next += 1;
         self.waiters.insert(id, waiter);
+        self.look(id);
         Ok(id)
     }
 
-    /// Whether the turn of a waiter has come.
-    pub fn may_ask(&self, id: WaiterId) -> bool {
-        let Some(waiter) = self.waiters.get(&id) else {
-            return false;
-        };
-        if self.holders_against(waiter).next().is_some() {
-            return false;
+    /// Whether the turn of a waiter has come. A waiter for which this was false is returned by the
+    /// change that makes it true.
+    pub fn may_ask(&mut self, id: WaiterId) -> bool {
+        match self.waiters.get(&id) {
+            None => false,
+            Some(waiter) => waiter.behind.is_none() && self.look(id),
         }
-        let own = self.held(waiter.file, waiter.owner);
-        let holds = own.is_some_and(|set| set.conflict(waiter.range, Mode::Write).is_some());
-        let turn = |of: &Waiter| (of.file, of.range, of.mode);
-        let mut before = self.waiters.range(..id).rev();
-        waiter.mode == Mode::Read || holds || !before.any(|(_, of)| turn(of) == turn(waiter))
     }
 
-    /// Removes a waiter that was granted or gives up.
-    pub fn end_wait(&mut self, id: WaiterId) {
+    /// What keeps a waiter from asking.
+    fn obstacle(&self, id: WaiterId, waiter: &Waiter) -> Option<Obstacle> {
+        if let Some(holder) = self.holders_against(waiter).next() {
+            return Some(Obstacle::Holder(holder));
+        }
+        let own = self.held(waiter.file, waiter.owner);
+        if own.is_some_and(|set| set.conflict(waiter.range, Mode::Write).is_some()) {
+            return None;
+        }
+        let turn = |of: &Waiter| (of.file, of.range, of.mode);
+        let mut before = self.waiters.range(..id).rev();
+        let before = before.find(|(_, of)| turn(of) == turn(waiter));
+        before
+            .filter(|_| waiter.mode == Mode::Write)
+            .map(|(id, _)| Obstacle::Waiter(*id))
+    }
+
+    /// Looks for an obstacle of a waiter. True if there is none.
+    fn look(&mut self, id: WaiterId) -> bool {
+        let waiter = self.waiters.get(&id);
+        let found = waiter.and_then(|waiter| self.obstacle(id, waiter));
+        match self.waiters.get_mut(&id) {
+            Some(waiter) => waiter.behind = found,
+            None => return false,
+        }
+        found.is_none()
+    }
+
+    /// Looks again at some of the waiters. Returns those whose turn has come.
+    fn look_again(&mut self, which: impl Fn(&Waiter) -> bool) -> Vec<WaiterId> {
+        let some = self.waiters.iter().filter(|(_, waiter)| which(waiter));
+        let mut ids: Vec<WaiterId> = some.map(|(id, _)| *id).collect();
+        ids.retain(|&id| self.look(id));
+        ids
+    }
+
+    /// Removes a waiter that was granted or gives up. Returns the waiters whose turn has come.
+    pub fn end_wait(&mut self, id: WaiterId) -> Vec<WaiterId> {
         self.waiters.remove(&id);
+        self.look_again(|of| of.behind == Some(Obstacle::Waiter(id)))
     }
 
     /// The requests of an owner that wait for locks of a file.

@@ -20,7 +20,7 @@ use nfsrdma_record::{Lock, Region};
 use nfsrdma_rpcrdma::rpc::plain::PlainError;
 use nfsrdma_xdr::nfs3::FileHandle;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io;
 use std::pin::Pin;
@@ -49,8 +49,7 @@ pub struct Tested {
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) table: LockTable,
-    /// Notified at each change of the table, for those that wait.
-    pub(super) changed: Arc<Notify>,
+    pub(super) turns: HashMap<WaiterId, Arc<Notify>>,
     /// In the order of files, so that those of one file are found without a look at all.
     pub(super) holdings: BTreeMap<(FileId, Owner), Arc<Holding>>,
     pub(super) svids: Svids,
@@ -70,15 +69,23 @@ impl State {
     pub(super) fn apply(&mut self, of: &Holding, range: ByteRange, mode: Option<Mode>) {
         // Before anybody is told.
         of.keep(range, mode);
-        self.table.apply(of.file.id, of.owner, range, mode);
-        self.changed.notify_waiters();
+        let due = self.table.apply(of.file.id, of.owner, range, mode);
+        self.tell(&due);
     }
 
     /// A request that waited is granted or given up.
-    pub(super) fn end_wait(&mut self, waiter: &mut Option<WaiterId>) {
-        if let Some(id) = waiter.take() {
-            self.table.end_wait(id);
-            self.changed.notify_waiters();
+    pub(super) fn end_wait(&mut self, waiter: &mut Option<(WaiterId, Arc<Notify>)>) {
+        if let Some((id, _)) = waiter.take() {
+            self.turns.remove(&id);
+            let due = self.table.end_wait(id);
+            self.tell(&due);
+        }
+    }
+
+    /// Wakes waiters whose turn has come.
+    fn tell(&self, due: &[WaiterId]) {
+        for turn in due.iter().filter_map(|id| self.turns.get(id)) {
+            turn.notify_one();
         }
     }
 }
