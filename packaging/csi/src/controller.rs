@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use tonic::Status;
 
 const PARAMETERS: [&str; 6] = [
@@ -30,8 +31,9 @@ const NAMES: [(&str, &str); 3] = [
         "${pvc.metadata.namespace}",
         "csi.storage.k8s.io/pvc/namespace",
     ),
-    ("${pv.metadata.name}", "csi.storage.k8s.io/pv/name"),
+    (VOLUME, "csi.storage.k8s.io/pv/name"),
 ];
+const VOLUME: &str = "${pv.metadata.name}";
 
 impl Driver {
     pub(crate) fn controller_get_capabilities(
@@ -59,17 +61,18 @@ impl Driver {
             ));
         }
         let parameters = Attributes::new(&request.parameters, &PARAMETERS)?;
+        let retain = match parameters.get("onDelete") {
+            "" | "delete" => false,
+            "retain" => true,
+            _ => return Err(invalid("'onDelete' is neither delete nor retain")),
+        };
         let id = Id {
             place: Place::new(
                 parameters.get("server"),
                 parameters.get("share"),
-                &directory(&request, parameters.get("subDir"))?,
+                &directory(&request, parameters.get("subDir"), retain)?,
             )?,
-            retain: match parameters.get("onDelete") {
-                "" | "delete" => false,
-                "retain" => true,
-                _ => return Err(invalid("'onDelete' is neither delete nor retain")),
-            },
+            retain,
         };
         let mode = permissions(parameters.get("mountPermissions"))?;
         let options = parameters.get("mountOptions");
@@ -166,11 +169,7 @@ impl Driver {
         let dir = dir.keep();
         let result = self
             .mounter
-            .mount(
-                &place.export(),
-                &dir,
-                options.into_iter().chain(["restart=no"]),
-            )
+            .mount(&place.export(), &dir, options)
             .and_then(|()| {
                 let result = root(&dir).and_then(work);
                 self.mounter.unmount(&dir).and(result)
@@ -180,13 +179,20 @@ impl Driver {
     }
 }
 
-/// The directory of a new volume, relative to its share.
-fn directory(request: &CreateVolumeRequest, wanted: &str) -> Result<String, Status> {
+/// The directory of a new volume, relative to its share. One that is deleted with its volume is of this volume only: the
+/// next claim may have the same name, and be there before the last one is deleted.
+fn directory(request: &CreateVolumeRequest, wanted: &str, retain: bool) -> Result<String, Status> {
     if wanted.trim_matches('/').is_empty() {
         return match request.name.contains('/') {
             true => Err(invalid("the name of the volume has a '/': give 'subDir'")),
             false => Ok(request.name.clone()),
         };
+    }
+    if !retain && !wanted.contains(VOLUME) {
+        return Err(invalid(format!(
+            "'subDir' without {VOLUME} may be the directory of several volumes, and would be deleted with the first: \
+             add that, or set 'onDelete' to retain"
+        )));
     }
     let mut directory = wanted.to_owned();
     for (name, key) in NAMES {
@@ -250,13 +256,42 @@ fn remove(mut at: OwnedFd, directory: &str) -> Result<(), Status> {
             Err(errno) => return Err(failed(errno)),
         };
     }
-    // The standard library does not follow symbolic links in it.
-    let path = format!("/proc/self/fd/{}/{name}", at.as_raw_fd());
-    match std::fs::remove_dir_all(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(failed(Errno::from_io_error(&error).unwrap_or(Errno::IO)))
-        }
-        _ => Ok(()),
+    // However deep a volume is, rm needs few descriptors and little memory, and follows no symbolic link. The descriptor
+    // is that of its parent, which waits for it.
+    let above = format!("/proc/{}/fd/{}", std::process::id(), at.as_raw_fd());
+    let removed = Command::new("rm")
+        .args(["-rf", "--one-file-system", "--", name])
+        .current_dir(above)
+        .env("LC_ALL", "C")
+        .stdin(Stdio::null())
+        .output();
+    match removed {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(refused(&String::from_utf8_lossy(&output.stderr))),
+        Err(error) => Err(Status::internal(format!("rm cannot be run: {error}"))),
+    }
+}
+
+/// Why rm has failed, by its first line.
+fn refused(said: &str) -> Status {
+    let first = said.lines().next().unwrap_or_default();
+    let errno = [Errno::ACCESS, Errno::PERM, Errno::ROFS]
+        .into_iter()
+        .find(|errno| {
+            let text = std::io::Error::from(*errno).to_string();
+            let text = text
+                .split(" (os error")
+                .next()
+                .unwrap_or_default()
+                .to_owned();
+            first.ends_with(&text)
+        });
+    match errno {
+        Some(errno) => failed(errno),
+        None => Status::internal(format!(
+            "the share cannot be changed: {}",
+            first.escape_debug()
+        )),
     }
 }
 
@@ -289,7 +324,7 @@ mod tests {
             name: "pvc-1".into(),
             ..Default::default()
         };
-        let of = |request: &CreateVolumeRequest, wanted| directory(request, wanted).ok();
+        let of = |request: &CreateVolumeRequest, wanted| directory(request, wanted, true).ok();
         assert_eq!(of(&request, "").as_deref(), Some("pvc-1"));
         assert_eq!(of(&request, "/").as_deref(), Some("pvc-1"));
         let wanted = "a/${pvc.metadata.name}";
@@ -299,6 +334,12 @@ mod tests {
         assert_eq!(of(&request, wanted).as_deref(), Some("a/claim"));
         request.name = "a/b".into();
         assert_eq!(of(&request, ""), None);
+        assert!(directory(&request, wanted, false).is_err());
+        let key = "csi.storage.k8s.io/pv/name".to_owned();
+        request.parameters.insert(key, "pvc-1".into());
+        let wanted = "a/${pvc.metadata.name}-${pv.metadata.name}";
+        let of = directory(&request, wanted, false).ok();
+        assert_eq!(of.as_deref(), Some("a/claim-pvc-1"));
     }
 
     #[test]

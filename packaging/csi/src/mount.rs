@@ -27,8 +27,15 @@ impl Mount {
 
 /// The mounts that this process sees, later ones after those that they cover.
 pub(crate) fn mounts() -> io::Result<Vec<Mount>> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
-    Ok(table.lines().filter_map(parse).collect())
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    Ok(all_in(&table))
+}
+
+/// The mounts in a table. A container may have given any name to a directory of which a part is mounted; what is asked
+/// for is text always.
+fn all_in(table: &[u8]) -> Vec<Mount> {
+    let table = String::from_utf8_lossy(table);
+    table.lines().filter_map(parse).collect()
 }
 
 /// The mount on top of a directory.
@@ -89,6 +96,11 @@ impl Mounter {
         }
     }
 
+    /// The options of each mount.
+    pub(crate) fn options(&self) -> &str {
+        &self.options
+    }
+
     /// Fails if the program cannot be started.
     pub(crate) fn works(&self) -> Result<(), Status> {
         self.done(&["--version".as_ref()])
@@ -102,10 +114,13 @@ impl Mounter {
         dir: &Path,
         options: impl IntoIterator<Item = &'a str>,
     ) -> Result<(), Status> {
-        // The orchestrator tries again, and wants to know soon why it does not work.
-        let mut all = format!("retry=0,{}", self.options);
+        let mut all = self.options.clone();
         for option in options {
             all = format!("{all},{option}");
+        }
+        // The orchestrator tries again, and wants to know soon why it does not work.
+        if !all.contains("retry=") {
+            all = format!("retry=0,{all}");
         }
         // Empty ones are passed over.
         self.done(&[
@@ -114,7 +129,15 @@ impl Mounter {
             dir.as_ref(),
             "-o".as_ref(),
             all.as_ref(),
-        ])
+        ])?;
+        // By `nofail` the program says nothing of a mount that failed, and without propagation it is seen by nobody here.
+        match on(dir) {
+            Ok(Some(mount)) if mount.is_ours() && mount.source == *source => Ok(()),
+            _ => Err(Status::unavailable(format!(
+                "{source} is not mounted on {}: leave out 'nofail', and see that the driver sees mounts of its host",
+                dir.display()
+            ))),
+        }
     }
 
     /// Writes everything back and unmounts.
@@ -180,6 +203,16 @@ mod tests {
         };
         assert_eq!(parse(line), Some(expected));
         assert_eq!(parse("40 22 0:51 / /mnt"), None);
+        let table = [
+            b"41 22 0:9 /\xff /pods/v rw - tmpfs none rw\n",
+            line.as_bytes(),
+        ]
+        .concat();
+        let found: Vec<_> = all_in(&table)
+            .into_iter()
+            .map(|mount| mount.fstype)
+            .collect();
+        assert_eq!(found, ["tmpfs", "fuse.nfsrdma"]);
         assert_eq!(unescape("a\\9\\04"), "a\\9\\04");
         assert_eq!(unescape("é\\é"), "é\\é");
     }

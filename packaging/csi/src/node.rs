@@ -60,9 +60,10 @@ impl Driver {
         if request.readonly || is_read_only(capability) {
             options.push("ro");
         }
-        let read_only = options
-            .iter()
-            .any(|some| some.split(',').any(|one| one == "ro"));
+        // The last one counts.
+        let all = std::iter::once(self.mounter.options()).chain(options.iter().copied());
+        let mut all = all.flat_map(|some| some.split(','));
+        let read_only = all.rfind(|one| ["ro", "rw"].contains(one)) == Some("ro");
         let _taken = self.take(&request.target_path)?;
         let made = DirBuilder::new().recursive(true).mode(0o750).create(target);
         let target = &resolved(target);
@@ -123,7 +124,11 @@ impl Driver {
         if request.volume_id.is_empty() {
             return Err(invalid("the request has no id of the volume"));
         }
-        let dir = &resolved(directory(&request.volume_path)?);
+        if request.volume_path.is_empty() {
+            return Err(invalid("the request has no path of the volume"));
+        }
+        let path = directory(&request.volume_path);
+        let dir = &resolved(path.map_err(|status| Status::not_found(status.message()))?);
         if !on(dir)?.is_some_and(|mount| mount.is_ours()) {
             return Err(Status::not_found(format!(
                 "no volume of nfsrdma.csi is mounted on {}",

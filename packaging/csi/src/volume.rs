@@ -145,7 +145,10 @@ impl<'a> Attributes<'a> {
                     "'{key}' is not known here: there are {known}"
                 )));
             }
-            attributes.insert(key.to_ascii_lowercase(), value.as_str());
+            let before = attributes.insert(key.to_ascii_lowercase(), value.as_str());
+            if before.is_some() {
+                return Err(invalid(format!("'{key}' is there twice: leave one out")));
+            }
         }
         Ok(Attributes(attributes))
     }

@@ -326,17 +326,23 @@ fn a_dynamic_volume_is_a_directory_of_the_share() {
 #[test]
 fn a_dynamic_volume_may_be_named_and_kept() {
     let Some(stand) = Stand::new() else { return };
-    let more = [
-        ("subDir", "team/${pvc.metadata.name}"),
-        ("csi.storage.k8s.io/pvc/name", "claim"),
-        ("onDelete", "retain"),
-    ];
-    let volume = create(&stand, "pvc-1", &more).unwrap();
+    let claim = ("csi.storage.k8s.io/pvc/name", "claim");
+    let sub = ("subDir", "team/${pvc.metadata.name}");
+    let kept = [sub, claim, ("onDelete", "retain")];
+    let volume = create(&stand, "pvc-1", &kept).unwrap();
     delete(&stand, &volume.volume_id).unwrap();
     assert!(stand.export.join("team/claim").is_dir());
-    let volume = create(&stand, "pvc-2", &more[..2]).unwrap();
+    // Two claims may have this directory, one after the other, and the first be deleted last.
+    assert_eq!(
+        code(create(&stand, "pvc-2", &[sub, claim])),
+        Code::InvalidArgument
+    );
+    let sub = ("subDir", "team/${pvc.metadata.name}-${pv.metadata.name}");
+    let more = [sub, claim, ("csi.storage.k8s.io/pv/name", "pvc-2")];
+    let volume = create(&stand, "pvc-2", &more).unwrap();
+    assert!(stand.export.join("team/claim-pvc-2").is_dir());
     delete(&stand, &volume.volume_id).unwrap();
-    assert!(!stand.export.join("team/claim").exists() && stand.export.join("team").is_dir());
+    assert!(!stand.export.join("team/claim-pvc-2").exists() && stand.export.join("team").is_dir());
 }
 
 #[test]
@@ -346,17 +352,30 @@ fn a_volume_is_not_made_or_deleted_anywhere_else() {
     fs::create_dir_all(outside.join("x")).unwrap();
     symlink(&outside, stand.export.join("link")).unwrap();
     for (more, expected, said) in [
-        (("subDir", ".."), Code::InvalidArgument, "'subDir'"),
-        (("subDir", "a/../../b"), Code::InvalidArgument, "'subDir'"),
         (
-            ("subDir", "link/y"),
+            ("subDir", "../${pv.metadata.name}"),
+            Code::InvalidArgument,
+            "'subDir'",
+        ),
+        (
+            ("subDir", "a/../../${pv.metadata.name}"),
+            Code::InvalidArgument,
+            "'subDir'",
+        ),
+        (
+            ("subDir", "link/${pv.metadata.name}"),
             Code::FailedPrecondition,
             "symbolic link",
         ),
         (
-            ("subDir", "${pvc.metadata.name}"),
+            ("subDir", "${pvc.metadata.name}-${pv.metadata.name}"),
             Code::InvalidArgument,
             "--extra-create-metadata",
+        ),
+        (
+            ("mountOptions", "nofail,localports=192.0.2.1"),
+            Code::Unavailable,
+            "leave out 'nofail'",
         ),
         (("onDelete", "archive"), Code::InvalidArgument, "'onDelete'"),
         (("mountPermissions", "rwx"), Code::InvalidArgument, "octal"),
@@ -368,7 +387,8 @@ fn a_volume_is_not_made_or_deleted_anywhere_else() {
         ),
         (("mountOptions", "sink"), Code::InvalidArgument, "sink"),
     ] {
-        let status = create(&stand, "pvc-1", &[more]).unwrap_err();
+        let volume = ("csi.storage.k8s.io/pv/name", "y");
+        let status = create(&stand, "pvc-1", &[more, volume]).unwrap_err();
         assert_eq!(status.code(), expected, "{status}");
         assert!(status.message().contains(said), "{said}: {status}");
     }
