@@ -23,6 +23,7 @@ use nfsrdma_rdma::{
     Capabilities, ConnectParams, Connection, Error, Handshakes, PRIVATE_DATA_MAX, Protection,
     Result, WorkId,
 };
+use rustix::net::sockopt::set_socket_linger;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -82,6 +83,9 @@ pub(crate) fn connect(
     };
     let request = handshake::request(&terms, &params.private_data);
     let greeting = [request.to_bytes(), reply.to_bytes()];
+    // As with a queue pair, nothing is sent after the end, be it of the connection or of the process. TCP would go on
+    // with what the peer has not got, and on a path that is mended it would arrive after the same call was made again.
+    let _ = set_socket_linger(&stream, Some(Duration::ZERO));
     let role = Role::Initiator;
     let connection = establish(
         options,

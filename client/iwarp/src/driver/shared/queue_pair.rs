@@ -14,12 +14,10 @@ use nfsrdma_rdma::{
     BufMut, Capabilities, Error, Exposure, Handle, Invalidation, Memory, QueuePair, RemoteSegment,
     Result, WorkId, WorkRequest,
 };
-use rustix::net::sockopt::set_socket_linger;
 use smallvec::smallvec;
 use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 /// The posting half of a connection.
 pub(crate) struct IwarpQueuePair(pub(crate) Arc<Shared>);
@@ -174,9 +172,6 @@ impl QueuePair for IwarpQueuePair {
         self.0
             .close(Error::LinkLost("disconnected on this side".into()));
         self.0.close_stags();
-        // As with a queue pair, nothing is sent any more. TCP would go on with what the peer has not got, and on a
-        // path that is mended it would arrive after the same call was made again on another connection.
-        let _ = set_socket_linger(&self.0.socket, Some(Duration::ZERO));
         let _ = self.0.socket.shutdown(Shutdown::Both);
     }
 }
