@@ -70,6 +70,8 @@ impl Link {
             let began = Instant::now();
             match self.establish() {
                 Ok(established) => {
+                    // An attempt that failed since the last tick says nothing any more.
+                    self.state.lock().silent_since = None;
                     tracing::debug!(server = %self.shared.server, "connected again");
                     if told {
                         tracing::warn!(
