@@ -16,6 +16,8 @@ pub(super) enum Flag {
     KernelPages = 8,
     /// The kernel must look up the names in a directory at each use. See `sibling_names`.
     NamesAsked = 16,
+    /// The names are expired that the kernel had until then.
+    NamesExpired = 32,
 }
 
 #[derive(Debug, Default)]

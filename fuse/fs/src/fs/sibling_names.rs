@@ -40,11 +40,13 @@ impl<N: Nfs3> Files<N> {
         let Some(dir) = inode.and_then(|inode| self.dir_of(&inode)) else {
             return;
         };
-        if !dir.flags.has(Flag::NamesAsked) {
+        if !dir.flags.has(Flag::NamesExpired) {
             dir.flags.set(Flag::NamesAsked);
             for name in self.names.all_in(dir.nodeid) {
                 expire(dir.nodeid, &name);
             }
+            // A second one who locks at the same time does not go on before.
+            dir.flags.set(Flag::NamesExpired);
         }
     }
 }
