@@ -549,6 +549,7 @@ def test_strangers_cannot_hide_an_attempt_to_mount_behind_many_names(place):
         kill_mount(place.mnt)
 
 
+@pytest.mark.alone
 def test_strangers_cannot_hold_up_a_mount_by_the_lock_of_the_table():
     """Everybody may lock /run/mount/utab.lock, which everybody may read."""
     root()
