@@ -31,18 +31,6 @@ fn is_of_context(answer: &Result<RpcReply>) -> bool {
 
 /// Between two attempts to make a context.
 const PAUSE: Duration = Duration::from_secs(1);
-
-/// How many contexts may be refused to one call without a pause, whatever the server answers to others.
-const REFUSALS: u32 = 5;
-
-/// What a call needs a context for.
-fn purpose(procedure: usize) -> Of {
-    match sends_data(procedure) {
-        true => Of::Data,
-        false => Of::Program,
-    }
-}
-
 impl Nfs3Client {
     /// Makes a call under the context of the user of `cred`.
     pub(crate) async fn call_secured(
@@ -60,7 +48,6 @@ impl Nfs3Client {
         let max_ddp_result = request.max_ddp_result;
         let begin = Instant::now();
         let (mut request, mut retransmitted, mut broken) = (request, false, false);
-        let mut refusals = 0;
         loop {
             // A call that fails leaves no payload.
             let kept = Kept::beside(&request.payload);
@@ -73,11 +60,6 @@ impl Nfs3Client {
                 return Ok(reply);
             }
             contexts.refused(cred, &context);
-            refusals += 1;
-            if refusals >= REFUSALS {
-                let why = "the server refuses each Kerberos context of this call";
-                self.pause(procedure, begin, why.to_owned()).await?;
-            }
             match answer {
                 Ok(reply) => retransmitted |= reply.retransmitted,
                 // Not even this machine can use a second one.
@@ -103,7 +85,10 @@ impl Nfs3Client {
         begin: Instant,
     ) -> NfsResult<Arc<Context>> {
         let engine = self.engine();
-        let of = purpose(procedure);
+        let of = match sends_data(procedure) {
+            true => Of::Data,
+            false => Of::Program,
+        };
         let mut told = false;
         loop {
             let made = contexts.get(cred, of).await;
@@ -117,27 +102,20 @@ impl Nfs3Client {
                 Err(NoContext::Unavailable(why)) => why,
                 made => return made.map_err(|why| self.failed(why.into())),
             };
+            if engine.is_shut_down() {
+                return Err(NfsError::Interrupted);
+            }
+            if self.recovery() != Recovery::Hard && begin.elapsed() >= engine.timeo() {
+                return Err(self.failed(NoContext::Unavailable(why).into()));
+            }
             if !std::mem::replace(&mut told, true) {
                 tracing::warn!("a call waits for a Kerberos context: {why}");
             }
-            self.pause(procedure, begin, why).await?;
-        }
-    }
-
-    /// Waits until a call that began at `begin` may try once more. Fails if it is over.
-    async fn pause(&self, procedure: usize, begin: Instant, why: String) -> NfsResult<()> {
-        let engine = self.engine();
-        if engine.is_shut_down() {
-            return Err(NfsError::Interrupted);
-        }
-        if self.recovery() != Recovery::Hard && begin.elapsed() >= engine.timeo() {
-            return Err(self.failed(NoContext::Unavailable(why).into()));
-        }
-        engine.sleep(PAUSE).await;
-        // Others may meanwhile have changed what a call was to change that nobody waits for.
-        match purpose(procedure) == Of::Program && is_abandoned() {
-            true => Err(NfsError::Interrupted),
-            false => Ok(()),
+            engine.sleep(PAUSE).await;
+            // Others may meanwhile have changed what a call was to change that nobody waits for.
+            if of == Of::Program && is_abandoned() {
+                return Err(NfsError::Interrupted);
+            }
         }
     }
 
