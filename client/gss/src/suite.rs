@@ -25,7 +25,7 @@ enum Purpose {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Suite {
     /// Bytes of a key.
-    key: usize,
+    pub(crate) key: usize,
     /// Bytes of a checksum.
     pub(crate) hash: usize,
     /// Whether it is one of RFC 8009, whose checksum covers the ciphertext.

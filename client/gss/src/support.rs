@@ -9,7 +9,6 @@ pub struct Peer(Keys);
 
 /// Initiator and acceptor of a context with this encryption type.
 pub fn pair(enctype: u8, key: &[u8; 32]) -> Option<[Peer; 2]> {
-    let key = &key[..if enctype % 2 == 1 { 16 } else { 32 }];
     Some(both(enctype, key)?.map(Peer))
 }
 

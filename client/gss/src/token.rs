@@ -168,10 +168,12 @@ impl Keys {
     }
 }
 
-/// Initiator and acceptor of a context with an acceptor's subkey, without the library.
+/// Initiator and acceptor of a context with an acceptor's subkey, without the library; of `key` as much as the
+/// encryption type takes.
 #[cfg(any(test, feature = "test-support"))]
-pub(crate) fn both(enctype: u8, key: &[u8]) -> Option<[Keys; 2]> {
+pub(crate) fn both(enctype: u8, key: &[u8; 32]) -> Option<[Keys; 2]> {
     let suite = Suite::of(enctype)?;
+    let key = &key[..suite.key];
     let keys = |ours, theirs| {
         Some(Keys {
             ours: Side::new(suite, key, ours)?,
@@ -205,8 +207,7 @@ mod tests {
     use super::*;
 
     fn pair(enctype: u8) -> (Keys, Keys) {
-        let key = &[7; 32][..if enctype % 2 == 1 { 16 } else { 32 }];
-        let [client, server] = both(enctype, key).unwrap();
+        let [client, server] = both(enctype, &[7; 32]).unwrap();
         (client, server)
     }
 
