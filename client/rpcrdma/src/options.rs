@@ -1,5 +1,6 @@
 //! The options of the RPC transport, and the program that it serves.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -45,6 +46,16 @@ pub struct Path {
     pub peer: SocketAddr,
     /// The address of this machine to connect from; `None` leaves it to the routes.
     pub local: Option<IpAddr>,
+}
+
+/// `10.0.0.1:20049 from 10.0.0.8`, or without the address of this machine.
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.local {
+            Some(local) => write!(f, "{} from {local}", self.peer),
+            None => self.peer.fmt(f),
+        }
+    }
 }
 
 /// How calls are transported.

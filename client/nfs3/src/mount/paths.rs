@@ -69,11 +69,7 @@ mod tests {
     fn shown(options: &ClientOptions, resolved: &[&str]) -> Result<Vec<String>, String> {
         let resolved: Vec<IpAddr> = resolved.iter().map(|text| text.parse().unwrap()).collect();
         let transport = transport(options, resolved[0], &remotes(options, &resolved))?;
-        let one = |path: &Path| match path.local {
-            Some(local) => format!("{} from {local}", path.peer),
-            None => path.peer.to_string(),
-        };
-        Ok(transport.paths.iter().map(one).collect())
+        Ok(transport.paths.iter().map(Path::to_string).collect())
     }
 
     #[test]

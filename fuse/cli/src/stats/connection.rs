@@ -1,6 +1,5 @@
 //! A connection slot in the statistics, and the paths that the slots take.
 
-use nfsrdma_rpcrdma::options::Path;
 use nfsrdma_rpcrdma::stats::ConnectionStats;
 use serde::{Deserialize, Serialize};
 
@@ -88,7 +87,7 @@ impl From<&ConnectionStats> for Connection {
         Connection {
             connected: stats.connected,
             silent: stats.silent,
-            path: stats.path.as_ref().map_or_else(String::new, path),
+            path: stats.path.map_or_else(String::new, |path| path.to_string()),
             local: stats.local.map(|address| address.to_string()),
             peer: stats.peer.map(|address| address.to_string()),
             link: stats.link.clone(),
@@ -101,13 +100,6 @@ impl From<&ConnectionStats> for Connection {
             open_registrations: stats.open_registrations,
             counters: stats.into(),
         }
-    }
-}
-
-fn path(path: &Path) -> String {
-    match path.local {
-        Some(local) => format!("{} from {local}", path.peer),
-        None => path.peer.to_string(),
     }
 }
 
