@@ -31,6 +31,7 @@ fn is_of_context(answer: &Result<RpcReply>) -> bool {
 
 /// Between two attempts to make a context.
 const PAUSE: Duration = Duration::from_secs(1);
+
 impl Nfs3Client {
     /// Makes a call under the context of the user of `cred`.
     pub(crate) async fn call_secured(

@@ -485,11 +485,6 @@ impl Engine {
         self.links.iter().find_map(of)
     }
 
-    /// The number of connection slots.
-    pub fn connections(&self) -> usize {
-        self.links.len()
-    }
-
     /// Credits that the server grants at this moment, over all connections.
     pub fn granted(&self) -> usize {
         self.links.iter().map(|link| link.granted() as usize).sum()
