@@ -280,9 +280,7 @@ impl Contexts {
         };
         if state.useless >= USELESS {
             let why = match expires_soon(context) {
-                true => NoContext::Expired(
-                    "the Kerberos ticket has expired by the server's clock; get a new one by kinit".to_owned(),
-                ),
+                true => NoContext::expired_at_the_server(),
                 false => NoContext::Unavailable(
                     "the server forgets each Kerberos context before a call is made under it; its log may say why"
                         .to_owned(),

@@ -46,6 +46,14 @@ pub enum NoContext {
     Unavailable(String),
 }
 
+impl NoContext {
+    /// The ticket is over for a server whose clock is ahead of this machine's.
+    pub fn expired_at_the_server() -> Self {
+        let why = "the Kerberos ticket has expired by the server's clock; get a new one by kinit";
+        NoContext::Expired(why.to_owned())
+    }
+}
+
 /// A context of a mechanism that client and server have established.
 ///
 /// It is used by several threads at once. Nothing it says about itself may change. `Debug` must not

@@ -219,9 +219,7 @@ fn accepted(answer: Result<Initiated, PlainError>) -> Result<Initiated, NoContex
     })?;
     match answer.major {
         GSS_S_COMPLETE | GSS_S_CONTINUE_NEEDED => Ok(answer),
-        major if OVER.contains(&(major >> 16)) => Err(NoContext::Expired(
-            "the Kerberos ticket has expired by the server's clock; get a new one by kinit".into(),
-        )),
+        major if OVER.contains(&(major >> 16)) => Err(NoContext::expired_at_the_server()),
         major => Err(NoContext::NoCredential(format!(
             "the server refuses the Kerberos ticket (GSS-API error {major:#x}, {}); its log says why: look at its \
                  keytab and its clock",
