@@ -104,6 +104,13 @@ fn shorten_names<T>(counters: &mut BTreeMap<String, T>) {
 }
 
 impl Document {
+    /// The security flavor by its name in the option `sec`.
+    pub(crate) fn sec(&self) -> &str {
+        let mut words = self.options.split(',');
+        let sec = words.find_map(|word| word.strip_prefix("sec="));
+        sec.unwrap_or("sys")
+    }
+
     /// The document of the mount of `source` on `directory`, as the table of mounts has them. Any
     /// program of the user who mounted may have made it, and root puts it beside those of other
     /// mounts: it must not pass for one of these, nor take much memory here and series there.

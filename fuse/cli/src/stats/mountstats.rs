@@ -20,15 +20,6 @@ fn join(numbers: &[u64]) -> String {
     words.join(" ")
 }
 
-impl Document {
-    /// The security flavor by its name in the option `sec`.
-    pub(crate) fn sec(&self) -> &str {
-        let mut words = self.options.split(',');
-        let sec = words.find_map(|word| word.strip_prefix("sec="));
-        sec.unwrap_or("sys")
-    }
-}
-
 /// The numbers of a flavor and its pseudoflavor (RFC 2623 section 2.3).
 fn security(sec: &str) -> (u32, u32) {
     match Flavor::of_name(sec) {
