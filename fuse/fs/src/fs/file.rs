@@ -94,12 +94,6 @@ impl FileState {
         &mut self.under_way
     }
 
-    /// A flush or SETATTR begins: programs' writes wait until it ends.
-    pub(super) fn keep_writers(&mut self, doing: Doing) -> u64 {
-        self.write_back.begin_flush();
-        self.under_way.begin(doing, 0..u64::MAX)
-    }
-
     /// Whether writes may have to wait for a flush, a SETATTR or O_DIRECT.
     pub(super) fn keeps_writers(&self) -> bool {
         self.write_back.is_flushing() || self.under_way.any(|doing| doing == Doing::Direct)
@@ -292,6 +286,15 @@ impl FileData {
         drop(inner);
         drop(dropped);
         result
+    }
+
+    /// A flush or SETATTR begins: programs' writes wait until what this returns is dropped.
+    pub(super) fn keep_writers(&self, doing: Doing) -> Begun<&Self> {
+        let number = self.with(|inner| {
+            inner.write_back.begin_flush();
+            inner.under_way.begin(doing, 0..u64::MAX)
+        });
+        Begun { data: self, number }
     }
 
     /// Waits until `check`, which is called again after each change, returns something.

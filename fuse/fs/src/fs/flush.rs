@@ -11,7 +11,7 @@
 //! `WriteBack` makes the data dirty again. Programs' writes wait meanwhile, so a flush ends.
 
 use super::error::FsResult;
-use super::file::{Begun, FileData, FileState};
+use super::file::{FileData, FileState};
 use super::files::Files;
 use super::inode::Inode;
 use super::under_way::Doing;
@@ -193,10 +193,7 @@ impl<N: Nfs3> Files<N> {
         commit: bool,
     ) -> Option<NfsError> {
         let data = inode.data()?;
-        let _flushing = Begun {
-            data: &**data,
-            number: data.with(|inner| inner.keep_writers(Doing::Flush)),
-        };
+        let _flushing = data.keep_writers(Doing::Flush);
         let _turn = data.flush_turn[usize::from(commit)].lock().await;
         let before = data.with(|inner| inner.refusals);
         let goal = match commit {

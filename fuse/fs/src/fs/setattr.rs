@@ -181,10 +181,7 @@ impl<N: Nfs3> Objects<N> {
         data: Option<&'a Arc<FileData>>,
     ) -> FsResult<Option<Begun<&'a FileData>>> {
         let Some(data) = data else { return Ok(None) };
-        let exclusive = Begun {
-            data: &**data,
-            number: data.with(|inner| inner.keep_writers(Doing::Setattr)),
-        };
+        let exclusive = data.keep_writers(Doing::Setattr);
         let direct = |doing| doing == Doing::Direct;
         data.until(|inner| (!inner.under_way().any(direct)).then_some(()))
             .await;
