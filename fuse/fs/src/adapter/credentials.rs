@@ -50,6 +50,10 @@ impl Asker {
             by_real_ids: asks_only(request.opcode),
         }
     }
+
+    fn is(self, cred: &Credential) -> bool {
+        (self.uid, self.gid) == (cred.uid, cred.gid)
+    }
 }
 
 /// Whether access(2) may send a request: it asks by the caller's real ids what other calls ask by
@@ -76,12 +80,6 @@ struct Read {
     cred: Cred,
 }
 
-impl Read {
-    fn is_of(&self, asker: Asker) -> bool {
-        (self.cred.uid, self.cred.gid) == (asker.uid, asker.gid)
-    }
-}
-
 impl Credentials {
     /// The caller without supplementary groups: for GETATTR and FSSTAT, which need no permission (RFC
     /// 1813 sections 3.3.1 and 3.3.18), for LOOKUP in a directory that everybody may search, and for the
@@ -90,7 +88,7 @@ impl Credentials {
         let asker = Asker::of(request);
         let mut last = self.without_groups.lock();
         match &*last {
-            Some(cred) if (cred.uid, cred.gid) == (asker.uid, asker.gid) => cred.clone(),
+            Some(cred) if asker.is(cred) => cred.clone(),
             _ => last.insert(new(asker, Vec::new())).clone(),
         }
     }
@@ -107,7 +105,7 @@ impl Credentials {
         let status = (tid != 0).then(|| status_of(tid, &mut space)).flatten();
         let status = status.unwrap_or_default();
         let mut last = self.read.lock();
-        let mut same = last.as_ref().filter(|read| read.is_of(asker));
+        let mut same = last.as_ref().filter(|read| asker.is(&read.cred));
         if let Some(read) = same.filter(|read| status.starts_with(&read.lines)) {
             return read.cred.clone();
         }
