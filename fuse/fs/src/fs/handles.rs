@@ -1,7 +1,8 @@
 //! The handles of open files, and of open directories.
 //!
-//! A handle is the number of a record ([`nfsrdma_record`]), which no later record has. So a handle that was released stands for nothing: the kernel may send a RELEASE that was
-//! carried out once more, to the process that goes on after the one that died before it answered.
+//! A handle is the number of a record ([`nfsrdma_record`]), which no later record has. So a handle that was
+//! released stands for nothing: the kernel may send a RELEASE that was carried out once more, to the process
+//! that goes on after the one that died before it answered.
 
 use crate::sync::RwLock;
 use std::collections::BTreeMap;

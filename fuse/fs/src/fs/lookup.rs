@@ -8,9 +8,9 @@
 //! kernel may not keep, where mostly it walks, a directory, and anything else while the server's last word on the
 //! directory is less than a second old, which is good enough to refuse a user as well. For a cached name that
 //! does not exist the answer comes from memory, since a CREATE that follows finds out. Memory answers only if
-//! the directory's attributes are valid, its contents have the same epoch as when the name was cached, and the caller may search the directory
-//! (`search.rs`). Each answer with an object gives the kernel one reference to its node, which FORGET takes
-//! back.
+//! the directory's attributes are valid, its contents have the same epoch as when the name was cached, and the
+//! caller may search the directory (`search.rs`). Each answer with an object gives the kernel one reference to
+//! its node, which FORGET takes back.
 
 use super::Fs;
 use super::attributes::LATELY;
