@@ -7,7 +7,7 @@ use crate::messages::{
     DeleteVolumeRequest, DeleteVolumeResponse, ServiceCapabilities, Type,
     ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse, Volume,
 };
-use crate::volume::{Attributes, Id, Place, check, flags, invalid};
+use crate::volume::{Attributes, Id, Place, check, flags, identified, invalid};
 use rustix::fs::{Mode, OFlags, fchmod, mkdirat, open, openat};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -105,9 +105,7 @@ impl Driver {
         &self,
         request: DeleteVolumeRequest,
     ) -> Result<DeleteVolumeResponse, Status> {
-        if request.volume_id.is_empty() {
-            return Err(invalid("the request has no id of the volume"));
-        }
+        identified(&request.volume_id)?;
         // What this driver cannot have made does not exist, and is deleted.
         if let Some(id) = Id::parse(&request.volume_id)
             && !id.retain
@@ -278,13 +276,10 @@ fn refused(said: &str) -> Status {
     let errno = [Errno::ACCESS, Errno::PERM, Errno::ROFS]
         .into_iter()
         .find(|errno| {
+            // "Permission denied (os error 13)"
             let text = std::io::Error::from(*errno).to_string();
-            let text = text
-                .split(" (os error")
-                .next()
-                .unwrap_or_default()
-                .to_owned();
-            first.ends_with(&text)
+            let words = text.split(" (os error").next();
+            words.is_some_and(|words| first.ends_with(words))
         });
     match errno {
         Some(errno) => failed(errno),

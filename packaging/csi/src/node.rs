@@ -8,7 +8,7 @@ use crate::messages::{
     VolumeUsage,
 };
 use crate::mount::{self, Mount};
-use crate::volume::{Attributes, Place, check, flags, invalid, is_read_only};
+use crate::volume::{Attributes, Place, check, flags, identified, invalid, is_read_only};
 use rustix::fs::statvfs;
 use rustix::io::Errno;
 use std::fs::DirBuilder;
@@ -41,9 +41,7 @@ impl Driver {
         &self,
         request: NodePublishVolumeRequest,
     ) -> Result<NodePublishVolumeResponse, Status> {
-        if request.volume_id.is_empty() {
-            return Err(invalid("the request has no id of the volume"));
-        }
+        identified(&request.volume_id)?;
         let target = directory(&request.target_path)?;
         let capability = request.volume_capability.as_ref();
         let capability =
@@ -94,9 +92,7 @@ impl Driver {
         &self,
         request: NodeUnpublishVolumeRequest,
     ) -> Result<NodeUnpublishVolumeResponse, Status> {
-        if request.volume_id.is_empty() {
-            return Err(invalid("the request has no id of the volume"));
-        }
+        identified(&request.volume_id)?;
         let target = &resolved(directory(&request.target_path)?);
         let _taken = self.take(&request.target_path)?;
         if let Some(mount) = on(target)? {
@@ -121,9 +117,7 @@ impl Driver {
         &self,
         request: NodeGetVolumeStatsRequest,
     ) -> Result<NodeGetVolumeStatsResponse, Status> {
-        if request.volume_id.is_empty() {
-            return Err(invalid("the request has no id of the volume"));
-        }
+        identified(&request.volume_id)?;
         if request.volume_path.is_empty() {
             return Err(invalid("the request has no path of the volume"));
         }

@@ -159,6 +159,14 @@ impl<'a> Attributes<'a> {
     }
 }
 
+/// Fails if a request does not say which volume it is of.
+pub(crate) fn identified(volume_id: &str) -> Result<(), Status> {
+    match volume_id.is_empty() {
+        true => Err(invalid("the request has no id of the volume")),
+        false => Ok(()),
+    }
+}
+
 /// Fails if the volume cannot be used so.
 pub(crate) fn check(capability: &VolumeCapability) -> Result<(), Status> {
     if capability.block.is_some() {
