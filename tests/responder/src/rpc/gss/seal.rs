@@ -67,10 +67,13 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 struct Body<'a> {
     parts: [&'a [u8]; 4],
     len: usize,
+    /// The payload, if it is not to be copied.
+    long: Option<&'a Buf>,
 }
 
 impl<'a> Body<'a> {
     fn new(sequence: &'a [u8; 4], results: &'a [u8], payload: Option<&'a Buf>) -> Self {
+        let long = payload.filter(|payload| payload.len() > SHORT);
         let payload = payload.map(|payload| &payload[..]).unwrap_or_default();
         let parts = [
             &sequence[..],
@@ -79,11 +82,7 @@ impl<'a> Body<'a> {
             &[0; 3][..padding(payload.len())],
         ];
         let len = parts.iter().map(|part| part.len()).sum();
-        Body { parts, len }
-    }
-
-    fn padding(&self) -> &'a [u8] {
-        self.parts[3]
+        Body { parts, len, long }
     }
 }
 
@@ -113,10 +112,11 @@ impl Under {
                 ..reply
             });
         }
-        let payload = reply.payload.as_ref();
+        let sequence = self.sequence.to_be_bytes();
+        let body = Body::new(&sequence, results, reply.payload.as_ref());
         let rest = match self.service {
-            Service::Privacy => self.encrypt(results, payload, &mut out, alloc)?,
-            _ => self.sign(results, payload, &mut out, alloc)?,
+            Service::Privacy => self.encrypt(&body, &mut out, alloc)?,
+            _ => self.sign(&body, &mut out, alloc)?,
         };
         let head = out.into_vec();
         Some(Reply {
@@ -126,46 +126,27 @@ impl Under {
     }
 
     /// Appends the results with their MIC. Returns a long payload and what follows it.
-    fn sign(
-        &self,
-        results: &[u8],
-        payload: Option<&Buf>,
-        out: &mut Encoder,
-        alloc: Alloc<'_>,
-    ) -> Option<Vec<Buf>> {
-        let sequence = self.sequence.to_be_bytes();
-        let body = Body::new(&sequence, results, payload);
+    fn sign(&self, body: &Body<'_>, out: &mut Encoder, alloc: Alloc<'_>) -> Option<Vec<Buf>> {
         let mut mic = self.context.protection.mic(&body.parts)?;
         self.spoil(Fault::Body, &mut mic);
         out.u32(body.len as u32);
-        out.opaque_fixed(&sequence);
+        let [sequence, results, payload, padding] = body.parts;
+        out.opaque_fixed(sequence);
         out.opaque_fixed(results);
-        let Some(payload) = payload else {
-            out.opaque(&mic);
-            return Some(Vec::new());
-        };
-        if payload.len() <= SHORT {
+        let Some(long) = body.long else {
             out.opaque_fixed(payload);
             out.opaque(&mic);
             return Some(Vec::new());
-        }
-        let mut end = Encoder::new(body.padding().to_vec());
+        };
+        let mut end = Encoder::new(padding.to_vec());
         end.opaque(&mic);
         let mut buf = alloc(end.len())?;
         buf.copy_from_slice(end.as_slice());
-        Some(vec![payload.clone(), buf.freeze()])
+        Some(vec![long.clone(), buf.freeze()])
     }
 
     /// Appends encrypted results. Returns long ones, in a buffer of their own.
-    fn encrypt(
-        &self,
-        results: &[u8],
-        payload: Option<&Buf>,
-        out: &mut Encoder,
-        alloc: Alloc<'_>,
-    ) -> Option<Vec<Buf>> {
-        let sequence = self.sequence.to_be_bytes();
-        let body = Body::new(&sequence, results, payload);
+    fn encrypt(&self, body: &Body<'_>, out: &mut Encoder, alloc: Alloc<'_>) -> Option<Vec<Buf>> {
         let protection = &self.context.protection;
         let len = body.len + protection.wrap_overhead();
         let wrap = |into: &mut [u8]| {
@@ -176,7 +157,7 @@ impl Under {
             Some(())
         };
         out.u32(len as u32);
-        if payload.is_none_or(|payload| payload.len() <= SHORT) {
+        if body.long.is_none() {
             let mut token = vec![0; roundup(len)];
             wrap(&mut token)?;
             out.opaque_fixed(&token);
