@@ -32,6 +32,9 @@ const RELEASE: Duration = Duration::from_secs(2);
 /// (docs/COHERENCE.md, "What remains").
 const NOTIFIED: Duration = Duration::from_secs(2);
 
+/// The most bytes of one WRITE.
+const WRITE_MAX: u64 = 1 << 20;
+
 /// The actor that works in the exported directory itself. The mounts have the next numbers.
 pub(crate) const SERVER: usize = 0;
 
@@ -71,6 +74,8 @@ pub(crate) struct Object {
     /// until a change that it notices.
     touched: Vec<Instant>,
     unnoticed: Vec<bool>,
+    /// Whether others may have changed it since each actor's last open.
+    outdated: Vec<bool>,
     pub(crate) history: Vec<String>,
 }
 
@@ -112,6 +117,7 @@ impl Object {
         for (mine, theirs) in [
             (&mut self.keeps_old, &other.keeps_old),
             (&mut self.unnoticed, &other.unnoticed),
+            (&mut self.outdated, &other.outdated),
         ] {
             mine.iter_mut().zip(theirs).for_each(|(m, t)| *m |= t);
         }
@@ -141,6 +147,8 @@ pub(crate) struct Oracle {
     names_trusted: Duration,
     /// Changes within this time may have equal times: the tick of the server's clock.
     tick: Duration,
+    /// Whether the server shows the attributes from before a WRITE.
+    before_writes: bool,
     /// The earliest time at which the calls that are being applied were made.
     made: Instant,
     /// Whether mounts see all times shifted, also those that are set at the server.
@@ -169,6 +177,7 @@ impl Oracle {
             actors,
             names_trusted,
             tick,
+            before_writes: true,
             made: now,
             clock_is_off: false,
             page_caches: vec![false; actors],
@@ -184,6 +193,11 @@ impl Oracle {
     /// The server's clock was stepped.
     pub(crate) fn clock_is_off(&mut self) {
         self.clock_is_off = true;
+    }
+
+    /// The server does not show the attributes from before a WRITE.
+    pub(crate) fn nothing_before_writes(&mut self) {
+        self.before_writes = false;
     }
 
     /// The cache of `actor` behaves like that of Linux's client.
@@ -217,6 +231,7 @@ impl Oracle {
             shown: None,
             touched: vec![Instant::now(); self.actors],
             unnoticed: vec![false; self.actors],
+            outdated: vec![false; self.actors],
             history: Vec::new(),
         });
         self.objects.len() - 1
@@ -342,7 +357,9 @@ impl Oracle {
     pub(crate) fn seen(&self, actor: usize, id: Id) -> Content {
         let mut seen = self.view(actor, id).clone();
         let since = self.objects[id].zeros_since[actor];
-        if since.is_some_and(|since| since.elapsed() < NOTIFIED) {
+        // A read may be what tells of a cut, and show zeros itself.
+        let outdated = actor != SERVER && self.objects[id].outdated[actor];
+        if outdated || since.is_some_and(|since| since.elapsed() < NOTIFIED) {
             seen.maybe_zero_behind_end();
         }
         if actor != SERVER && self.is_gone(id) {
@@ -359,16 +376,26 @@ impl Oracle {
     }
 
     /// `actor` changed the file at the server (with `may`: perhaps) after `since`. Actors with a
-    /// call on it within a tick of that, or later, may not notice.
+    /// call on it within a tick of that, or later, may not notice. Nor may those whose WRITEs hide it.
     fn unnoticed_since(&mut self, since: Instant, actor: usize, id: Id, may: bool) {
         let tick = self.tick;
+        let hides = self.hides();
         let object = &mut self.objects[id];
         for other in (0..self.actors).filter(|other| *other != actor) {
             // Dirty data may be written at any time, and the reply then shows the times.
             let called = is_dirty(&object.dirty[other]) || object.touched[other] + tick > since;
-            let unnoticed = !tick.is_zero() && called;
+            let unnoticed = !tick.is_zero() && called || hides(&object.dirty[other]);
             object.unnoticed[other] = unnoticed || may && object.unnoticed[other];
+            object.outdated[other] = true;
         }
+    }
+
+    /// Whether dirty data is written in such a way that its writer may take what others change for its
+    /// own (docs/COHERENCE.md, "With which server"): between several WRITEs, or just before one whose reply
+    /// does not show the attributes from before it.
+    fn hides(&self) -> impl Fn(&Ranges<Option<u8>>) -> bool + use<> {
+        let before_writes = self.before_writes;
+        move |dirty| is_dirty(dirty) && !(before_writes && is_one_write(dirty))
     }
 
     /// A process at the server has changed the file while a change by `actor` may have been under
@@ -392,6 +419,7 @@ impl Oracle {
     /// `actor` wrote `value` to `from..to`.
     pub(crate) fn write(&mut self, actor: usize, id: Id, from: u64, to: u64, value: u8) {
         self.changed(actor, id, actor != SERVER);
+        let (hides, before_writes) = (self.hides(), self.before_writes);
         let object = &mut self.objects[id];
         if !is_dirty(&object.dirty[actor]) {
             object.dirty_since[actor] = self.made;
@@ -404,6 +432,10 @@ impl Oracle {
             maybe_dirty(&mut object.server, &object.dirty, &object.pages, actor);
         } else {
             object.dirty[actor].change(from, to, |_, _| Some(value));
+            let mut others = object.dirty.iter().enumerate().filter(|(n, _)| *n != actor);
+            let beside = others.any(|(_, dirty)| is_dirty(dirty));
+            let changed = beside || !before_writes && object.outdated[actor];
+            object.unnoticed[actor] |= changed && hides(&object.dirty[actor]);
             object.views[actor].write(from, to, value);
             object.views[actor].uncover(from, &object.behind[actor]);
             maybe_dirty(
@@ -494,6 +526,7 @@ impl Oracle {
             fresh.add(&object.views[actor]);
         }
         object.touched[actor] = Instant::now();
+        object.outdated[actor] = false;
         object.views[actor] = fresh;
     }
 
@@ -525,6 +558,15 @@ impl Oracle {
 
 fn is_dirty(dirty: &Ranges<Option<u8>>) -> bool {
     dirty.iter().any(|(.., value)| value.is_some())
+}
+
+/// Whether dirty data fits in one WRITE.
+fn is_one_write(dirty: &Ranges<Option<u8>>) -> bool {
+    let mut pieces = dirty.iter().filter(|(.., value)| value.is_some());
+    let Some((from, mut end, _)) = pieces.next() else {
+        return true;
+    };
+    pieces.all(|(start, to, _)| start == std::mem::replace(&mut end, to)) && end - from <= WRITE_MAX
 }
 
 /// Dirty data of actors other than `actor` may arrive at any time.

@@ -130,6 +130,16 @@ pub(crate) fn run(plan: &Plan<'_>) -> Result<(Counts, std::result::Result<(), St
     if plan.variant.commands.iter().any(|c| c.starts_with("clock")) {
         run.oracle.clock_is_off();
     }
+    // Linux's server does not, either.
+    if !plan.given.is_empty()
+        || plan
+            .variant
+            .arguments
+            .iter()
+            .any(|a| ["not-for-write", "never"].contains(a))
+    {
+        run.oracle.nothing_before_writes();
+    }
     for (n, actor) in run.stand.actors.iter().enumerate() {
         let kernels = |actor: &Actor| plan.given.linux.contains(&actor.name);
         if n != SERVER && actor.as_ref().is_some_and(kernels) {

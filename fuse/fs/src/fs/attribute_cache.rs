@@ -19,7 +19,8 @@
 //! moment than the change. So, as in Linux's client, only the first and the last state count. If the
 //! first WRITE began with the known state, as its `before` shows, or as is supposed where there is none, the
 //! state after the last one is this mount's own. What somebody else changes while these WRITEs are under
-//! way is not noticed, nor, without `before`, what was changed just ahead of them (docs/COHERENCE.md).
+//! way is not noticed, nor, without `before`, what was changed just ahead of them (docs/COHERENCE.md), unless
+//! the size shows it: that is the one known before, or where these WRITEs end.
 
 use super::clock::Nanos;
 use nfsrdma_xdr::nfs3::{Attributes, Time, WccAttributes, WccData};
@@ -297,7 +298,7 @@ impl AttributeCache {
         let Some(after) = &change.data.after else {
             self.expire();
             self.grow(floor);
-            result.foreign = self.ended(span);
+            result.foreign = self.ended(span, Some(change.kind));
             return result;
         };
         let order = |a: &Attributes| (a.ctime, a.size);
@@ -345,7 +346,7 @@ impl AttributeCache {
         if !(newer || fits) {
             self.expire();
         }
-        result.foreign = self.ended(span);
+        result.foreign = self.ended(span, Some(change.kind));
         let fits = self.known.as_ref().is_some_and(|known| self.fits(known));
         // WRITEs may be answered in another order than the server made them.
         let ordered = accepted || change.kind == Kind::Write;
@@ -364,15 +365,15 @@ impl AttributeCache {
             self.expire();
         }
         Seen {
-            foreign: self.ended(span),
+            foreign: self.ended(span, None),
             ..Seen::default()
         }
     }
 
     /// A change ended. If it was the last one under way, returns whether somebody else is known to have
     /// changed the contents. After several changes that do not lead to the known attributes these may
-    /// just not be the newest: the next reply decides.
-    fn ended(&mut self, span: Span) -> bool {
+    /// just not be the newest: the next reply decides. `kind`: of a change that succeeded.
+    fn ended(&mut self, span: Span, kind: Option<Kind>) -> bool {
         let Some(own) = &mut self.own else {
             return false;
         };
@@ -382,6 +383,9 @@ impl AttributeCache {
             return false;
         };
         let contents = self.contents.get_or_insert(Contents::of(&wcc(known)));
+        if let (Some(Kind::Write), None, Some(origin)) = (kind, own.from_origin, own.origin) {
+            contents.size = origin.size.max(own.floor);
+        }
         let fits = contents.is(&wcc(known));
         let late = own.from_origin == Some(false);
         let foreign = late || (own.begun == 1 && !fits);

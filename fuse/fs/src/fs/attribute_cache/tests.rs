@@ -211,7 +211,7 @@ fn without_before_a_write_is_own() {
     let (a, b, c) = (attributes(1, 1), attributes(2, 2), attributes(3, 3));
     let mut case = Case::new(&a);
     let sent = case.begin();
-    assert!(!case.end(sent, None, &b).foreign);
+    assert!(!case.end_at(sent, None, &b, b.size).foreign);
     assert_eq!((case.known(), case.is_fresh()), (b, true));
     // Neither an open nor time ends that.
     case.now += TIMES.max;
@@ -230,13 +230,34 @@ fn without_before_several_writes_at_the_same_time_are_own_in_any_order() {
         let mut case = Case::new(&states[0]);
         let sent: Vec<_> = (0..3).map(|_| case.begin()).collect();
         for i in order {
-            let seen = case.end(sent[i], None, &states[i + 1]);
+            let after = &states[i + 1];
+            let seen = case.end_at(sent[i], None, after, after.size);
             assert!(!seen.foreign, "{order:?}");
         }
         assert_eq!((case.known(), case.is_fresh()), (states[3], true));
         let sent = case.send();
         assert!(!case.hear(sent, &states[3]).foreign);
     }
+}
+
+#[test]
+fn without_before_a_size_that_own_writes_do_not_make_is_somebody_elses() {
+    for (size, floor) in [(9, 7), (7, 3), (3, 2)] {
+        let mut case = Case::new(&attributes(5, 1));
+        let sent = case.begin();
+        let seen = case.end_at(sent, None, &attributes(size, 2), floor);
+        assert!(seen.foreign, "{size} after a WRITE up to {floor}");
+        assert_eq!(case.known().size, size);
+    }
+    // Of several, the next reply decides.
+    let mut case = Case::new(&attributes(5, 1));
+    let sent = [case.begin(), case.begin()];
+    for (sent, floor) in sent.into_iter().zip([6, 7]) {
+        assert!(!case.end_at(sent, None, &attributes(9, 2), floor).foreign);
+    }
+    assert!(!case.is_fresh());
+    let sent = case.send();
+    assert!(case.hear(sent, &attributes(9, 2)).foreign);
 }
 
 /// As a directory's, of a server that gives no pre-operation attributes at all.

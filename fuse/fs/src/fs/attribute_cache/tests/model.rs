@@ -285,8 +285,15 @@ impl World {
                     Call::Write { .. } => Kind::Write,
                     _ => Kind::Metadata,
                 };
-                self.cache
-                    .end_change(span, &answered(kind, &data), self.nanos, TIMES)
+                let floor = match flight.call {
+                    Call::Write { grows: true } => done.after.size,
+                    _ => 0,
+                };
+                let answered = Answered {
+                    floor,
+                    ..answered(kind, &data)
+                };
+                self.cache.end_change(span, &answered, self.nanos, TIMES)
             }
         };
         if !seen.ambiguous && self.cache.verified_since(flight.sent) {
