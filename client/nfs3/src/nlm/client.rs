@@ -10,6 +10,7 @@
 //! still answer that it has all locks.)
 
 use super::callback::{CallbackOptions, Callbacks, LockManager};
+use super::orphaned;
 use super::{Done, LockAnswer, LockCall, LockFuture, LockHolder, LockServer, LockTarget};
 use crate::Cred;
 use crate::mount::identity;
@@ -38,6 +39,9 @@ use tokio::sync::watch;
 const CALL: Duration = Duration::from_secs(10);
 /// Time limit of one question to rpcbind.
 const LOOKUP: Duration = Duration::from_secs(3);
+
+/// How long a server may take to close the connection of a process that has died. A call is not delayed longer.
+const SETTLED: Duration = Duration::from_secs(1);
 
 const SERVICE: Service = Service {
     program: nlm4::PROGRAM,
@@ -470,6 +474,19 @@ impl LockServer for NlmClient {
         if let Some(callbacks) = self.callbacks.get().cloned() {
             callbacks.resume(state);
         }
+    }
+
+    fn settled(&self) -> Done<'_> {
+        Box::pin(async {
+            let Ok(target) = self.target().await else {
+                return;
+            };
+            let begun = Instant::now();
+            let over_tcp = target.protocol == Protocol::Tcp;
+            while over_tcp && begun.elapsed() < SETTLED && orphaned::any_to(target.address) {
+                tokio::time::sleep(SETTLED / 500).await;
+            }
+        })
     }
 
     fn idle<'a>(&'a self, still: &'a (dyn Fn() -> bool + Send + Sync)) -> Done<'a> {

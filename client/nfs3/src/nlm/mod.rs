@@ -13,6 +13,7 @@
 mod callback;
 mod client;
 mod journal;
+mod orphaned;
 mod svid;
 
 pub use callback::{CallbackOptions, CallbackSink, Callbacks};
@@ -115,6 +116,12 @@ pub trait LockServer: Debug + Send + Sync + 'static {
     /// Locks are held that another process has taken: goes on as after a LOCK, with the state number that it had.
     /// Runs in tokio.
     fn resume(&self, _state: u32) {}
+
+    /// Waits until the server has run the calls that a process which died had sent before, as far as this machine
+    /// can tell: afterwards none of them undoes what is sent from now on.
+    fn settled(&self) -> Done<'_> {
+        Box::pin(async {})
+    }
 
     /// Nothing has been locked or asked for during some time. `_still` tells whether that is so at
     /// a later moment.

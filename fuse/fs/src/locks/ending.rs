@@ -32,6 +32,7 @@ impl Locks {
 
     /// Unlocks what killed mounts of this machine have left, according to their journals.
     pub async fn unlock_orphans(&self, journals: Vec<Abandoned>) {
+        self.server.settled().await;
         for journal in journals {
             let count = journal.orphans.len();
             for orphan in &journal.orphans {

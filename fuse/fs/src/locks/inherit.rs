@@ -2,7 +2,8 @@
 //! claimed, and the server is told of no crash.
 //!
 //! Of a range that was being asked for or unlocked nobody knows how the server has locked it. Its state is
-//! restored, before any other request of the owner changes it. Whoever still waits for an answer asks again,
+//! restored, before any other request of the owner changes it, but after the server has run what that process had
+//! sent. Whoever still waits for an answer asks again,
 //! because the kernel sends these requests to this process, too.
 //!
 //! The server may have restarted while no process served the mount. So it is asked whether a lock is still in
@@ -131,6 +132,7 @@ impl Locks {
 
     /// Makes the server's state of a range that of the table.
     async fn make_sure(&self, unsure: Unsure) {
+        self.server.settled().await;
         let holding = &unsure.releasing.holding;
         let _gate = holding.gate.clone().lock_owned().await;
         let queued = unsure.record.standing == Lock::QUEUED;
@@ -151,6 +153,7 @@ impl Locks {
     }
 
     async fn unlock_orphan(&self, orphan: &Orphan) {
+        self.server.settled().await;
         let unlocked = self.unlock_of(orphan).await;
         if let (Some(journal), true) = (&self.journal, unlocked) {
             self.journaled(journal.remove(orphan.svid, &orphan.file));

@@ -189,6 +189,21 @@ fn a_lock_that_was_asked_for_is_there_once_or_not_at_all() {
 }
 
 #[test]
+fn a_lock_that_the_server_takes_after_the_process_has_died_is_released() {
+    let mut mount = Mount::new();
+    let server = mount.server.clone();
+    mount.serve(async |locks| {
+        server.known.lock().slow = true;
+        under_way(asks(&locks, request(1, range(0, 9), Mode::Write))).await;
+        server.known.lock().slow = false;
+        assert_eq!(server.known.lock().late.len(), 1);
+    });
+    mount.serve(async |locks| rest(&locks).await);
+    server.run_late();
+    assert!(mount.known().held.is_empty());
+}
+
+#[test]
 fn a_program_that_waited_is_granted_the_lock_once_and_later() {
     for resent in [false, true] {
         let mut mount = Mount::new();

@@ -9,7 +9,7 @@ use super::manager::Locks;
 use super::range::{ByteRange, Mode, RangeSet};
 use nfsrdma_nfs3::Cred;
 use nfsrdma_nfs3::nlm::{
-    LockAnswer, LockCall, LockFuture, LockHolder, LockServer, LockTarget, Status,
+    Done, LockAnswer, LockCall, LockFuture, LockHolder, LockServer, LockTarget, Status,
 };
 use nfsrdma_rpcrdma::rpc::Credential;
 use nfsrdma_rpcrdma::rpc::plain::PlainError;
@@ -33,6 +33,9 @@ pub(crate) struct Known {
     pub(super) grace: bool,
     /// Calls are run, and not answered.
     pub(super) silent: bool,
+    /// Calls wait to be run until [`FakeServer::run_late`].
+    pub(super) slow: bool,
+    pub(super) late: Vec<(Cred, LockTarget, LockCall)>,
     /// A blocking LOCK that conflicts is queued, and its lock is taken as soon as it is free; nobody is
     /// called back.
     pub(super) queues: bool,
@@ -158,6 +161,14 @@ impl FakeServer {
         *self.after.lock() = Some(Box::new(hook));
     }
 
+    /// Runs the calls that wait.
+    pub(super) fn run_late(&self) {
+        let mut known = self.known.lock();
+        for (cred, target, call) in std::mem::take(&mut known.late) {
+            known.run(&cred, &target, call);
+        }
+    }
+
     /// Makes the connection end.
     pub(super) fn disconnect(&self) {
         self.suspicions.send_modify(|count| *count += 1);
@@ -173,6 +184,11 @@ impl LockServer for FakeServer {
     ) -> LockFuture<'a> {
         Box::pin(async move {
             tokio::task::yield_now().await;
+            if self.known.lock().slow {
+                let waits = (cred.clone(), *target, call);
+                self.known.lock().late.push(waits);
+                return std::future::pending().await;
+            }
             let (answer, silent) = {
                 let mut known = self.known.lock();
                 if let Some(hook) = &mut *self.before.lock() {
@@ -194,6 +210,10 @@ impl LockServer for FakeServer {
             }
             Ok(answer)
         })
+    }
+
+    fn settled(&self) -> Done<'_> {
+        Box::pin(async { self.run_late() })
     }
 
     fn null(&self) -> Pin<Box<dyn Future<Output = Result<(), PlainError>> + Send + '_>> {
