@@ -11,22 +11,37 @@ use nfsrdma_nfs3::{Cred, Credential, Nfs3};
 use nfsrdma_rpcrdma::abandon::regardless;
 use nfsrdma_xdr::nfs3::Status;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 impl<N: Nfs3> Fs<N> {
+    /// What a hidden name in this directory keeps as long as it exists, or is about to.
+    pub(super) fn hidden_in(&self, dir: u64) -> Arc<u64> {
+        let dir = Arc::new(dir);
+        let mut all = self.hidden_names.lock();
+        all.retain(|of| of.strong_count() > 0);
+        all.push(Arc::downgrade(&dir));
+        dir
+    }
+
+    /// Whether there are hidden names in this directory, or at all.
+    fn any_hidden(&self, dir: Option<u64>) -> bool {
+        let all = self.hidden_names.lock();
+        let mut dirs = all.iter().filter_map(Weak::upgrade);
+        dirs.any(|of| dir.is_none_or(|dir| *of == dir))
+    }
+
     /// Waits until there is no hidden name in this directory, or in any, but for `most` at most: the file may be open, or
     /// the server may put the removal off.
     pub(super) async fn until_none_is_hidden(&self, dir: Option<u64>, most: Duration) {
-        let hidden = &self.hidden_names;
-        if !hidden.are_in(dir) {
+        if !self.any_hidden(dir) {
             return;
         }
         let none = async {
             loop {
-                let gone = hidden.gone.notified();
-                if !hidden.are_in(dir) {
+                let gone = self.removed.notified();
+                if !self.any_hidden(dir) {
                     return;
                 }
                 gone.await;
@@ -51,7 +66,7 @@ impl<N: Nfs3> Fs<N> {
                 self.1.hidden_links.fetch_sub(1, Ordering::Relaxed);
                 drop(state);
                 self.1.kept_or_gone();
-                // For the opens that wait.
+                // For the opens that wait, and RMDIR.
                 self.0.removed.notify_waiters();
             }
         }
@@ -78,6 +93,8 @@ impl<N: Nfs3> Fs<N> {
         if let Err(error) = result {
             self.hidden_name_stays(&silly.name.name, &error);
         }
+        drop(silly);
+        self.removed.notify_waiters();
     }
 
     async fn remove_as(&self, cred: &Cred, silly: &Silly) -> FsResult<()> {

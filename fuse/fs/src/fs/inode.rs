@@ -10,7 +10,6 @@ pub(super) use super::attribute_cache::{Answered, Kind, Seen, Times};
 use super::attribute_cache::{AttributeCache, Span};
 use super::clock::Nanos;
 use super::file::FileData;
-use super::hidden_names::HiddenIn;
 use super::inode_flags::{Flag, Flags};
 use crate::sync::Mutex;
 use nfsrdma_nfs3::{Acls, Cred};
@@ -118,7 +117,8 @@ struct Rights {
 pub struct Silly {
     pub name: Record<Hidden>,
     pub cred: Cred,
-    pub counted: HiddenIn,
+    /// See [`Fs::hidden_in`](super::Fs::hidden_in).
+    pub dir: Arc<u64>,
 }
 
 /// What is remembered of the listings of a directory.

@@ -43,7 +43,6 @@ mod flush;
 mod giving_up;
 mod handles;
 mod hidden;
-mod hidden_names;
 mod inode;
 mod inode_flags;
 mod inode_names;
@@ -111,7 +110,6 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use file::Shared;
 use files::Files;
 use handles::Handles;
-use hidden_names::HiddenNames;
 use nfsrdma_nfs3::Nfs3;
 use nfsrdma_rdma::Pool;
 use nfsrdma_rpcrdma::throttle::Throttle;
@@ -120,7 +118,7 @@ use objects::Objects;
 use server::Server;
 use std::hash::RandomState;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use sweeps::Sweeps;
@@ -145,7 +143,8 @@ pub struct Fs<N> {
     silly_keys: RandomState,
     /// OPENs and RELEASEs under way.
     opening: AtomicUsize,
-    hidden_names: Arc<HiddenNames>,
+    /// The directory of each hidden name, for RMDIR.
+    hidden_names: Mutex<Vec<Weak<u64>>>,
     /// Hidden names that could not be removed.
     hidden_stay: Mutex<Throttle<Duration>>,
     readdirplus: AtomicBool,
@@ -194,7 +193,7 @@ impl<N: Nfs3> Fs<N> {
             silly_number: AtomicU64::new(0),
             silly_keys: RandomState::new(),
             opening: AtomicUsize::new(0),
-            hidden_names: Arc::default(),
+            hidden_names: Mutex::default(),
             hidden_stay: Mutex::default(),
             readdirplus: AtomicBool::new(files.config.readdirplus),
             root_squash: Mutex::default(),

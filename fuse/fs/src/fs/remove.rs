@@ -96,7 +96,7 @@ impl<N: Nfs3> Fs<N> {
         Silly {
             name: self.records.hidden().alloc(name),
             cred: cred.clone(),
-            counted: self.hidden_names.add(dir.nodeid),
+            dir: self.hidden_in(dir.nodeid),
         }
     }
 

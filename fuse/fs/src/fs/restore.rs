@@ -121,12 +121,8 @@ impl<N: Nfs3> Fs<N> {
     fn restore_hidden(self: &Arc<Self>, name: Record<Hidden>) {
         let cred = cred_of(&name.cred);
         let (fs, inode) = (self.clone(), self.table.get(name.nodeid));
-        let counted = self.hidden_names.add(name.dir_node);
-        let silly = Silly {
-            name,
-            cred,
-            counted,
-        };
+        let dir = self.hidden_in(name.dir_node);
+        let silly = Silly { name, cred, dir };
         match inode {
             Some(inode) => {
                 self.resume_hiding(&inode);
