@@ -2,10 +2,9 @@
 
 use super::Fs;
 use super::clock::{Nanos, nanos};
-use super::inode::Inode;
 use super::unwritten::Unwritten;
-use crate::sync::Mutex;
 use nfsrdma_nfs3::Nfs3;
+use nfsrdma_rpcrdma::exec;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,6 +12,10 @@ use std::time::Duration;
 
 /// Pool memory that has been free for this long is given back to the system.
 const REST: Nanos = 10_000_000_000;
+/// The most files of one user that are written back at a time because of their age: other calls must not
+/// wait for those of thousands. Where one user's have no answer, as while the server keeps saying
+/// NFS3ERR_JUKEBOX, or there is no Kerberos context for him, the data of others is not held up.
+const MOST_AT_A_TIME: usize = 64;
 /// How long the end of the mount waits for the removal of hidden names, which a server may put off.
 const LAST_WAIT: Duration = Duration::from_secs(10);
 
@@ -31,40 +34,30 @@ impl<N: Nfs3> Fs<N> {
             self.pool.release_unused();
         }
         let before = now.saturating_sub(nanos(self.config.dirty_age));
-        let mut files: HashMap<u32, Vec<Arc<Inode>>> = HashMap::new();
+        let (mut under_way, mut due) = (HashMap::new(), Vec::new());
         for inode in self.unsafe_inodes() {
             let Some(data) = inode.data() else { continue };
             // WRITEs that the server answered with FILE_SYNC, and COMMITs for lack of memory, leave
             // nothing to do that would remove the file. It must not keep the mount busy.
             self.note_safe(&inode);
-            let due_for = data.with(|inner| {
+            let state = data.with(|inner| {
                 let write_back = inner.write_back();
-                let due = write_back.is_due(before) && !write_back.is_flushing();
-                due.then(|| write_back.unsafe_cred().map(|cred| cred.uid))
+                let user = write_back.unsafe_cred()?.uid;
+                Some((user, write_back.is_flushing(), write_back.is_due(before)))
             });
-            if let Some(user) = due_for.flatten() {
-                files.entry(user).or_default().push(inode);
+            match state {
+                Some((user, true, _)) => *under_way.entry(user).or_default() += 1,
+                Some((user, false, true)) => due.push((user, inode)),
+                _ => {}
             }
         }
-        self.sweep(files);
-    }
-
-    /// Writes back files of these users, a few at a time: other calls must not wait for those of thousands of
-    /// files. Those for which there is no place now are found again by the next tick.
-    fn sweep(self: &Arc<Self>, files: HashMap<u32, Vec<Arc<Inode>>>) {
-        let users = files.len();
-        for (user, files) in files {
-            let files = Arc::new(Mutex::new(files));
-            while !files.lock().is_empty()
-                && let Some(place) = self.sweeps.enter(user, users)
-            {
-                let (fs, files) = (self.clone(), files.clone());
-                nfsrdma_rpcrdma::exec::spawn(async move {
-                    let next = || files.lock().pop();
-                    while let Some(inode) = next() {
-                        fs.write_back(&inode, true).await;
-                    }
-                    drop(place);
+        for (user, inode) in due {
+            let under_way: &mut usize = under_way.entry(user).or_default();
+            if *under_way < MOST_AT_A_TIME {
+                *under_way += 1;
+                let fs = self.clone();
+                exec::spawn(async move {
+                    fs.write_back(&inode, true).await;
                 });
             }
         }

@@ -79,7 +79,6 @@ mod setattr;
 mod sibling_names;
 mod squash;
 mod stats;
-mod sweeps;
 mod sync;
 mod under_way;
 mod unsafe_files;
@@ -118,10 +117,9 @@ use objects::Objects;
 use server::Server;
 use std::hash::RandomState;
 use std::ops::Deref;
-use std::sync::{Arc, Weak};
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
-use sweeps::Sweeps;
 use tokio::sync::Notify;
 
 /// A mounted export: its names, and through the rooms below its open files, its objects and the server.
@@ -136,8 +134,6 @@ pub struct Fs<N> {
     dirs: Handles<DirHandle>,
     /// When the pool last gave unused memory back to the system.
     rested: AtomicU64,
-    /// Write-back of files that have been dirty for too long.
-    sweeps: Arc<Sweeps>,
     silly_number: AtomicU64,
     /// The random keys from which hidden names are made.
     silly_keys: RandomState,
@@ -189,7 +185,6 @@ impl<N: Nfs3> Fs<N> {
         Arc::new(Fs {
             dirs: Handles::default(),
             rested: AtomicU64::new(0),
-            sweeps: Arc::default(),
             silly_number: AtomicU64::new(0),
             silly_keys: RandomState::new(),
             opening: AtomicUsize::new(0),
