@@ -382,12 +382,6 @@ def test_a_default_acl_that_was_taken_away_at_the_server_is_not_given_to_new_fil
     for name, acl in acls("second").items():
         assert any(entry.startswith(f"user:{C.uid}:rw") for entry in acl), f"{name}: {acl}"
         assert not any(f":{B.uid}:" in entry for entry in acl), f"{name}: {acl}"
-    # None: then the umask counts.
-    facl("setfacl", "-k", there)
-    by(A, make, "third")
-    for name, acl in acls("third").items():
-        assert [entry for entry in acl if not entry.startswith("user::")] == ["group::---", "other::---"], f"{name}: {acl}"
-    refused(B, (here / "third-file").read_bytes)
 
 
 @pytest.mark.usefixtures("users")

@@ -10,9 +10,9 @@
 //! only if it is empty, because setting an access ACL clears the set-gid bit of a directory whose
 //! group the caller is not in.
 //!
-//! A new object gets its ACL from its directory's default ACL; only without one does the umask
-//! count (POSIX 1003.1e draft 17, section 23.3.4). So on a mount with ACLs the kernel does not
-//! apply the umask (FUSE_DONT_MASK), and this module does.
+//! The server's file system gives a new object the default ACL of its directory; only without one
+//! does the umask count (POSIX 1003.1e draft 17, section 23.3.4). So on a mount with ACLs the kernel
+//! does not apply the umask (FUSE_DONT_MASK), and this module does.
 
 use super::changing::not_abandoned;
 use super::error::{FsError, FsResult};
@@ -21,7 +21,7 @@ use super::objects::Objects;
 use super::search::is_current;
 use nfsrdma_nfs3::{Acls, Cred, Nfs3, SetLists};
 use nfsrdma_rpcrdma::abandon::is_resent;
-use nfsrdma_xdr::nfs3::{FileType, SetAttributes, Status, WccData};
+use nfsrdma_xdr::nfs3::{FileType, Status, WccData};
 use nfsrdma_xdr::posix_acl::{ACCESS_NAME, AclError, DEFAULT_NAME, PosixAcl};
 use std::sync::Arc;
 
@@ -77,15 +77,6 @@ impl From<u32> for NewMode {
     fn from(bits: u32) -> Self {
         NewMode { bits, umask: 0 }
     }
-}
-
-/// Mode and ACLs of an object that is to be created.
-#[derive(Debug)]
-pub(super) struct NewObject {
-    /// Sent with the call that creates the object.
-    pub(super) mode: u32,
-    /// The mode that was asked for, if SETACL is to give the object the default ACL of its directory.
-    inherits: Option<NewMode>,
 }
 
 impl<N: Nfs3> Objects<N> {
@@ -291,99 +282,25 @@ impl<N: Nfs3> Objects<N> {
         Ok(acls)
     }
 
-    /// The mode that a new object in `dir` is to be made with, and the ACLs it is to have.
-    pub(super) async fn new_object(
+    /// The mode to make a new object in `dir` with.
+    pub(super) async fn new_mode(
         &self,
         cred: &Cred,
         dir: &Arc<Inode>,
         mode: NewMode,
-    ) -> FsResult<NewObject> {
-        let plain = NewObject {
-            mode: mode.bits & !mode.umask,
-            inherits: None,
-        };
+    ) -> FsResult<u32> {
+        let masked = mode.bits & !mode.umask;
         if !self.has_acl() {
-            return Ok(plain);
+            return Ok(masked);
         }
-        let from = match self.acls(cred, dir).await {
-            Ok(acls) => acls,
+        match self.acls(cred, dir).await {
+            Ok(acls) if acls.default.is_empty() => Ok(masked),
+            Ok(acls) => Ok(acls.default.inherited(mode.bits).1),
             // The server no longer has NFS_ACL, or not for this file system; or the directory is
             // gone, and the call that creates the object fails.
-            Err(error) if is_without_acls(&error) => return Ok(plain),
-            Err(error) => return Err(error),
-        };
-        if from.default.is_empty() {
-            return Ok(plain);
+            Err(error) if is_without_acls(&error) => Ok(masked),
+            Err(error) => Err(error),
         }
-        Ok(NewObject {
-            mode: from.default.inherited(mode.bits).1,
-            inherits: Some(mode),
-        })
-    }
-
-    /// Gives an object that was created in `dir` its ACLs, unless the server has already done so:
-    /// setting them would clear the set-gid bit that a new directory inherits, if the caller is not in
-    /// its group. If the server refuses, that is only logged.
-    pub(super) async fn finish_new(
-        &self,
-        cred: &Cred,
-        dir: &Arc<Inode>,
-        inode: &Arc<Inode>,
-        new: NewObject,
-    ) {
-        // Few directories have a default ACL: boxed, so that other operations need no room for it.
-        if let Some(asked) = new.inherits {
-            Box::pin(async {
-                if let Err(error) = self.hand_on(cred, dir, inode, asked).await {
-                    tracing::debug!(fileid = inode.fileid, %error, "a new object's ACL was not set");
-                }
-            })
-            .await;
-        }
-    }
-
-    async fn hand_on(
-        &self,
-        cred: &Cred,
-        dir: &Arc<Inode>,
-        inode: &Arc<Inode>,
-        asked: NewMode,
-    ) -> FsResult<()> {
-        // If the reply to the call has shown that somebody else changed the directory, its default ACL
-        // is asked for again: the one that was known may grant rights that were taken away.
-        let from = &self.acls(cred, dir).await?.default;
-        if from.is_empty() {
-            // Then the umask counts.
-            let known = self.attributes_or_fetch(cred, inode).await?.mode & 0o7777;
-            let mode = known & 0o7000 | asked.bits & 0o777 & !asked.umask;
-            if mode != known {
-                let new = SetAttributes {
-                    mode: Some(mode),
-                    ..SetAttributes::default()
-                };
-                let set = self.send_setattr(cred, inode, &new, Kind::Metadata);
-                set.await?;
-            }
-            return Ok(());
-        }
-        let acls = Acls {
-            access: from.inherited(asked.bits).0,
-            default: match inode.is_dir() {
-                true => from.clone(),
-                false => PosixAcl::default(),
-            },
-        };
-        if let Ok(has) = self.fetch_acls(cred, inode).await
-            && has.default == acls.default
-            && self.has_access(inode, &has.access, &acls.access)
-        {
-            return Ok(());
-        }
-        let lists = SetLists {
-            access: true,
-            default: inode.is_dir(),
-        };
-        self.send_acls(cred, inode, &acls, lists).await
     }
 
     /// Whether `has`, which GETACL has just returned, is the access ACL `wanted`. GETACL returns

@@ -12,7 +12,7 @@
 //! In a sticky directory such as /tmp the kernel has more to check (`fs.protected_regular`).
 
 use super::Fs;
-use super::acl::{NewMode, NewObject};
+use super::acl::NewMode;
 use super::entry::{Entry, check_name};
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Stamp};
@@ -61,8 +61,7 @@ impl<N: Nfs3> Fs<N> {
         } else {
             CreateMode::Guarded
         };
-        let new = self.new_object(cred, &dir, mode).await?;
-        let attributes = with_mode(new.mode);
+        let attributes = with_mode(self.new_mode(cred, &dir, mode).await?);
         for _ in 0..TRIES {
             let stamp = Stamp::now();
             let call = pin!(self.nfs.create(cred, &dir.handle, name, how, &attributes));
@@ -73,7 +72,6 @@ impl<N: Nfs3> Fs<N> {
                     if inode.kind != FileType::Regular {
                         return Err(FsError::Stale);
                     }
-                    self.finish_new(cred, &dir, &inode, new).await;
                     // Nothing of a new file can be cached. If something is, the server answered a
                     // retransmitted call, or LOOKUP found the file instead of one whose reply was
                     // lost: the file is then opened as one that existed.
@@ -155,8 +153,7 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<Entry> {
         check_name(name)?;
         let (dir, mode) = (self.inode(parent)?, mode.into());
-        let new = self.new_object(cred, &dir, mode).await?;
-        let attributes = with_mode(new.mode);
+        let attributes = with_mode(self.new_mode(cred, &dir, mode).await?);
         // The kernel's new_encode_dev: 12 bits of major between 8 and 12 bits of minor.
         let device = SpecData {
             major: rdev >> 8 & 0xfff,
@@ -166,7 +163,7 @@ impl<N: Nfs3> Fs<N> {
             libc::S_IFREG | 0 => {
                 let how = CreateMode::Guarded;
                 let call = self.nfs.create(cred, &dir.handle, name, how, &attributes);
-                return self.make(cred, &dir, name, call, Some(new)).await;
+                return self.make(cred, &dir, name, call).await;
             }
             libc::S_IFCHR => Special::Character(device),
             libc::S_IFBLK => Special::Block(device),
@@ -177,7 +174,7 @@ impl<N: Nfs3> Fs<N> {
         let call = self
             .nfs
             .mknod(cred, &dir.handle, name, special, &attributes);
-        self.make(cred, &dir, name, call, Some(new)).await
+        self.make(cred, &dir, name, call).await
     }
 
     pub async fn mkdir(
@@ -189,10 +186,9 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<Entry> {
         check_name(name)?;
         let (dir, mode) = (self.inode(parent)?, mode.into());
-        let new = self.new_object(cred, &dir, mode).await?;
-        let attributes = with_mode(new.mode);
+        let attributes = with_mode(self.new_mode(cred, &dir, mode).await?);
         let call = self.nfs.mkdir(cred, &dir.handle, name, &attributes);
-        self.make(cred, &dir, name, call, Some(new)).await
+        self.make(cred, &dir, name, call).await
     }
 
     pub async fn symlink(
@@ -209,7 +205,7 @@ impl<N: Nfs3> Fs<N> {
         let call = self
             .nfs
             .symlink(cred, &dir.handle, name, target, &attributes);
-        self.make(cred, &dir, name, call, None).await
+        self.make(cred, &dir, name, call).await
     }
 
     /// Makes `name` by `call`, which has not begun.
@@ -219,15 +215,11 @@ impl<N: Nfs3> Fs<N> {
         dir: &Arc<Inode>,
         name: &[u8],
         call: impl Future<Output = NfsResult<Made>>,
-        new: Option<NewObject>,
     ) -> FsResult<Entry> {
         let (stamp, call) = (Stamp::now(), pin!(call));
         let made = self.changing_name(dir, name, call, |made| made.dir).await?;
         let (inode, attributes) = self.made(cred, stamp, dir, name, &made).await?;
         let inode = self.table.adopt(&inode);
-        if let Some(new) = new {
-            self.finish_new(cred, dir, &inode, new).await;
-        }
         Ok(self.entry(dir, &inode, attributes))
     }
 
