@@ -10,7 +10,7 @@ use super::files::Files;
 use super::inode::{Inode, ROOT, Stamp};
 use super::inode_flags::Flag;
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError, own_credential};
-use nfsrdma_xdr::nfs3::{Attributes, FileType, FsstatOk, Status};
+use nfsrdma_xdr::nfs3::{Attributes, FsstatOk, Status};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -160,24 +160,6 @@ impl<N: Nfs3> Files<N> {
         }
     }
 
-    /// Whether contents of `inode` are cached, here or in the kernel.
-    fn may_be_cached(&self, inode: &Inode) -> bool {
-        if inode.state.lock().attributes().is_none() {
-            return false;
-        }
-        if inode.kind != FileType::Regular {
-            return true;
-        }
-        let here = inode.data().is_some_and(|data| {
-            // A READ that is under way is going to cache data.
-            data.with(|inner| inner.pages().resident() > 0 || inner.is_reading(&(0..u64::MAX)))
-        });
-        here || {
-            let state = inode.state.lock();
-            inode.flags.has(Flag::KernelPages) && state.kernel_epoch == state.epoch
-        }
-    }
-
     /// Close-to-open: has the server confirm what is cached of a file or directory, or drops it.
     /// `since` is when the open began. Mostly the reply to ACCESS has confirmed it already.
     pub(super) async fn revalidate(
@@ -190,28 +172,13 @@ impl<N: Nfs3> Files<N> {
         if verified() {
             return Ok(());
         }
-        if inode.is_dir() {
-            self.fetch(cred, inode).await?;
-            if !verified() {
-                // The names go with their epoch; the reply makes the kernel drop its listing.
-                inode.state.lock().renew_epoch();
-                self.expire_names_in(inode);
-            }
-            return Ok(());
-        }
-        if inode.kind != FileType::Regular {
-            return Ok(());
-        }
-        if self.may_be_cached(inode) {
-            // Own changes were under way, or replies overtook each other.
-            Box::pin(self.write_back(inode, false)).await;
-            self.fetch(cred, inode).await?;
-            if !verified() {
-                inode.state.lock().renew_epoch();
-                self.contents_changed(inode);
-            }
-        } else {
+        // Own changes were under way, or replies overtook each other.
+        Box::pin(self.write_back(inode, false)).await;
+        self.fetch(cred, inode).await?;
+        if !verified() {
+            // Names go with the epoch of their directory; the reply makes the kernel drop its listing.
             inode.state.lock().renew_epoch();
+            self.contents_changed(inode);
         }
         Ok(())
     }
