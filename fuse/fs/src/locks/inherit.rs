@@ -16,7 +16,7 @@ use super::range::{ByteRange, Mode};
 use super::releasing::Releasing;
 use super::repeat::is_unanswered;
 use crate::credential::cred_of;
-use nfsrdma_nfs3::nlm::{Journal, LockCall, LockTarget, Orphan, Status};
+use nfsrdma_nfs3::nlm::{LockCall, LockTarget, Orphan, Status};
 use nfsrdma_record::{Lock, Record};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -79,10 +79,6 @@ impl Locks {
                 }
             }
         }
-        for orphan in self.orphans() {
-            let this = self.clone();
-            later.push(Box::pin(async move { this.unlock_orphan(&orphan).await }));
-        }
         if any {
             let this = self.clone();
             later.push(Box::pin(async move { this.look_for_restart().await }));
@@ -138,26 +134,6 @@ impl Locks {
         let queued = unsure.record.standing == Lock::QUEUED;
         self.withdraw(holding, unsure.range, unsure.mode, queued)
             .await;
-    }
-
-    /// The owners in the journal that have no record, for want of memory.
-    fn orphans(&self) -> Vec<Orphan> {
-        let mut orphans = self.journal.as_ref().map_or(Vec::new(), Journal::all);
-        let svids = &mut self.state.lock().svids;
-        // An owner that is known may lock the same file now.
-        orphans.retain(|orphan| !svids.is_used(orphan.svid));
-        for orphan in &orphans {
-            svids.reserve(orphan.svid);
-        }
-        orphans
-    }
-
-    async fn unlock_orphan(&self, orphan: &Orphan) {
-        self.server.settled().await;
-        let unlocked = self.unlock_of(orphan).await;
-        if let (Some(journal), true) = (&self.journal, unlocked) {
-            self.journaled(journal.remove(orphan.svid, &orphan.file));
-        }
     }
 
     /// Unlocks what an owner has on a file that is not known here. False if the mount ends before.

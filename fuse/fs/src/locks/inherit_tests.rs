@@ -5,7 +5,6 @@ use super::super::interrupt::Interrupt;
 use super::*;
 use nfsrdma_record::{Node, Table};
 use nfsrdma_xdr::nfs3::FileHandle;
-use rustix::fs::{SealFlags, fcntl_add_seals};
 use std::cell::Cell;
 use std::future::ready;
 use std::time::Duration;
@@ -20,7 +19,6 @@ const CLOSED: u64 = 5;
 struct Mount {
     server: Arc<FakeServer>,
     table: Table,
-    journal: Option<Journal>,
 }
 
 impl Mount {
@@ -29,12 +27,7 @@ impl Mount {
         let root = Node::new(FileHandle::new(b"r").unwrap(), 2, 1);
         std::mem::forget(table.nodes().alloc(root));
         let server = Arc::new(FakeServer::default());
-        let journal = None;
-        Mount {
-            server,
-            table,
-            journal,
-        }
+        Mount { server, table }
     }
 
     /// A process serves the mount, and dies when `work` is done: nothing of it ends in order.
@@ -43,7 +36,6 @@ impl Mount {
         self.table = Table::open(fd).unwrap();
         let lasting = Lasting {
             records: self.table.locks().clone(),
-            journal: self.journal.take(),
             ..Lasting::default()
         };
         let paused = Builder::new_current_thread()
@@ -297,27 +289,4 @@ fn a_lost_lock_is_told_by_the_next_process() {
         assert!(!locks.is_lost(1, 1));
     });
     mount.serve(async |locks| assert!(!locks.is_lost(1, 1) && locks.is_unused()));
-}
-
-/// There is no memory for records: the lock is lost with the process, and not held for ever.
-#[test]
-fn what_is_in_the_journal_only_is_unlocked() {
-    let mut mount = Mount::new();
-    let memory = mount.table.fd().unwrap();
-    fcntl_add_seals(memory, SealFlags::GROW).unwrap();
-    let dir = std::env::temp_dir().join(format!("nfsrdma-inherit-{:x}", fastrand::u64(..)));
-    let address = "192.0.2.1".parse().unwrap();
-    let journal = Journal::create(&dir, address, true).unwrap();
-    let kept = journal.fd().unwrap();
-    mount.journal = Some(journal);
-    mount.serve(async |locks| lock(&locks, &request(1, range(0, 9), Mode::Write)).await);
-    assert_eq!(mount.known().held.len(), 1);
-    mount.journal = Some(Journal::resume(kept, address, true).unwrap());
-    mount.serve(async |locks| {
-        rest(&locks).await;
-        assert!(locks.is_unused());
-        assert!(locks.journal.as_ref().unwrap().all().is_empty());
-        locks.finish(Duration::from_secs(1)).await;
-    });
-    assert!(mount.known().held.is_empty() && !dir.exists());
 }

@@ -52,7 +52,7 @@ impl Svids {
     /// Counts one more use of the number that `owner` had in a process that has died.
     pub(super) fn restore(&mut self, owner: Owner, svid: u32) {
         self.owners.entry(owner).or_insert((svid, 0)).1 += 1;
-        self.reserve(svid);
+        self.used.insert(svid);
         let after = |block: &SvidBlock| {
             svid.checked_sub(block.first())
                 .filter(|at| *at < SVID_BLOCK)
@@ -62,15 +62,6 @@ impl Svids {
             let at = (svid - self.blocks[last].first() + 1) as usize;
             self.next = self.next.max(last * SVID_BLOCK as usize + at);
         }
-    }
-
-    /// Nobody gets this number.
-    pub(super) fn reserve(&mut self, svid: u32) {
-        self.used.insert(svid);
-    }
-
-    pub(super) fn is_used(&self, svid: u32) -> bool {
-        self.used.contains(&svid)
     }
 
     /// The number of `owner`; counts one more use.
