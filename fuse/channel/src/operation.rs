@@ -161,7 +161,6 @@ operations! {
     READDIR => Readdir { handle: u64, offset: u64, size: u32; 20 },
     READDIRPLUS => Readdirplus { handle: u64, offset: u64, size: u32; 20 },
     RELEASEDIR => Releasedir { handle: u64; 16 },
-    FSYNCDIR => Fsyncdir { handle: u64; 8 },
     GETLK => Getlk { handle: u64, owner: u64, lock: Lock, flock: bool; 4 },
     /// SETLK, or SETLKW, which waits for the lock.
     SETLK | SETLKW => Setlk { handle: u64, owner: u64, lock: Lock, flock: bool, wait: bool } by setlk,

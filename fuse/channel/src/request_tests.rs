@@ -138,8 +138,6 @@ fn of_open_files() -> Vec<(Vec<u8>, Operation<'static>)> {
          Operation::Readdirplus { handle: 1, offset: 2, size: 3 }),
         (new(opcode::RELEASEDIR).q(&[1]).d(&[2, 0]).q(&[9]).end(),
          Operation::Releasedir { handle: 1 }),
-        (new(opcode::FSYNCDIR).q(&[1]).d(&[0, 0]).end(),
-         Operation::Fsyncdir { handle: 1 }),
         (new(opcode::GETLK).q(&[4, 5, 1, 2]).d(&[1, 9, 0, 0]).end(),
          Operation::Getlk { handle: 4, owner: 5, lock, flock: false }),
         (new(opcode::SETLK).q(&[4, 5, 1, 2]).d(&[1, 9, 1, 0]).end(),

@@ -1,4 +1,4 @@
-//! OPENDIR, READDIR, READDIRPLUS, FSYNCDIR and RELEASEDIR.
+//! OPENDIR, READDIR, READDIRPLUS and RELEASEDIR.
 //!
 //! A reply is filled with entries up to the size that the kernel requested; the kernel goes on from
 //! the cookie of the last one. Each entry of READDIRPLUS counts as a LOOKUP, which gives the kernel
@@ -105,10 +105,6 @@ impl<N: Nfs3> Adapter<N> {
 
     pub(super) fn releasedir(&self, handle: u64, reply: Reply) {
         reply_with(reply, self.fs.releasedir(handle), reply_ok);
-    }
-
-    pub(super) fn fsyncdir(&self, handle: u64, reply: Reply) {
-        reply_with(reply, self.fs.fsyncdir(handle), reply_ok);
     }
 }
 

@@ -100,7 +100,6 @@ impl<N: Nfs3> Adapter<N> {
                 size,
             } => self.readdirplus(header, handle, offset, size, reply),
             Operation::Releasedir { handle } => self.releasedir(handle, reply),
-            Operation::Fsyncdir { handle } => self.fsyncdir(handle, reply),
             Operation::Statfs => self.statfs(header, node, reply),
             Operation::Access { mask } => self.access(header, node, mask, reply),
             Operation::Create {
@@ -167,8 +166,9 @@ impl<N: Nfs3> Adapter<N> {
 }
 
 /// The error for what NFSv3 does not have. ENOSYS makes the kernel answer it itself from then on: with
-/// EOPNOTSUPP, or in its own way (copy_file_range by copying, lseek by the size). But Linux before 6.3
-/// returns ENOSYS from ioctl(2), for which programs do not look.
+/// EOPNOTSUPP, or in its own way (copy_file_range by copying, lseek by the size, fsync of a directory with
+/// success: NFS servers put changes of directories on stable storage before they answer). But Linux
+/// before 6.3 returns ENOSYS from ioctl(2), for which programs do not look.
 fn refusal(operation: &Operation<'_>) -> i32 {
     match operation {
         Operation::Ioctl => libc::ENOTTY,

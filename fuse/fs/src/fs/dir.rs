@@ -424,9 +424,4 @@ impl<N: Nfs3> Fs<N> {
         let known = self.names.get(dir.nodeid, epoch, name);
         matches!(known, Some(Child::Is(known)) if Arc::ptr_eq(&known, inode)).then_some(epoch)
     }
-
-    /// NFS servers put directory changes on stable storage before they answer.
-    pub fn fsyncdir(&self, handle: u64) -> FsResult<()> {
-        self.dir(handle).map(|_| ())
-    }
 }
