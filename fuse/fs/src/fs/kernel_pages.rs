@@ -17,7 +17,6 @@ use super::kernel_cache::KernelCache;
 use super::objects::Objects;
 use super::open_file::OpenFile;
 use super::outdated::size_with;
-use super::read::Short;
 use futures_util::stream::{self, StreamExt};
 use nfsrdma_nfs3::Nfs3;
 use nfsrdma_rpcrdma::exec;
@@ -207,7 +206,7 @@ impl<N: Nfs3> Objects<N> {
         };
         let last = size - 1;
         // Boxed, because it is rare, and its state is large.
-        let read = Box::pin(self.read_direct(&file, last, 1, Short::Allowed));
+        let read = Box::pin(self.read_direct(&file, last, 1));
         let read = read.await.ok()?;
         let byte = *read.iter().flat_map(|seg| seg.as_ref()).next()?;
         Some((last, byte))

@@ -48,15 +48,6 @@ enum Fetched {
     Rest(Option<u64>),
 }
 
-/// Whether a read past the cache may return less than was asked for before the file ends.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Short {
-    /// With O_DIRECT, the program gets the count.
-    Allowed,
-    /// The kernel's page cache takes a short reply for the end of the file, and shows a shorter file.
-    OnlyAtEnd,
-}
-
 impl<N: Nfs3> Objects<N> {
     /// Reads from the cache, if the whole range is there. The slices are consecutive; together they
     /// are shorter than `len` bytes only at the end of the file.
@@ -106,12 +97,9 @@ impl<N: Nfs3> Objects<N> {
         self.check_locks(&file, handle)?;
         let inode = &file.inode;
         // Boxed, because its state is large, and most reads are cached.
-        let direct = |short| Box::pin(self.read_direct(&file, offset, len, short));
-        if OpenFile::is_direct(flags) {
-            return direct(Short::Allowed).await;
-        }
-        if u64::from(self.limits().rtmax) < PAGE {
-            return direct(Short::OnlyAtEnd).await;
+        let direct = || Box::pin(self.read_direct(&file, offset, len));
+        if OpenFile::is_direct(flags) || u64::from(self.limits().rtmax) < PAGE {
+            return direct().await;
         }
         self.shared.stats.read_misses.add(1);
         let size = self.attributes_or_fetch(&file.cred, inode).await?.size;
@@ -147,7 +135,7 @@ impl<N: Nfs3> Objects<N> {
                 }
             }
         }
-        direct(Short::OnlyAtEnd).await
+        direct().await
     }
 }
 
@@ -289,13 +277,13 @@ impl<N: Nfs3> Files<N> {
         }
     }
 
-    /// Reads without the cache. The kernel gets the data from the registered buffers.
+    /// Reads without the cache. The kernel gets the data from the registered buffers: less than was asked
+    /// for only at the end of the file, since its page cache takes a short reply for the end.
     pub(super) async fn read_direct(
         self: &Arc<Self>,
         file: &OpenFile,
         offset: u64,
         len: u32,
-        short: Short,
     ) -> FsResult<Segs<Buf>> {
         let inode = &file.inode;
         let wanted = offset..offset + u64::from(len);
@@ -309,13 +297,13 @@ impl<N: Nfs3> Files<N> {
         }
         let most = u64::from(self.limits().rtmax.max(1));
         let starts = (offset..wanted.end).step_by(most as usize);
-        let parts = starts.map(|at| self.direct_part(file, at..wanted.end.min(at + most), short));
+        let parts = starts.map(|at| self.direct_part(file, at..wanted.end.min(at + most)));
         let mut found = Segs::new();
         let mut expected = offset;
         for part in join_all(parts).await {
             let (range, data) = part?;
             if range.start != expected {
-                // The part before met the end of the file, or was cut short by the server.
+                // The part before met the end of the file.
                 break;
             }
             found.extend(data);
@@ -325,43 +313,36 @@ impl<N: Nfs3> Files<N> {
     }
 
     /// Reads one part of a direct read, of at most `rtmax` bytes: by one READ, or by several if the
-    /// server returns less at a time. Their data is copied into the buffer of the first one, because
-    /// each of them needs a buffer for all that is missing. Returns the range that it got.
+    /// server returns less at a time. Returns the range that it got.
     async fn direct_part(
         self: &Arc<Self>,
         file: &OpenFile,
         wanted: Range<u64>,
-        short: Short,
     ) -> FsResult<(Range<u64>, Segs<Buf>)> {
         let inode = &file.inode;
-        let mut first: Segs<BufMut> = Segs::new();
-        let mut got = 0;
-        let len = (wanted.end - wanted.start) as usize;
-        while got < len {
-            let n = len - got;
+        let (mut at, mut found) = (wanted.start, Segs::new());
+        let mut most = (wanted.end - at) as usize;
+        while at < wanted.end {
+            let n = most.min((wanted.end - at) as usize);
             let sink = Segs::from_iter([self.alloc(n).await?]);
-            let (stamp, at) = (Stamp::now(), wanted.start + got as u64);
+            let stamp = Stamp::now();
             let answer = self.read_call(&file.cred, inode, at, sink).await?;
             self.apply_post_op_attr(inode, stamp, answer.attributes.as_ref());
             let count = (answer.count as usize).min(n);
-            // read(2) of nothing would tell the program that the file ends here. After some data, the
-            // program's next read gets the error.
-            if count == 0 && !answer.eof && (got == 0 || short == Short::OnlyAtEnd) {
+            if count > 0 {
+                let bytes = |buf: BufMut| buf.freeze().slice(..count);
+                found.extend(answer.data.into_iter().map(bytes));
+            } else if !answer.eof {
                 return Err(nothing_before_the_end());
             }
-            if first.is_empty() {
-                first = answer.data;
-            } else if let Some(more) = answer.data.first() {
-                copy_to(&mut first, got, &more[..count]);
-            }
-            got += count;
-            if answer.eof || count == 0 {
+            at += count as u64;
+            if answer.eof {
                 break;
             }
+            // So the buffers are not larger than what is in them.
+            most = count;
         }
-        let bytes = first.into_iter().map(|buf| buf.freeze().slice(..got));
-        let found = bytes.filter(|bytes| !bytes.is_empty()).collect();
-        Ok((wanted.start..wanted.start + got as u64, found))
+        Ok((wanted.start..at, found))
     }
 
     /// Reads ahead for a program that reads sequentially, unless the kernel does.
@@ -429,22 +410,5 @@ pub(super) fn prev_power_of_two(n: u64) -> u64 {
         n
     } else {
         n.next_power_of_two() / 2
-    }
-}
-
-/// Copies `data` to position `at` of the concatenated `sink`.
-fn copy_to(sink: &mut [BufMut], mut at: usize, mut data: &[u8]) {
-    for buf in sink {
-        if at >= buf.len() {
-            at -= buf.len();
-            continue;
-        }
-        let n = data.len().min(buf.len() - at);
-        buf[at..at + n].copy_from_slice(&data[..n]);
-        data = &data[n..];
-        at = 0;
-        if data.is_empty() {
-            return;
-        }
     }
 }
