@@ -9,6 +9,7 @@ use super::{RangeSet, Recorder};
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
 use nfsrdma_xdr::nfs3::Verifier;
+use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -249,44 +250,33 @@ impl Pages {
     /// The first part of `range` that is not valid, up to the next valid byte.
     pub fn missing(&self, range: Range<u64>) -> Option<Range<u64>> {
         let mut at = range.start;
-        let mut first = None;
+        let mut found: Option<Range<u64>> = None;
         while at < range.end {
-            match self.block_at(at) {
+            let (end, gaps): (u64, SmallVec<[Range<u64>; 2]>) = match self.block_at(at) {
                 Some((start, block)) => {
                     let end = range.end.min(start + u64::from(block.size));
                     let inside = (at - start) as u32..(end - start) as u32;
-                    let gaps = block.valid.gaps(inside.clone());
-                    match (first, gaps.first()) {
-                        (None, None) => {}
-                        (None, Some(gap)) => {
-                            first = Some(start + u64::from(gap.start));
-                            if gap.end < inside.end {
-                                return first.map(|f| f..start + u64::from(gap.end));
-                            }
-                        }
-                        (Some(f), None) => return Some(f..at),
-                        (Some(f), Some(gap)) => {
-                            if gap.start > inside.start {
-                                return Some(f..at);
-                            }
-                            if gap.end < inside.end {
-                                return Some(f..start + u64::from(gap.end));
-                            }
-                        }
-                    }
-                    at = end;
+                    let gaps = block.valid.gaps(inside).into_iter();
+                    let in_file =
+                        |gap: Range<u32>| start + u64::from(gap.start)..start + u64::from(gap.end);
+                    (end, gaps.map(in_file).collect())
                 }
                 None => {
-                    first.get_or_insert(at);
-                    at = self
-                        .blocks
-                        .range(at..range.end)
-                        .next()
-                        .map_or(range.end, |(&start, _)| start);
+                    let next = self.blocks.range(at..range.end).next();
+                    let end = next.map_or(range.end, |(&start, _)| start);
+                    (end, std::iter::once(at..end).collect())
+                }
+            };
+            for gap in gaps {
+                match &mut found {
+                    None => found = Some(gap),
+                    Some(first) if first.end == gap.start => first.end = gap.end,
+                    Some(_) => return found,
                 }
             }
+            at = end;
         }
-        first.map(|f| f..range.end)
+        found
     }
 
     /// Divides `range`, extended to whole pages, into consecutive pieces to read: at most `most`
