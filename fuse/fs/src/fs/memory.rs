@@ -2,7 +2,6 @@
 
 use super::error::{FsError, FsResult};
 use super::files::Files;
-use super::server::MemoryWait;
 use nfsrdma_nfs3::Nfs3;
 use nfsrdma_rdma::BufMut;
 use std::sync::Arc;
@@ -10,7 +9,7 @@ use std::sync::Arc;
 impl<N: Nfs3> Files<N> {
     /// A buffer of `len` bytes. Waits for one if all are in use.
     pub(super) async fn alloc(self: &Arc<Self>, len: usize) -> FsResult<BufMut> {
-        let mut waited = MemoryWait::default();
+        let mut looks = 0;
         loop {
             let freed = self.shared.freed.notified();
             if let Some(buf) = self.pool.alloc(len) {
@@ -22,17 +21,8 @@ impl<N: Nfs3> Files<N> {
                 return Ok(buf);
             }
             self.relieve();
-            if !self.is_busy() {
-                if !self.memory_may_come_back(&mut waited).await {
-                    return Err(FsError::NoMemory);
-                }
-                continue;
-            }
-            waited.tries = 0;
-            // A call that the server has put off gives its memory back without a notification.
-            tokio::select! {
-                () = freed => {}
-                () = self.pause() => {}
+            if !self.memory_may_come_back(freed, &mut looks).await {
+                return Err(FsError::NoMemory);
             }
         }
     }

@@ -25,9 +25,9 @@ const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// Attempts while the mount is being shut down, when memory may never come back.
 const RETRIES_AT_END: u32 = 50;
 /// Attempts to get memory, [`RETRY_PAUSE`] apart, at which no call is under way.
-const IDLE_LOOKS: u32 = 10;
-/// Attempts to get memory without a pause, before those.
-const QUICK_TRIES: u32 = 3;
+const IDLE_LOOKS: u32 = 11;
+/// The same where nobody waits for memory for long.
+const QUICK_LOOKS: u32 = 2;
 
 #[derive(Debug)]
 pub struct Server<N> {
@@ -43,16 +43,6 @@ pub struct Server<N> {
     /// The kernel sends no more requests ([`Server::end_of_requests`]).
     ended: AtomicBool,
     kernel_reads_ahead: AtomicBool,
-}
-
-/// How long an operation has waited for memory that calls hold.
-#[derive(Debug, Default)]
-pub(super) struct MemoryWait {
-    /// Attempts in a row at which nothing was under way that would give memory back.
-    pub(super) tries: u32,
-    pub(super) looks: u32,
-    /// The last attempts in a row at which no call was under way.
-    pub(super) idle: u32,
 }
 
 impl<N: Nfs3> Server<N> {
@@ -176,27 +166,29 @@ impl<N: Nfs3> Server<N> {
         true
     }
 
-    /// Whether to try again to get memory; waits before it returns true, except at the first
-    /// [`QUICK_TRIES`]. It is called when no operation is under way whose end would be notified.
-    /// Such an operation may have just ended: hence the attempts without a pause. Then a `hard`
-    /// mount waits, because calls may hold memory and do not notify anybody when they give it back.
-    /// If no call was under way at [`IDLE_LOOKS`] attempts in a row, all memory is held by
-    /// operations that wait here for more, and one of them has to fail.
-    pub(super) async fn memory_may_come_back(&self, waited: &mut MemoryWait) -> bool {
-        if waited.tries < QUICK_TRIES {
-            waited.tries += 1;
-            return true;
-        }
-        waited.idle = match self.nfs.is_idle() {
-            true => waited.idle + 1,
-            false => 0,
+    /// Waits before an attempt to get memory again: until it is notified that some was `freed`, or for a
+    /// while, because not all calls notify anybody. At the first of `looks` it does not wait: the caller has
+    /// just dropped clean data. False if no call was under way at [`IDLE_LOOKS`] attempts in a row, with
+    /// `hard`: all memory is held by operations that wait here for more, and one of them has to fail.
+    pub(super) async fn memory_may_come_back(
+        &self,
+        freed: impl Future<Output = ()>,
+        looks: &mut u32,
+    ) -> bool {
+        let (first, hard) = (*looks == 0, self.config.hard && !self.at_end());
+        *looks = match self.is_busy() || hard && !self.nfs.is_idle() {
+            true => 1,
+            false => *looks + 1,
         };
-        let over = self.at_end() && waited.looks >= RETRIES_AT_END;
-        if !self.config.hard || over || waited.idle > IDLE_LOOKS {
+        if *looks > if hard { IDLE_LOOKS } else { QUICK_LOOKS } {
             return false;
         }
-        waited.looks = waited.looks.saturating_add(1);
-        self.pause().await;
+        if !first {
+            tokio::select! {
+                () = freed => {}
+                () = self.pause() => {}
+            }
+        }
         true
     }
 

@@ -17,7 +17,6 @@ use super::file::FileState;
 use super::objects::Objects;
 use super::open_file::OpenFile;
 use super::outdated::size_with;
-use super::server::MemoryWait;
 use super::under_way::Doing;
 use crate::cache::{Accepted, Goal, WriteData};
 use nfsrdma_nfs3::Nfs3;
@@ -181,7 +180,7 @@ impl<N: Nfs3> Objects<N> {
             return Ok(given.len() as u32);
         }
         let data = self.data(inode);
-        let mut waited = MemoryWait::default();
+        let mut looks = 0;
         let mut turn: Option<MutexGuard<'_, ()>> = None;
         // What is stored already, because there was not memory for all at once.
         let mut stored = 0;
@@ -215,27 +214,18 @@ impl<N: Nfs3> Objects<N> {
                     self.shared.stats.write_waits.add(1);
                     self.start_writes(inode, data, Goal::Started);
                     self.relieve();
-                    if !self.is_busy() && !data.with(|inner| inner.keeps_writers()) {
-                        // Nothing is left to wait for, so try again: another writer may have taken
-                        // the room. But if memory is short, only calls may still give some back.
-                        if let Accepted::Short(_) = waits
-                            && !self.memory_may_come_back(&mut waited).await
-                        {
-                            return Err(FsError::NoMemory);
-                        }
-                        continue;
-                    }
-                    waited.tries = 0;
+                    // Otherwise nothing is left to wait for: another writer had the room.
+                    let waits_for_some = self.is_busy() || data.with(|inner| inner.keeps_writers());
                     match (waits, &turn) {
+                        (Accepted::Short(_), _) => {
+                            if !self.memory_may_come_back(freed, &mut looks).await {
+                                return Err(FsError::NoMemory);
+                            }
+                        }
+                        _ if !waits_for_some => {}
                         (Accepted::Full, Some(_)) => self.shared.room.notified().await,
                         (Accepted::Full, None) => turn = Some(self.shared.writers.lock().await),
-                        (Accepted::Wait, _) => changed.await,
-                        // The pause: as in `Files::alloc`.
-                        _ => tokio::select! {
-                            () = changed => {}
-                            () = freed => {}
-                            () = self.pause() => {}
-                        },
+                        _ => changed.await,
                     }
                 }
             }
