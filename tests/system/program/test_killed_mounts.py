@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 
+from program.outlives_support import on_kernels
 from program.support import *  # noqa: F403
 from program.support import BIN
 
@@ -48,14 +49,16 @@ def test_a_mount_that_is_killed_while_it_begins_is_gone():
                     free(server.mnt)
 
 
-def test_a_mount_that_is_killed_while_it_notifies_the_kernel_is_gone():
-    """Another client has changed a directory, whose names the kernel is told to look up again. That waits for a LOOKUP in
-    the directory."""
-    with scripted() as (server, command):
+@contextlib.contextmanager
+def notifying(options, **more):
+    """A mount whose process waits in a notification of the kernel: another client has changed a directory, whose names the
+    kernel is told to look up again, and that waits for a LOOKUP in the directory. Gives the server, the process, the
+    program that the LOOKUP is for, and the function for the server's control commands."""
+    with scripted(**more) as (server, command):
         for name in ("a", "b", "c"):
             (server.export / "d").mkdir(exist_ok=True)
             (server.export / "d" / name).write_bytes(b"x")
-        server.mount_well("nolock,actimeo=1")
+        server.mount_well(f"nolock,actimeo=1{options}")
         (pid,) = servers_of(server.mnt)
         seen = server.mnt / "d"
         for name in os.listdir(seen):
@@ -73,11 +76,28 @@ def test_a_mount_that_is_killed_while_it_notifies_the_kernel_is_gone():
                         return any(line.rpartition(") ")[2][0] == "D" for line in of_threads(pid, "stat"))
 
                     until(waits, "a notification that waits for the LOOKUP")
-                    kill_mount(server.mnt)
-                    until(lambda: is_gone(pid), "the end of the serving process", ENDS)
-                    assert program.wait(LIMIT) != 0
+                    yield server, pid, program, command
                 finally:
                     free(server.mnt)
                     command("release")
         finally:
             os.close(within)
+
+
+def test_a_mount_that_is_killed_while_it_notifies_the_kernel_is_gone():
+    with notifying("") as (server, pid, program, _):
+        kill_mount(server.mnt)
+        until(lambda: is_gone(pid), "the end of the serving process", ENDS)
+        assert program.wait(LIMIT) != 0
+
+
+@on_kernels
+def test_a_mount_goes_on_whose_process_is_killed_while_it_notifies_the_kernel():
+    """The thread that waits cannot end before the next process has answered the LOOKUP."""
+    with notifying(",restart=files") as (server, pid, program, command):
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: servers_of(server.mnt) not in ([], [pid]), "a successor")
+        command("release")
+        assert program.wait(LIMIT) == 1
+        until(lambda: is_gone(pid), "the end of the process that was killed", ENDS)
+        assert sorted(os.listdir(server.mnt / "d")) == ["b", "c"]

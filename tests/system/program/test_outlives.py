@@ -166,6 +166,21 @@ def test_a_mount_that_was_gone_on_with_ends_as_any_other(how):
         ends(server, how)
 
 
+@pytest.mark.parametrize("how", ["-l", "-f"])
+def test_what_was_unmounted_while_nobody_served_it_ends(how):
+    root()
+    with kept() as server:
+        settled(server)
+        holder, daemon = serving(server.mnt)
+        os.kill(holder, signal.SIGSTOP)
+        os.kill(daemon, signal.SIGKILL)
+        until(lambda: state(daemon) in ("Z", None), "the end of the daemon")
+        expect(run("umount", "-i", how, server.mnt), 0)
+        os.kill(holder, signal.SIGCONT)
+        until(lambda: not processes_of(server.mnt), "the end of the holder")
+        assert not mounted(server.mnt)
+
+
 def test_remount_works_after_a_restart():
     root()
     with kept() as server:
