@@ -72,16 +72,6 @@ impl Context {
         self.raw.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether messages are protected here, and not by the library.
-    pub fn is_fast(&self) -> bool {
-        self.keys.is_some()
-    }
-
-    /// The same context, whose messages are the library's: to compare.
-    pub fn by_library(self) -> Context {
-        Context { keys: None, ..self }
-    }
-
     /// Makes the MIC of a message in pieces. `mic` has [`Context::mic_len`] bytes.
     ///
     /// # Errors

@@ -4,7 +4,6 @@
 #![allow(unreachable_pub, reason = "modules of tests alone")]
 
 mod common;
-mod gss;
 mod rdma;
 mod safety;
 mod variants;

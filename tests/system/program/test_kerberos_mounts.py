@@ -236,6 +236,7 @@ def test_nobody_notices_what_the_server_forgets(machine, flavor, what):
         counts = gss(command)
         if what == "gss-forget":
             assert counts["init"] >= 8, "a context was made anew"
+        assert counts["outside"] == 0, "a number was behind the window, or came again"
 
 
 @each_flavor
@@ -248,6 +249,32 @@ def test_calls_that_the_server_refuses_once_are_made_again(machine, flavor, faul
         by(A, write_and_read, server.mnt / "alice", 20)
         counts = gss(command)
         assert counts["outside"] == 12 if fault == "WINDOW" else counts["denied"] >= 12
+
+
+@each_flavor
+def test_calls_that_are_put_off_are_made_again(machine, flavor):
+    machine.kinit("alice", A)
+    later = [word for name in ("WRITE", "CREATE", "READDIRPLUS", "RENAME") for word in ("--fail", f"{name}=JUKEBOX:1")]
+    with mount_of(machine, flavor, "", *later) as (server, _):
+        by(A, write_and_read, server.mnt / "alice", 2)
+
+
+@each_flavor
+def test_what_is_larger_than_memory_and_long_lists_are_carried(machine, flavor):
+    """Data that fill the cache can be sealed and written. A list comes by a Reply chunk."""
+    machine.kinit("alice", A)
+    data = os.urandom(48 << 20)
+    names = sorted(f"a-name-that-is-long-{number}" for number in range(500))
+    with mount_of(machine, flavor, "cache=16M") as (server, _):
+        path = server.mnt / "alice" / "large"
+        by(A, put, path, data)
+        assert (server.export / "alice" / "large").read_bytes() == data
+        assert by(A, lambda: get(path) == data)
+        many = server.export / "many"
+        many.mkdir()
+        for name in names:
+            (many / name).touch()
+        assert by(A, listed, server.mnt / "many") == names
 
 
 @each_flavor
@@ -544,6 +571,10 @@ def test_what_is_wrong_at_the_server_is_one_sentence(machine):
         # The clocks differ.
         command("gss-fault INIT:100")
         expect(server.mount("sec=krb5,retry=0"), 32, "clock")
+        command("gss-clear")
+        # What is not proven is not believed.
+        command("gss-fault PROOF:100")
+        expect(server.mount("sec=krb5,retry=0"), 32, "Kerberos")
         command("gss-clear")
         # A name that the realm does not know.
         server.host = "127.0.0.1"

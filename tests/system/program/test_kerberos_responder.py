@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from program.realm import ENCTYPES, SECURE, Realm
+from program.realm import ENCTYPES, Realm
 from program.rpcsec_gss import (
     ACCESS,
     FSINFO,
@@ -74,7 +74,7 @@ def denial(session, *words, **wrong):
     return None
 
 
-@pytest.mark.parametrize("enctypes", [ENCTYPES, [SECURE], ["aes128-cts-hmac-sha256-128"]], ids=["sha1", "sha384", "sha256"])
+@pytest.mark.parametrize("enctypes", [ENCTYPES, *([enctype] for enctype in ENCTYPES[1:])], ids=["all", *ENCTYPES[1:]])
 def test_each_flavor_carries_calls(realm, enctypes):
     """Small and large bodies, by each kind of session key that clients of today ask for."""
 

@@ -8,7 +8,6 @@ use nfsrdma_rdma::{
 use nfsrdma_responder::fs::handle::Key;
 use nfsrdma_responder::fs::{self, ExportSpec, FileSystem, Mapping};
 use nfsrdma_responder::rdma;
-use nfsrdma_responder::rpc::Security;
 use nfsrdma_responder::server::{self, Server};
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder};
 use nfsrdma_xdr::mount3::{Mnt, MountArgs, MountRes};
@@ -27,16 +26,6 @@ pub fn serve(
     export: &Path,
     provider: Arc<dyn Provider>,
     change: impl FnOnce(&mut rdma::Settings),
-) -> (Server, SocketAddr) {
-    serve_by(export, provider, change, Security::default())
-}
-
-/// The same with demands on calls.
-pub fn serve_by(
-    export: &Path,
-    provider: Arc<dyn Provider>,
-    change: impl FnOnce(&mut rdma::Settings),
-    security: Security,
 ) -> (Server, SocketAddr) {
     let mut settings = rdma::Settings {
         credits: 8,
@@ -86,7 +75,7 @@ pub fn serve_by(
             max_connections: 16,
             drc: 64,
             failing: Vec::new(),
-            security: Arc::new(security),
+            security: Arc::default(),
         },
         Some(provider),
     )

@@ -21,9 +21,11 @@ pub(super) enum Fault {
     Body,
     /// The token of an INIT is refused: the server says so in its results. Only these calls count.
     Init,
+    /// The MIC of the window in the answer to an INIT is wrong. Only these calls count.
+    Proof,
 }
 
-const NAMES: [(&str, Fault); 8] = [
+const NAMES: [(&str, Fault); 9] = [
     ("FORGET", Fault::Forget),
     ("CREDPROBLEM", Fault::CredProblem),
     ("CTXPROBLEM", Fault::CtxProblem),
@@ -32,6 +34,7 @@ const NAMES: [(&str, Fault); 8] = [
     ("VERIFIER", Fault::Verifier),
     ("BODY", Fault::Body),
     ("INIT", Fault::Init),
+    ("PROOF", Fault::Proof),
 ];
 
 /// Which calls have a fault, and which: `FAULT[:COUNT][/EVERY]`.
@@ -77,8 +80,9 @@ impl Faults {
     /// The fault of the next call, if any: of an INIT, or of one under a context. Of several, the
     /// oldest is used.
     pub(super) fn next(&mut self, init: bool) -> Option<Fault> {
-        let meant =
-            |faulty: &&mut Faulty| faulty.turns.remain() && (faulty.fault == Fault::Init) == init;
+        let meant = |faulty: &&mut Faulty| {
+            faulty.turns.remain() && matches!(faulty.fault, Fault::Init | Fault::Proof) == init
+        };
         let faulty = self.0.iter_mut().find(meant)?;
         faulty.turns.come().then_some(faulty.fault)
     }

@@ -227,11 +227,14 @@ impl Gss {
         }
         let args = InitArgs::decode(&mut from).map_err(bad)?;
         self.counts.init.fetch_add(1, Ordering::Relaxed);
-        let refused = self.faults.lock().next(true).map(|_| Refused {
-            major: GSS_S_FAILURE,
-            minor: KRB5KRB_AP_ERR_SKEW,
-            why: "a test wants it".into(),
-        });
+        let fault = self.faults.lock().next(true);
+        let refused = fault
+            .filter(|fault| *fault == Fault::Init)
+            .map(|_| Refused {
+                major: GSS_S_FAILURE,
+                minor: KRB5KRB_AP_ERR_SKEW,
+                why: "a test wants it".into(),
+            });
         let accepted = refused
             .map_or(Ok(()), Err)
             .and_then(|()| self.accept(mapping, args.token.0));
@@ -246,8 +249,11 @@ impl Gss {
             window,
             token: Opaque(token),
         };
-        Err(Closed::Reply(match &accepted {
-            Ok(new) => {
+        Err(Closed::Reply(match accepted {
+            Ok(mut new) => {
+                if fault == Some(Fault::Proof) {
+                    new.mic[0] ^= 1;
+                }
                 let results = results(&new.handle, GSS_S_COMPLETE, 0, window::SIZE, &new.token);
                 answer(call.xid, rpcsec_gss::verifier(&new.mic), Some(&results))
             }
@@ -418,6 +424,3 @@ fn answer(xid: u32, verifier: Auth<'_>, results: Option<&InitRes<'_>>) -> Reply 
     }
     Reply::whole(out.into_vec())
 }
-
-#[cfg(test)]
-mod tests;
