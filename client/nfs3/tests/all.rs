@@ -8,8 +8,6 @@ mod event_loop;
 mod hostile;
 mod limits;
 mod memory;
-mod resent;
 mod responder;
 mod retransmitted;
-mod secured;
 mod tap;

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 
@@ -49,8 +50,12 @@ def test_names_that_were_changed():
         change("RENAME", "os.rename('mnt/f', 'mnt/g')")
         change("LINK", "os.link('mnt/g', 'mnt/h')")
         change("REMOVE", "os.unlink('mnt/g')")
-        assert sorted(os.listdir(at)) == ["h", "l", "p"]
-        assert sorted(os.listdir(server.mnt)) == ["h", "l", "p"]
+        # The file is there, and its attributes are to be set, or are.
+        for procedure, name in (("CREATE", "x"), ("SETATTR", "y")):
+            change(procedure, f"os.umask(0)\nos.close(os.open('mnt/{name}', os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o604))")
+            assert stat.S_IMODE((at / name).stat().st_mode) == 0o604
+        assert sorted(os.listdir(at)) == ["h", "l", "p", "x", "y"]
+        assert sorted(os.listdir(server.mnt)) == ["h", "l", "p", "x", "y"]
         assert (server.mnt / "h").read_bytes() == b"1"
 
 

@@ -13,7 +13,6 @@
 )]
 
 pub mod data;
-pub mod gss;
 mod peer;
 mod script;
 

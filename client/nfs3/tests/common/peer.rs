@@ -1,7 +1,6 @@
 //! The server's side of a connection: it receives calls with their chunks, runs them, and answers,
 //! or does instead what the script of a test says.
 
-use super::gss::{Sealed, Verdict};
 use super::script::{Act, Manners, Script, Seen};
 use nfsrdma_memory_server::{Answer, MemoryServer};
 use nfsrdma_rdma::contract::Segs;
@@ -10,9 +9,8 @@ use nfsrdma_rpcrdma::exec;
 use nfsrdma_xdr::codec::{Decoder, Encode};
 use nfsrdma_xdr::nfs3::Status;
 use nfsrdma_xdr::private_data::PrivateData;
-use nfsrdma_xdr::rpc::{Accepted, AuthStat, Call, Denial, Reply as RpcReply, ReplyBody};
+use nfsrdma_xdr::rpc::{Accepted, Call, Reply as RpcReply};
 use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, Header, WriteChunk};
-use nfsrdma_xdr::rpcsec_gss::verifier;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -143,8 +141,6 @@ struct Twist {
     inline: bool,
     wrong_xid: bool,
     tamper: Option<Box<dyn Fn(&mut Header, &mut Vec<u8>)>>,
-    /// How the call is secured, if it is.
-    sealed: Option<Sealed>,
 }
 
 impl<'a> Peer<'a> {
@@ -242,25 +238,9 @@ impl<'a> Peer<'a> {
         } else {
             self.run(call, arguments, !twist.inline && !chunks.writes.is_empty())
         };
-        let mut reply = match &twist.sealed {
-            None => RpcReply::accepted(call.xid, answer.accepted).to_xdr(),
-            Some(sealed) => {
-                let (xid, mic) = (call.xid, sealed.mic());
-                let body = ReplyBody::Accepted(verifier(&mic), answer.accepted);
-                RpcReply { xid, body }.to_xdr()
-            }
-        };
-        reply.extend(match &twist.sealed {
-            Some(sealed) if answer.accepted == Accepted::Success => sealed.protect(&answer.results),
-            _ => answer.results,
-        });
+        let mut reply = RpcReply::accepted(call.xid, answer.accepted).to_xdr();
+        reply.extend(answer.results);
         self.reply_with(header, reply, &answer.placed, twist);
-    }
-
-    /// Refuses a call.
-    fn deny(&self, header: &Header, why: AuthStat) {
-        let reply = RpcReply::denied(header.xid, Denial::AuthError(why)).to_xdr();
-        self.reply_with(header, reply, &[], Twist::default());
     }
 
     /// Sends a reply with these bytes in the Write chunk.
@@ -353,28 +333,14 @@ pub(super) fn serve(
             this
         };
         let mut twist = Twist::default();
-        let security = peer.manners.security.clone();
-        let verdict = security.and_then(|gss| gss.judge(&call, &message, from.rest()));
-        let (call, arguments) = match verdict {
-            None => (call, from.rest().to_vec()),
-            Some(Verdict::Deny(why)) => {
-                peer.deny(&header, why);
-                continue;
-            }
-            Some(Verdict::Hangup) => break,
-            Some(Verdict::Run(mut sealed)) => {
-                let (call, arguments) = (sealed.open(&call), std::mem::take(&mut sealed.arguments));
-                twist.sealed = Some(sealed);
-                (call, arguments)
-            }
-        };
+        let arguments = from.rest();
         match script(&this) {
             Act::Answer => {}
             Act::JukeBox => twist.jukebox = true,
             Act::Silence => continue,
             Act::Hangup => break,
             Act::RunThenHangup => {
-                peer.run(&call, &arguments, false);
+                peer.run(&call, arguments, false);
                 break;
             }
             Act::Send(messages) => {
@@ -388,7 +354,7 @@ pub(super) fn serve(
             Act::DataInline => twist.inline = true,
             Act::WrongXid => twist.wrong_xid = true,
         }
-        peer.reply(&header, &call, &arguments, twist);
+        peer.reply(&header, &call, arguments, twist);
     }
     peer.conn.queue_pair.disconnect();
 }

@@ -1,9 +1,7 @@
 //! What a test makes the server do: what it announces, and how it handles each call.
 
-use super::gss::Gss;
 use nfsrdma_xdr::private_data::PrivateData;
 use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, Header};
-use std::sync::Arc;
 
 /// A call as it arrived.
 #[derive(Clone, Debug)]
@@ -60,8 +58,6 @@ pub struct Manners {
     /// Whether to use Send with Invalidate when one handle was offered.
     pub invalidate: bool,
     pub rtmax: u32,
-    /// Who may call under RPCSEC_GSS.
-    pub security: Option<Arc<Gss>>,
 }
 
 impl Default for Manners {
@@ -76,7 +72,6 @@ impl Default for Manners {
             grant: 64,
             invalidate: true,
             rtmax: 1 << 20,
-            security: None,
         }
     }
 }
