@@ -47,6 +47,8 @@ gss                        how many contexts there are, and how many calls came 
 gss-forget                 all contexts are forgotten, as by a restart
 gss-fault FAULT[:N][/EVERY] as --gss-fault
 gss-shun PRINCIPAL         hang up on INITs of this principal
+gss-refuse PRINCIPAL       forget each context of this principal before it is used
+gss-clock SECONDS          the server's clock is so far ahead
 gss-clear                  take these back
 lock PATH KIND [OFF LEN]   take a lock (shared, exclusive) as another client
 unlock PATH [OFF LEN]      give it back
@@ -181,7 +183,8 @@ pub fn run(line: &str, remote: &Remote) -> Result<String, String> {
             Ok(String::new())
         }
         [
-            "gss" | "gss-forget" | "gss-fault" | "gss-shun" | "gss-clear",
+            "gss" | "gss-forget" | "gss-fault" | "gss-shun" | "gss-refuse" | "gss-clock"
+            | "gss-clear",
             ..,
         ] => run_gss(&words, remote),
         [
@@ -202,6 +205,8 @@ fn run_gss(words: &[&str], remote: &Remote) -> Result<String, String> {
         ["gss-forget"] => gss.forget(),
         ["gss-fault", what] => gss.fault(what.parse()?),
         ["gss-shun", principal] => gss.shun(principal),
+        ["gss-refuse", principal] => gss.refuse(principal),
+        ["gss-clock", seconds] => gss.set_ahead(seconds.parse().map_err(|_| "seconds")?),
         ["gss-clear"] => gss.clear(),
         _ => return Err("no such command; try help".into()),
     }

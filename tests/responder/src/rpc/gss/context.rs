@@ -5,13 +5,15 @@ use super::window::Window;
 use crate::fs::Identity;
 use parking_lot::Mutex;
 use std::fmt;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// An established context.
 pub(super) struct Context {
     pub(super) protection: Box<dyn Protection>,
     pub(super) window: Mutex<Window>,
     pub(super) who: Identity,
+    /// Whose it is, without the realm.
+    pub(super) principal: String,
     until: Option<Instant>,
 }
 
@@ -25,17 +27,21 @@ impl Context {
     pub(super) fn new(
         protection: Box<dyn Protection>,
         who: Identity,
+        principal: String,
         until: Option<Instant>,
     ) -> Self {
         Context {
             protection,
             window: Mutex::default(),
             who,
+            principal,
             until,
         }
     }
 
-    pub(super) fn has_expired(&self) -> bool {
-        self.until.is_some_and(|until| Instant::now() >= until)
+    /// Whether it has expired for a server whose clock is so far ahead.
+    pub(super) fn has_expired(&self, ahead: Duration) -> bool {
+        self.until
+            .is_some_and(|until| Instant::now() + ahead >= until)
     }
 }

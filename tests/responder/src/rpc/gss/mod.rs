@@ -36,6 +36,8 @@ use std::time::{Duration, Instant};
 const GSS_S_FAILURE: u32 = 13 << 16;
 /// "Clock skew too great" (RFC 4120 section 7.5.9, as MIT's library numbers it).
 const KRB5KRB_AP_ERR_SKEW: u32 = 0x96c7_3a25;
+/// By how much clocks may differ.
+const SKEW_MAX: Duration = Duration::from_secs(300);
 /// Most contexts at a time.
 const CONTEXTS_MAX: usize = 4096;
 
@@ -70,6 +72,10 @@ pub struct Gss {
     faults: Mutex<Faults>,
     /// A principal whose INITs are not answered: their connections end.
     shunned: Mutex<Option<String>>,
+    /// One whose contexts are forgotten before each call.
+    refused: Mutex<Option<String>>,
+    /// By how many seconds the server's clock is ahead.
+    ahead: AtomicU64,
     counts: Counts,
 }
 
@@ -115,6 +121,11 @@ impl From<AuthStat> for Closed {
     }
 }
 
+/// A principal without its realm.
+fn short(principal: &str) -> &str {
+    principal.split('@').next().unwrap_or_default()
+}
+
 fn bad<E>(_: E) -> Closed {
     Closed::Denied(AuthStat::BadCred)
 }
@@ -135,6 +146,8 @@ impl Gss {
             next: AtomicU64::new(start.map_or(0, |time| time.as_nanos() as u64)),
             faults: Mutex::new(faults),
             shunned: Mutex::default(),
+            refused: Mutex::default(),
+            ahead: AtomicU64::default(),
             counts: Counts::default(),
         }
     }
@@ -154,15 +167,30 @@ impl Gss {
         *self.shunned.lock() = Some(principal.to_owned());
     }
 
+    /// Makes contexts for this principal of the server's realm, and forgets each before the first call.
+    pub fn refuse(&self, principal: &str) {
+        *self.refused.lock() = Some(principal.to_owned());
+    }
+
+    /// The server's clock is ahead by so many seconds from now on.
+    pub fn set_ahead(&self, seconds: u64) {
+        self.ahead.store(seconds, Ordering::Relaxed);
+    }
+
+    fn ahead(&self) -> Duration {
+        Duration::from_secs(self.ahead.load(Ordering::Relaxed))
+    }
+
     /// Takes all faults back.
     pub fn clear(&self) {
         self.faults.lock().clear();
         *self.shunned.lock() = None;
+        *self.refused.lock() = None;
+        self.set_ahead(0);
     }
 
     fn shuns(&self, accepted: &Accepted) -> bool {
-        let name = accepted.principal.split('@').next();
-        self.shunned.lock().as_deref() == name
+        self.shunned.lock().as_deref() == Some(short(&accepted.principal))
     }
 
     /// The number of contexts and of calls, as words.
@@ -227,14 +255,13 @@ impl Gss {
         }
         let args = InitArgs::decode(&mut from).map_err(bad)?;
         self.counts.init.fetch_add(1, Ordering::Relaxed);
+        let skewed = self.ahead() > SKEW_MAX;
         let fault = self.faults.lock().next(true);
-        let refused = fault
-            .filter(|fault| *fault == Fault::Init)
-            .map(|_| Refused {
-                major: GSS_S_FAILURE,
-                minor: KRB5KRB_AP_ERR_SKEW,
-                why: "a test wants it".into(),
-            });
+        let refused = (skewed || fault == Some(Fault::Init)).then(|| Refused {
+            major: GSS_S_FAILURE,
+            minor: KRB5KRB_AP_ERR_SKEW,
+            why: "a test wants it".into(),
+        });
         let accepted = refused
             .map_or(Ok(()), Err)
             .and_then(|()| self.accept(mapping, args.token.0));
@@ -292,10 +319,12 @@ impl Gss {
         let lifetime = [accepted.lifetime, self.settings.lifetime];
         let until = lifetime.into_iter().flatten().min();
         let until = until.and_then(|after| Instant::now().checked_add(after));
-        let context = Context::new(accepted.context, who, until);
+        let principal = short(&accepted.principal).to_owned();
+        let context = Context::new(accepted.context, who, principal, until);
         let handle = self.next.fetch_add(1, Ordering::Relaxed).to_be_bytes();
         let mut contexts = self.contexts.lock();
-        contexts.retain(|_, context| !context.has_expired());
+        let ahead = self.ahead();
+        contexts.retain(|_, context| !context.has_expired(ahead));
         if contexts.len() >= CONTEXTS_MAX {
             return Err(failure("too many contexts"));
         }
@@ -326,6 +355,10 @@ impl Gss {
         }
         let context = self.context(credential.handle.0);
         let context = context.ok_or(AuthStat::GssCredProblem)?;
+        if self.refused.lock().as_ref() == Some(&context.principal) {
+            self.contexts.lock().remove(credential.handle.0);
+            return Err(AuthStat::GssCtxProblem.into());
+        }
         rpcsec_gss::mic_of(&call.verifier)
             .and_then(|mic| context.protection.verify(signed, mic))
             .ok_or(AuthStat::GssCredProblem)?;
@@ -371,7 +404,7 @@ impl Gss {
     fn context(&self, handle: &[u8]) -> Option<Arc<Context>> {
         let mut contexts = self.contexts.lock();
         let context = contexts.get(handle)?.clone();
-        if context.has_expired() {
+        if context.has_expired(self.ahead()) {
             contexts.remove(handle);
             return None;
         }
