@@ -13,9 +13,9 @@ use crate::limits::Known;
 use crate::mount::identity::own_credential;
 use crate::options::{ClientOptions, Flavor};
 use crate::procedures::{ErrorCounters, NFS3};
-use crate::put_off::PutOff;
 use crate::refusals::Refusals;
 use crate::transport::{Driver, Limits, Transport};
+use crate::waiting::Waiting;
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut, Pool};
 use nfsrdma_rpcrdma::abandon::is_abandoned;
@@ -50,7 +50,9 @@ struct Inner {
     known: Known,
     recovery: Recovery,
     errors: ErrorCounters,
-    put_off: PutOff,
+    /// Calls that the server puts off, and those of users without a context.
+    put_off: Waiting,
+    without_context: Waiting,
     refusals: Refusals,
     /// Whether the server has NFS_ACL and the mount uses it.
     acl: AtomicBool,
@@ -79,7 +81,8 @@ impl Nfs3Client {
                 known: Known::new(),
                 recovery: options.transport.recovery,
                 errors: ErrorCounters::default(),
-                put_off: PutOff::default(),
+                put_off: Waiting::default(),
+                without_context: Waiting::default(),
                 refusals: Refusals::default(),
                 acl: AtomicBool::new(false),
             }),
@@ -101,6 +104,11 @@ impl Nfs3Client {
 
     pub(crate) fn contexts(&self) -> Option<&Contexts> {
         self.inner.contexts.as_ref()
+    }
+
+    /// The calls of users who wait for a context.
+    pub(crate) fn without_context(&self) -> &Waiting {
+        &self.inner.without_context
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
@@ -133,7 +141,9 @@ impl Nfs3Client {
     pub fn stats(&self) -> Stats {
         let mut stats = self.inner.engine.stats();
         self.inner.errors.add_to(&mut stats);
-        stats.waits = stats.waits.and(self.inner.put_off.waits());
+        for waiting in [&self.inner.put_off, &self.inner.without_context] {
+            stats.waits = stats.waits.and(waiting.waits());
+        }
         stats
     }
 
@@ -258,7 +268,10 @@ impl Nfs3Client {
         encode: &impl Fn(u32, &mut Encoder),
     ) -> NfsResult<RpcReply> {
         let engine = &self.inner.engine;
-        let put_off = self.inner.put_off.begin(reply.started, engine.server());
+        let server = engine.server();
+        let over = format!("server {server} puts no call off any longer");
+        // To the transport each of them is answered.
+        let put_off = self.inner.put_off.begin(0, reply.started, over);
         let mut pause = FIRST_PAUSE;
         let mut retransmitted = reply.retransmitted;
         while is_put_off(&reply) {
@@ -266,7 +279,11 @@ impl Nfs3Client {
             // not need that file must not wait as long for memory.
             let kept = Kept::beside(&reply.payload);
             drop(reply);
-            put_off.again(engine.patience());
+            if put_off.since().elapsed() >= engine.patience() {
+                put_off.tell(|| {
+                    format!("server {server} puts calls off (NFS3ERR_JUKEBOX), still trying")
+                });
+            }
             engine.sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
             // Nobody waits for the results any more, and others may meanwhile have changed what this

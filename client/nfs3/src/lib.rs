@@ -19,12 +19,12 @@ pub mod mount;
 pub mod nlm;
 pub mod options;
 mod procedures;
-mod put_off;
 mod refusals;
 mod renewal;
 mod retransmitted;
 mod secured;
 pub mod transport;
+mod waiting;
 
 pub use api::*;
 pub use client::Nfs3Client;

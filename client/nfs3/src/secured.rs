@@ -6,6 +6,7 @@
 
 use crate::api::{Cred, NfsError, NfsResult};
 use crate::client::{Kept, Nfs3Client, sends_data};
+use crate::waiting::WaitingCall;
 use nfsrdma_rpcrdma::abandon::is_abandoned;
 use nfsrdma_rpcrdma::error::LocalError;
 use nfsrdma_rpcrdma::exec;
@@ -49,10 +50,12 @@ impl Nfs3Client {
         let max_ddp_result = request.max_ddp_result;
         let begin = Instant::now();
         let (mut request, mut retransmitted, mut broken) = (request, false, false);
+        let mut waiting = None;
         loop {
             // A call that fails leaves no payload.
             let kept = Kept::beside(&request.payload);
-            let context = self.context(contexts, cred, procedure, begin).await?;
+            let context = self.context(contexts, cred, (procedure, begin), &mut waiting);
+            let context = context.await?;
             let answer = engine.call_secured(request, &context, encode).await;
             if !is_of_context(&answer) {
                 let mut reply = answer.map_err(failed)?;
@@ -77,20 +80,20 @@ impl Nfs3Client {
     }
 
     /// The context of a user, for a call that began at `begin`. A KDC or a server that makes none now, or none that
-    /// lasts, is waited for as `hard` and `soft` say.
-    async fn context(
-        &self,
+    /// lasts, is waited for as `hard` and `soft` say. The call counts as `waiting` from then on until it ends, though
+    /// it is made now and then.
+    async fn context<'a>(
+        &'a self,
         contexts: &Contexts,
         cred: &Cred,
-        procedure: usize,
-        begin: Instant,
+        (procedure, begin): (usize, Instant),
+        waiting: &mut Option<WaitingCall<'a>>,
     ) -> NfsResult<Arc<Context>> {
         let engine = self.engine();
         let of = match sends_data(procedure) {
             true => Of::Data,
             false => Of::Program,
         };
-        let mut told = false;
         loop {
             let made = contexts.get(cred, of).await;
             for tried in contexts.take_tried() {
@@ -109,9 +112,12 @@ impl Nfs3Client {
             if self.recovery() != Recovery::Hard && begin.elapsed() >= engine.timeo() {
                 return Err(self.failed(NoContext::Unavailable(why).into()));
             }
-            if !std::mem::replace(&mut told, true) {
-                tracing::warn!("a call waits for a Kerberos context: {why}");
-            }
+            let uid = cred.uid;
+            let waits = waiting.get_or_insert_with(|| {
+                let over = format!("no call of user {uid} waits for a Kerberos context any longer");
+                self.without_context().begin(uid, begin, over)
+            });
+            waits.tell(|| format!("calls of user {uid} wait for a Kerberos context: {why}"));
             engine.sleep(PAUSE).await;
             // Others may meanwhile have changed what a call was to change that nobody waits for.
             if of == Of::Program && is_abandoned() {

@@ -21,7 +21,7 @@ use nfsrdma_xdr::rpcsec_gss::MAX_SEQUENCE;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Numbers that are left for retransmissions when a context counts as used up.
 const RESERVE: u32 = 1 << 20;
@@ -30,6 +30,7 @@ const RESERVE: u32 = 1 << 20;
 pub struct Context {
     security: Box<dyn SecurityContext>,
     numbers: Mutex<Numbers>,
+    made: Instant,
     /// Whether the server has answered a call under it.
     known: AtomicBool,
 }
@@ -59,6 +60,7 @@ impl Context {
                 open: BTreeMap::new(),
                 blocked: Vec::new(),
             }),
+            made: Instant::now(),
             known: AtomicBool::new(false),
         }
     }
@@ -72,6 +74,11 @@ impl Context {
 
     pub(super) fn is_known(&self) -> bool {
         self.known.load(Ordering::Relaxed)
+    }
+
+    /// Since it was made.
+    pub(super) fn age(&self) -> Duration {
+        self.made.elapsed()
     }
 
     /// What the mechanism provides.

@@ -79,7 +79,7 @@ struct State {
     /// Attempts that have failed.
     failures: u64,
     failure: Option<Failure>,
-    /// How many contexts in a row the server has refused before any call was answered under them.
+    /// How many contexts in a row the server has refused soon, or before any call was answered under them.
     useless: u32,
     /// How many attempts in a row had no answer, and whether others had one meanwhile.
     silent: u32,
@@ -107,6 +107,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// How many contexts in a row may be useless until the user's calls wait between them, as for a server that does not
 /// answer. One that is restarted, or whose contexts are flushed, forgets them as fast as they are made, but not for long.
+/// If it answers some calls under each of them and refuses others, there are as many between two waits.
 const USELESS: u32 = 5;
 
 /// How many attempts in a row may have no answer until it is tried whether it is so for others: a server under load may
@@ -274,19 +275,22 @@ impl Contexts {
         if made.take_if(|made| Arc::ptr_eq(made, context)).is_none() {
             return;
         }
-        state.useless = match context.is_known() {
+        let known = context.is_known();
+        state.useless = match known && context.age() >= LOOK_AGAIN {
             true => 1,
             false => state.useless + 1,
         };
         if state.useless >= USELESS {
-            let why = match expires_soon(context) {
+            let why = match !known && expires_soon(context) {
                 true => NoContext::expired_at_the_server(),
                 false => NoContext::Unavailable(
-                    "the server forgets each Kerberos context before a call is made under it; its log may say why"
-                        .to_owned(),
+                    "the server refuses each Kerberos context soon after it was made; its log may say why".to_owned(),
                 ),
             };
             state.fail(why, Duration::ZERO);
+            if known {
+                state.useless = 0;
+            }
         }
     }
 
