@@ -54,8 +54,9 @@ impl Kind {
         Kind::Other,
     ];
 
-    /// The kind of a routine error (RFC 2744 section 3.9.1) with the mechanism's own code.
-    fn of(major: u32, minor: u32) -> Kind {
+    /// The kind of a routine error (RFC 2744 section 3.9.1) with the mechanism's own code, of the library here or
+    /// of a server.
+    pub fn of(major: u32, minor: u32) -> Kind {
         let routine = (major >> 16) & 0xff;
         if matches!(routine, BAD_MIC | DEFECTIVE_TOKEN) {
             return Kind::Defective;

@@ -8,6 +8,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -15,7 +16,7 @@ from program.kerberos_support import FLAVORS, SERVER_A, SERVER_B, Ccache, gss, k
 from program.lock_support import AGAIN, FREE, WRITE, Process, waits
 from program.outlives_support import document, kill, working
 from program.realm import NAME
-from program.support import BIN, NOBODY, alone, came, expect, mounted, nfsrdma, run, run_inside, serving, stats
+from program.support import BIN, LIMIT, NOBODY, alone, came, expect, mounted, nfsrdma, run, run_inside, serving, stats
 from program.test_trace import Listening
 from program.users import A, B, C, ROOT_USER, by, by_effective, outcome, refused
 from suites import stop, until
@@ -383,6 +384,72 @@ def test_an_odd_ticket_is_its_users_own_matter(machine):
         for name in names:
             assert bob.do("fsync", name) is None
             assert (server.export / "bob" / name).read_text() == "text"
+
+
+def test_who_is_refused_every_context_waits_alone(machine):
+    """As for a server that is silent, and it is asked once a second. Others go on, and who is killed leaves."""
+    machine.kinit("alice", A)
+    machine.kinit("bob", B)
+    with mount_of(machine, "krb5i") as (server, command), Process(user=B) as bob:
+        log = server.base / "log"
+        by(A, write_and_read, server.mnt / "alice", 1)
+        assert bob.do("open", "f", str(server.mnt / "bob" / "file"), "wb") == 0
+        command("gss-refuse bob")
+        assert bob.do("write", "f", 0, "text") == 4
+        bob.send("fsync", "f")
+        killed = subprocess.Popen(["ls", server.mnt / "bob"], user=B.uid, group=B.gid, extra_groups=[])
+        until(lambda: "wait for a Kerberos context" in log.read_text(), "a call that waits")
+        begin, before = time.monotonic(), gss(command)["init"]
+        until(lambda: document(server)["waits"]["calls"], "calls that wait long")
+        by(A, write_and_read, server.mnt / "alice", 3)
+        assert gss(command)["init"] - before <= time.monotonic() - begin + 2
+        assert waits(bob)
+        killed.kill()
+        assert killed.wait(LIMIT) == -signal.SIGKILL
+        command("gss-clear")
+        assert bob.receive() is None
+        assert (server.export / "bob" / "file").read_text() == "text"
+        until(lambda: "any longer" in log.read_text(), "the end of the wait")
+        said = [line for line in log.read_text().splitlines() if "wait for a Kerberos context" in line]
+        assert len(said) == 1 and f"user {B.uid} " in said[0], said
+
+
+@pytest.mark.parametrize("flavor", ["krb5", "krb5p"])
+def test_the_clock_of_the_server_is_ahead(machine, flavor):
+    """Its time counts: tickets that are valid there are used, and one that is over there has expired, and is no refusal."""
+    machine.kinit("alice", A, "-l", "4m")
+    machine.kinit("bob", B)
+    with mount_of(machine, flavor) as (server, command), Process(user=A) as alice:
+        assert alice.do("open", "f", str(server.mnt / "alice" / "log"), "wb") == 0
+        for _ in range(2):
+            command("gss-clock 60")
+            by(A, write_and_read, server.mnt / "alice", 1)
+            command("gss-forget")
+        command("gss-clock 290")
+        assert alice.do("write", "f", 0, "text") == 4
+        assert alice.do("fsync", "f") == -errno.EKEYEXPIRED
+        refused(A, listed, server.mnt / "alice", number="EKEYEXPIRED")
+        by(B, write_and_read, server.mnt / "bob", 1)
+        machine.kinit("alice", A)
+        until(lambda: alice.do("fsync", "f") is None, "a new context")
+        assert (server.export / "alice" / "log").read_text() == "text"
+
+
+def test_the_clock_of_the_server_is_wrong(machine):
+    """By more than realms permit: contexts go on, and new ones are waited for."""
+    machine.kinit("alice", A)
+    with mount_of(machine, "krb5i") as (server, command), Process(user=A) as alice:
+        assert alice.do("open", "f", str(server.mnt / "alice" / "file"), "wb") == 0
+        command("gss-clock 3600")
+        by(A, write_and_read, server.mnt / "alice", 1)
+        command("gss-forget")
+        assert alice.do("write", "f", 0, "text") == 4
+        alice.send("fsync", "f")
+        until(lambda: "NTP" in (server.base / "log").read_text(), "the reason")
+        assert waits(alice)
+        command("gss-clock 0")
+        assert alice.receive() is None
+        assert (server.export / "alice" / "file").read_text() == "text"
 
 
 # A mount's other parts.

@@ -204,9 +204,9 @@ async fn step(
     .await
 }
 
-/// Routine errors (RFC 2744 section 3.9.1, "no context", "credentials expired" and "context expired") of a server whose
-/// clock is ahead. Linux's does not find the context that it has just made, because the ticket's time is over.
-const OVER: [u32; 3] = [8, 11, 12];
+/// The routine error "no context" (RFC 2744 section 3.9.1) of a server whose clock is ahead. Linux's does not find the
+/// context that it has just made, because the ticket's time is over.
+const NO_CONTEXT: u32 = 8;
 
 /// The server's answer, unless it is an error.
 fn accepted(answer: Result<Initiated, PlainError>) -> Result<Initiated, NoContext> {
@@ -219,12 +219,17 @@ fn accepted(answer: Result<Initiated, PlainError>) -> Result<Initiated, NoContex
     })?;
     match answer.major {
         GSS_S_COMPLETE | GSS_S_CONTINUE_NEEDED => Ok(answer),
-        major if OVER.contains(&(major >> 16)) => Err(NoContext::expired_at_the_server()),
-        major => Err(NoContext::NoCredential(format!(
-            "the server refuses the Kerberos ticket (GSS-API error {major:#x}, {}); its log says why: look at its \
+        major => Err(match Kind::of(major, answer.minor) {
+            _ if major >> 16 == NO_CONTEXT => NoContext::expired_at_the_server(),
+            Kind::Expired => NoContext::expired_at_the_server(),
+            // As where this machine finds it: nobody's ticket is at fault.
+            kind @ Kind::ClockSkew => NoContext::Unavailable(kind.to_string()),
+            _ => NoContext::NoCredential(format!(
+                "the server refuses the Kerberos ticket (GSS-API error {major:#x}, {}); its log says why: look at its \
                  keytab and its clock",
-            answer.minor.cast_signed()
-        ))),
+                answer.minor.cast_signed()
+            )),
+        }),
     }
 }
 
@@ -254,23 +259,34 @@ mod tests {
     }
 
     #[test]
-    fn a_server_whose_clock_is_ahead_finds_tickets_expired() {
-        let refused = |major| {
+    fn what_a_server_says_of_clocks() {
+        let refused = |major, minor| {
             accepted(Ok(Initiated {
                 major,
                 handle: Vec::new(),
-                minor: 0,
+                minor,
                 window: 0,
                 token: Vec::new(),
                 mic: None,
             }))
         };
-        for major in [8 << 16, 11 << 16, 12 << 16] {
-            assert!(matches!(refused(major), Err(NoContext::Expired(_))));
+        const KRB5: u32 = 0x96c7_3a00;
+        let other = 13 << 16;
+        for (major, minor) in [
+            (8 << 16, 0),
+            (11 << 16, 0),
+            (12 << 16, 0),
+            (other, KRB5 + 32),
+        ] {
+            let is = refused(major, minor);
+            assert!(matches!(is, Err(NoContext::Expired(_))), "{is:?}");
         }
-        for major in [9 << 16, 13 << 16, 2] {
-            assert!(matches!(refused(major), Err(NoContext::NoCredential(_))));
+        let is = refused(other, KRB5 + 37);
+        assert!(matches!(is, Err(NoContext::Unavailable(_))), "{is:?}");
+        for (major, minor) in [(9 << 16, 0), (other, 0), (other, KRB5 + 44), (2, 0)] {
+            let is = refused(major, minor);
+            assert!(matches!(is, Err(NoContext::NoCredential(_))), "{is:?}");
         }
-        assert!(refused(GSS_S_COMPLETE).is_ok());
+        assert!(refused(GSS_S_COMPLETE, 0).is_ok());
     }
 }
