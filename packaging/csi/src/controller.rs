@@ -1,7 +1,7 @@
 //! The Controller service: a dynamic volume is a directory of an export, made and deleted through a mount that lasts as
 //! long as that takes.
 
-use crate::driver::Driver;
+use crate::driver::{Asked, Driver};
 use crate::messages::{
     Confirmed, ControllerGetCapabilitiesRequest, CreateVolumeRequest, CreateVolumeResponse,
     DeleteVolumeRequest, DeleteVolumeResponse, ServiceCapabilities, Type,
@@ -78,10 +78,14 @@ impl Driver {
         let options = parameters.get("mountOptions");
         let first = request.volume_capabilities.first();
         let flags = first.into_iter().flat_map(flags);
-        let _taken = self.take(&id.place.source())?;
+        let source = id.place.source();
+        let _taken = self.take(&source)?;
+        let asked = (request.name.clone(), request.capacity_range);
+        self.is_asked_for_as_before(&source, &asked)?;
         self.mounted(&id.place, [options].into_iter().chain(flags), |root| {
             make(root, &id.place.directory, mode)
         })?;
+        self.asked().insert(source, asked);
         let mut context = HashMap::from([
             ("server".to_owned(), id.place.server.clone()),
             ("share".to_owned(), id.place.share.clone()),
@@ -110,8 +114,12 @@ impl Driver {
         if let Some(id) = Id::parse(&request.volume_id)
             && !id.retain
         {
-            let _taken = self.take(&id.place.source())?;
-            self.mounted(&id.place, [], |root| remove(root, &id.place.directory))?;
+            let source = id.place.source();
+            let _taken = self.take(&source)?;
+            // Nothing but the id and secrets comes with this request.
+            let options = request.secrets.get("mountOptions").map(String::as_str);
+            self.mounted(&id.place, options, |root| remove(root, &id.place.directory))?;
+            self.asked().remove(&source);
         }
         Ok(DeleteVolumeResponse {})
     }
@@ -147,6 +155,19 @@ impl Driver {
                 message: String::new(),
             },
         })
+    }
+
+    /// Fails if this process has made the volume for another size. A directory has no size that could be compared; an
+    /// orchestrator that asks once more, also of another process, asks for the same one.
+    fn is_asked_for_as_before(&self, source: &str, asked: &Asked) -> Result<(), Status> {
+        match self.asked().get(source) {
+            Some(before) if before.0 == asked.0 && before.1 != asked.1 => {
+                Err(Status::already_exists(
+                    "a volume of this name was made for another size: use another name",
+                ))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Mounts the share of a volume, does something in its root directory, and unmounts it.

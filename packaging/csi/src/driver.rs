@@ -1,14 +1,18 @@
 //! What all services share.
 
+use crate::messages::CapacityRange;
 use crate::mount::{Mounter, mounts};
 use anyhow::Context;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use tonic::Status;
 
 /// The name of the driver, as the orchestrator knows it.
 pub const NAME: &str = "nfsrdma.csi";
+
+/// The name of a dynamic volume, and the size that was asked for.
+pub(crate) type Asked = (String, Option<CapacityRange>);
 
 /// The driver. Its methods block.
 #[derive(Debug)]
@@ -17,6 +21,8 @@ pub struct Driver {
     pub(crate) node_id: String,
     pub(crate) work_dir: PathBuf,
     busy: Mutex<HashSet<String>>,
+    /// What the volumes that this process has made were asked for, by their sources.
+    asked: Mutex<HashMap<String, Asked>>,
 }
 
 impl Driver {
@@ -47,9 +53,14 @@ impl Driver {
                     node_id: node_id.to_owned(),
                     work_dir,
                     busy: Mutex::default(),
+                    asked: Mutex::default(),
                 })
             })
             .with_context(|| format!("--work-dir {} cannot be used", work_dir.display()))
+    }
+
+    pub(crate) fn asked(&self) -> MutexGuard<'_, HashMap<String, Asked>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes what an operation works on; a second operation on it is refused until the first one has ended.

@@ -71,6 +71,8 @@ pub struct ProbeResponse {
 pub struct CreateVolumeRequest {
     #[prost(string, tag = "1")]
     pub name: String,
+    #[prost(message, optional, tag = "2")]
+    pub capacity_range: Option<CapacityRange>,
     #[prost(message, repeated, tag = "3")]
     pub volume_capabilities: Vec<VolumeCapability>,
     #[prost(map = "string, string", tag = "4")]
@@ -78,6 +80,14 @@ pub struct CreateVolumeRequest {
     /// A snapshot or a volume; which one does not matter here.
     #[prost(message, optional, tag = "6")]
     pub volume_content_source: Option<VolumeContentSource>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct CapacityRange {
+    #[prost(int64, tag = "1")]
+    pub required_bytes: i64,
+    #[prost(int64, tag = "2")]
+    pub limit_bytes: i64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -101,6 +111,8 @@ pub struct Volume {
 pub struct DeleteVolumeRequest {
     #[prost(string, tag = "1")]
     pub volume_id: String,
+    #[prost(map = "string, string", tag = "2")]
+    pub secrets: HashMap<String, String>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

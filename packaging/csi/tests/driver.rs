@@ -281,15 +281,18 @@ fn create(stand: &Stand, name: &str, more: &[(&str, &str)]) -> Result<Volume, St
         name: name.into(),
         volume_capabilities: vec![capability(Mode::MultiNodeMultiWriter)],
         parameters,
-        volume_content_source: None,
+        ..Default::default()
     };
     let answer: CreateVolumeResponse = stand.call("Controller/CreateVolume", request)?;
     Ok(answer.volume.expect("a volume"))
 }
 
 fn delete(stand: &Stand, id: &str) -> Result<(), Status> {
-    let volume_id = id.to_owned();
-    let answer = stand.call("Controller/DeleteVolume", DeleteVolumeRequest { volume_id });
+    let request = DeleteVolumeRequest {
+        volume_id: id.to_owned(),
+        ..Default::default()
+    };
+    let answer = stand.call("Controller/DeleteVolume", request);
     answer.map(|DeleteVolumeResponse {}| ())
 }
 
@@ -343,6 +346,25 @@ fn a_dynamic_volume_may_be_named_and_kept() {
     assert!(stand.export.join("team/claim-pvc-2").is_dir());
     delete(&stand, &volume.volume_id).unwrap();
     assert!(!stand.export.join("team/claim-pvc-2").exists() && stand.export.join("team").is_dir());
+}
+
+#[test]
+fn a_volume_is_deleted_by_the_options_of_the_chart_and_of_its_secret() {
+    let Some(stand) = Stand::new() else { return };
+    let volume = create(&stand, "pvc-1", &[]).unwrap();
+    let by = |options: &str| {
+        let request = DeleteVolumeRequest {
+            volume_id: volume.volume_id.clone(),
+            secrets: strings([("mountOptions", options)]),
+        };
+        let answer: Result<DeleteVolumeResponse, _> =
+            stand.call("Controller/DeleteVolume", request);
+        code(answer)
+    };
+    assert_eq!(by("sink"), Code::InvalidArgument);
+    assert!(stand.export.join("pvc-1").exists());
+    assert_eq!(by("nconnect=2"), Code::Ok);
+    assert!(!stand.export.join("pvc-1").exists());
 }
 
 #[test]
@@ -418,7 +440,7 @@ fn what_cannot_be_created_is_refused() {
         name: "pvc-1".into(),
         volume_capabilities: vec![capability(Mode::MultiNodeMultiWriter)],
         parameters: strings([("server", "127.0.0.1"), ("share", "/srv")]),
-        volume_content_source: None,
+        ..Default::default()
     };
     let mut no_capability = good.clone();
     no_capability.volume_capabilities.clear();

@@ -1,4 +1,5 @@
 //! A responder, the driver as a process, and a gRPC client.
+#![allow(dead_code, reason = "each program of tests uses a part of it")]
 
 use http::uri::PathAndQuery;
 use nfsrdma_csi::messages::{
