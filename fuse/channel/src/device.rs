@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
+use zerocopy::{Immutable, IntoBytes};
 
 /// What one reader reads from. Each has its own queue of requests that wait for their replies,
 /// so a reply must go to the device its request was read from.
@@ -52,6 +53,15 @@ impl<T> Received<T> {
             Received::Ended => Received::Ended,
         }
     }
+}
+
+/// `struct fuse_out_header`.
+#[derive(IntoBytes, Immutable)]
+#[repr(C)]
+struct OutHeader {
+    len: u32,
+    code: i32,
+    unique: u64,
 }
 
 /// Slices that one writev(2) takes (IOV_MAX of limits.h).
@@ -108,20 +118,25 @@ impl Device {
     /// `unique`, and the slices of `body`.
     pub(crate) fn send(&self, unique: u64, code: i32, body: &[&[u8]]) -> Result<(), Errno> {
         let len: usize = body.iter().map(|slice| slice.len()).sum();
-        let header = header(unique, code, len);
+        let header = OutHeader {
+            len: (OUT_HEADER + len) as u32,
+            code,
+            unique,
+        };
+        let header = header.as_bytes();
         // The usual replies need no allocation.
         let written = match body {
-            [] => rustix::io::write(&self.fd, &header),
-            [one] => rustix::io::writev(&self.fd, &[IoSlice::new(&header), IoSlice::new(one)]),
+            [] => rustix::io::write(&self.fd, header),
+            [one] => rustix::io::writev(&self.fd, &[IoSlice::new(header), IoSlice::new(one)]),
             several if several.len() < MAX_SLICES => {
                 let mut all = Vec::with_capacity(several.len() + 1);
-                all.push(IoSlice::new(&header));
+                all.push(IoSlice::new(header));
                 all.extend(several.iter().map(|slice| IoSlice::new(slice)));
                 rustix::io::writev(&self.fd, &all)
             }
             many => {
                 let all = many.concat();
-                rustix::io::writev(&self.fd, &[IoSlice::new(&header), IoSlice::new(&all)])
+                rustix::io::writev(&self.fd, &[IoSlice::new(header), IoSlice::new(&all)])
             }
         }?;
         // The kernel takes a message whole or not at all.
@@ -145,13 +160,4 @@ fn receive(mut read: impl FnMut() -> Result<usize, Errno>) -> io::Result<Receive
             Err(error) => return Err(error.into()),
         }
     }
-}
-
-fn header(unique: u64, code: i32, len: usize) -> [u8; OUT_HEADER] {
-    let mut header = [0; OUT_HEADER];
-    let len = (OUT_HEADER + len) as u32;
-    header[..4].copy_from_slice(&len.to_ne_bytes());
-    header[4..8].copy_from_slice(&code.to_ne_bytes());
-    header[8..].copy_from_slice(&unique.to_ne_bytes());
-    header
 }
