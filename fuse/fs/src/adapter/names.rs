@@ -25,7 +25,7 @@ use std::os::unix::ffi::OsStrExt;
 type Name = SmallVec<[u8; 40]>;
 
 fn owned(name: &OsStr) -> Name {
-    Name::from(name.as_bytes())
+    Name::from_slice(name.as_bytes())
 }
 
 impl<N: Nfs3> Adapter<N> {

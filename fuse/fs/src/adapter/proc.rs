@@ -5,8 +5,10 @@
 //! thread, whose groups and signals say nothing of the caller. Then no caller is visible.
 
 use rustix::fs::{Mode, OFlags};
+use rustix::path::DecInt;
+use smallvec::SmallVec;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::sync::OnceLock;
 
 /// Whether /proc names this process by the id that it has itself.
@@ -23,13 +25,13 @@ pub(super) fn open(tid: u32, name: &str) -> io::Result<File> {
     if !is_of_this_namespace() {
         return Err(io::ErrorKind::NotFound.into());
     }
-    // An id has at most 10 digits, a name here at most 6 letters.
-    let mut path = [0; 32];
-    let mut rest = &mut path[..];
-    write!(rest, "/proc/{tid}/{name}")?;
-    let left = rest.len();
-    let path = &path[..path.len() - left];
-    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    // An id has at most 10 digits, a name here at most 6 letters. (`write!` takes 500 instructions.)
+    let mut path = SmallVec::<[u8; 32]>::from_slice(b"/proc/");
+    path.extend_from_slice(DecInt::new(tid).as_bytes());
+    path.push(b'/');
+    path.extend_from_slice(name.as_bytes());
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(&path[..], flags, Mode::empty())?;
     Ok(file.into())
 }
 
