@@ -386,10 +386,10 @@ pub trait QueuePair: Send + Sync {
     /// range or access that it does not allow, ends the connection.
     fn post(&self, batch: &mut Vec<WorkRequest>) -> Result<()>;
 
-    /// Like [`QueuePair::post`], but the provider may defer sending until the next `post` or
-    /// [`QueuePair::kick`], which the caller must call afterwards.
-    fn post_later(&self, batch: &mut Vec<WorkRequest>) -> Result<()> {
-        self.post(batch)
+    /// Like [`QueuePair::post`] for one request, which is dropped after an error. The provider may defer
+    /// sending until the next `post` or [`QueuePair::kick`], which the caller must call afterwards.
+    fn post_later(&self, request: WorkRequest) -> Result<()> {
+        self.post(&mut vec![request])
     }
 
     /// Sends what [`QueuePair::post_later`] deferred.

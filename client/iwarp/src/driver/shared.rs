@@ -43,6 +43,24 @@ pub(crate) struct State {
     pub(crate) abandoned: bool,
 }
 
+impl State {
+    //= RFC 5041, Section 6.2.1
+    //# If the Local Peer ULP indicates graceful teardown, the DDP layer on the Local Peer
+    //# SHOULD ensure that all ULP data would be transferred before the underlying LLP Stream
+    //# and Connection are torn down, and any further data transfer requests by the Local Peer
+    //# ULP MUST return an error.
+    /// Completes what was posted after the connection's end.
+    fn flush_if_ended(&mut self) {
+        if self.ended.is_some() {
+            self.queue.flush(&mut self.work_done);
+            if self.abandoned {
+                self.queue.polled(self.work_done.len());
+                self.work_done.clear();
+            }
+        }
+    }
+}
+
 pub(crate) struct Receives {
     pub(crate) posted: VecDeque<(WorkId, BufMut)>,
     /// Includes the Receive that is being filled.

@@ -202,6 +202,14 @@ impl Marshaller {
             };
             call.message = message;
         }
+        if self.is_plain(&call, thresholds) {
+            count(&counters.inline_calls);
+            call.offer = ChunkLists::default();
+            let mut data = Segs::new();
+            data.push(call.message.clone());
+            let send = send(call.xid, data);
+            return Ok(Prepared { call, send });
+        }
         match self.expose(&mut call, queue_pair, thresholds, counters) {
             Ok((plan, argument)) => match self.marshal(&mut call, &plan, argument, credits) {
                 Some(send) => Ok(Prepared { call, send }),
@@ -212,6 +220,16 @@ impl Marshaller {
             },
             Err(why) => Err(MarshalError { call, why }),
         }
+    }
+
+    /// Whether the call has no bulk data, and neither it nor its largest reply needs a chunk: most calls. Its
+    /// header and it are one buffer already.
+    fn is_plain(&self, call: &Call, thresholds: &Thresholds) -> bool {
+        let shape = call.wire();
+        let bulk = shape.argument > 0 || shape.max_ddp_result > 0;
+        let plan = |shape| plan(shape, &Segments::default(), thresholds, self.style);
+        !bulk
+            && plan(shape).is_ok_and(|plan| plan.call == CallForm::Inline && plan.reply_chunk == 0)
     }
 
     /// Plans a call with `arguments` and `sinks` buffers. Also returns whether the arguments and
@@ -351,13 +369,6 @@ impl Marshaller {
         credits: u32,
     ) -> Option<WorkRequest> {
         let registrations = &call.registrations;
-        if argument.is_empty() && registrations.are_none() {
-            // Header and call are one already.
-            call.offer = ChunkLists::default();
-            let mut data: Segs<Buf> = Segs::new();
-            data.push(call.message.clone());
-            return Some(send(call.xid, data));
-        }
         let mut chunks = ChunkLists::default();
         if let Some(source) = &registrations.source {
             //= RFC 8166, Section 3.4.5
@@ -431,16 +442,9 @@ pub(super) fn post(
     request: WorkRequest,
     later: bool,
 ) -> nfsrdma_rdma::Result<()> {
-    thread_cell! {
-        static BATCH: RefCell<Vec<WorkRequest>> = const { RefCell::new(Vec::new()) };
+    let posted = queue_pair.post_later(request);
+    if !later {
+        queue_pair.kick();
     }
-    BATCH.with_borrow_mut(|batch| {
-        batch.push(request);
-        let result = match later {
-            true => queue_pair.post_later(batch),
-            false => queue_pair.post(batch),
-        };
-        batch.clear();
-        result
-    })
+    posted
 }

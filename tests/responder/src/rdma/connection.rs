@@ -425,8 +425,9 @@ impl Shared {
 
     fn post(&self, batch: Vec<WorkRequest>) -> Result<(), Error> {
         match self.leave(Letter::Post(batch)) {
-            Some(Letter::Post(mut batch)) if TOGETHER.get() => {
-                self.queue_pair.post_later(&mut batch)
+            Some(Letter::Post(batch)) if TOGETHER.get() => {
+                let mut requests = batch.into_iter();
+                requests.try_for_each(|request| self.queue_pair.post_later(request))
             }
             Some(Letter::Post(mut batch)) => self.queue_pair.post(&mut batch),
             _ => Ok(()),

@@ -55,7 +55,19 @@ impl QueuePair for IwarpQueuePair {
     }
 
     fn post(&self, batch: &mut Vec<WorkRequest>) -> Result<()> {
-        let result = self.post_later(batch);
+        let mut result = Ok(());
+        let mut state = self.0.state.lock();
+        let mut requests = std::mem::take(batch).into_iter();
+        for request in requests.by_ref() {
+            if let Err((error, refused)) = self.0.post_one(&mut state, request) {
+                batch.push(*refused);
+                result = Err(error);
+                break;
+            }
+        }
+        batch.extend(requests);
+        state.flush_if_ended();
+        drop(state);
         self.0.pump();
         result
     }
@@ -64,34 +76,11 @@ impl QueuePair for IwarpQueuePair {
         self.0.pump();
     }
 
-    fn post_later(&self, batch: &mut Vec<WorkRequest>) -> Result<()> {
-        let mut guard = self.0.state.lock();
-        let state = &mut *guard;
-        let mut result = Ok(());
-        let mut refused = Vec::new();
-        let mut rest = batch.drain(..);
-        for request in rest.by_ref() {
-            if let Err((error, request)) = self.0.post_one(state, request) {
-                refused.push(*request);
-                result = Err(error);
-                break;
-            }
-        }
-        refused.extend(rest);
-        batch.append(&mut refused);
-        //= RFC 5041, Section 6.2.1
-        //# If the Local Peer ULP indicates graceful teardown, the DDP layer on the Local Peer
-        //# SHOULD ensure that all ULP data would be transferred before the underlying LLP Stream
-        //# and Connection are torn down, and any further data transfer requests by the Local Peer
-        //# ULP MUST return an error.
-        if state.ended.is_some() {
-            state.queue.flush(&mut state.work_done);
-            if state.abandoned {
-                state.queue.polled(state.work_done.len());
-                state.work_done.clear();
-            }
-        }
-        result
+    fn post_later(&self, request: WorkRequest) -> Result<()> {
+        let mut state = self.0.state.lock();
+        let posted = self.0.post_one(&mut state, request);
+        state.flush_if_ended();
+        posted.map_err(|(error, _)| error)
     }
 
     //= RFC 5040, Section 8.1.1
