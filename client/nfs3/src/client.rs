@@ -71,7 +71,7 @@ impl Nfs3Client {
             if security.service == Service::Privacy {
                 engine.prepare_for_privacy();
             }
-            Contexts::new(security, engine.peer().ip(), own_credential())
+            Contexts::new(security, engine.addresses(), own_credential())
         });
         Nfs3Client {
             inner: Arc::new(Inner {

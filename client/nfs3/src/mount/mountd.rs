@@ -444,7 +444,7 @@ mod tests {
     struct Nobody;
 
     impl Establish for Nobody {
-        fn establish<'a>(&'a self, _: IpAddr, _: Service, _: &'a Cred) -> Establishing<'a> {
+        fn establish<'a>(&'a self, _: &'a [IpAddr], _: Service, _: &'a Cred) -> Establishing<'a> {
             unreachable!()
         }
     }

@@ -21,13 +21,13 @@ pub type Establishing<'a> =
 
 /// Establishes contexts with one server.
 pub trait Establish: Send + Sync {
-    /// Makes a new context for the user of `cred` with the server at this address, for calls with
-    /// `service`. The future is
+    /// Makes a new context for the user of `cred` with the server, which has these addresses, for calls
+    /// with `service`. The future is
     /// polled by threads that must not block, outside of any runtime: work that needs one is to be
     /// spawned there.
     fn establish<'a>(
         &'a self,
-        server: IpAddr,
+        servers: &'a [IpAddr],
         service: Service,
         cred: &'a Cred,
     ) -> Establishing<'a>;
@@ -57,7 +57,8 @@ impl Eq for Security {}
 /// One context for each user.
 pub struct Contexts {
     security: Security,
-    server: IpAddr,
+    /// Its addresses.
+    servers: Vec<IpAddr>,
     /// Who serves the mount.
     own: Cred,
     /// Contexts that were made to see whether it can be done, until they are taken to be destroyed.
@@ -164,14 +165,14 @@ impl Entry {
 impl Contexts {
     fn make<'a>(&'a self, cred: &'a Cred) -> Establishing<'a> {
         let Security { service, establish } = &self.security;
-        establish.establish(self.server, *service, cred)
+        establish.establish(&self.servers, *service, cred)
     }
 
-    /// No contexts yet with the server at this address. The mount is served by the user of `own`.
-    pub fn new(security: Security, server: IpAddr, own: Cred) -> Self {
+    /// No contexts yet with the server at these addresses, which are not none. The mount is served by the user of `own`.
+    pub fn new(security: Security, servers: Vec<IpAddr>, own: Cred) -> Self {
         Contexts {
             security,
-            server,
+            servers,
             own,
             tried: Mutex::default(),
             of: Mutex::default(),

@@ -242,7 +242,7 @@ struct Slow {
 }
 
 impl Establish for Slow {
-    fn establish<'a>(&'a self, _: IpAddr, _: Service, cred: &'a Cred) -> Establishing<'a> {
+    fn establish<'a>(&'a self, _: &'a [IpAddr], _: Service, cred: &'a Cred) -> Establishing<'a> {
         Box::pin(async move {
             self.permits.acquire().await.unwrap().forget();
             let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
@@ -279,7 +279,7 @@ fn contexts() -> (Arc<Slow>, Contexts) {
     };
     (
         slow,
-        Contexts::new(security, [127, 0, 0, 1].into(), user(7)),
+        Contexts::new(security, vec![[127, 0, 0, 1].into()], user(7)),
     )
 }
 

@@ -36,7 +36,7 @@ use nfsrdma_xdr::rpc::{Auth, CallTemplate};
 use nfsrdma_xdr::rpcrdma::MIN_HEADER_LEN;
 use nfsrdma_xdr::rpcsec_gss::Procedure as SecuredProcedure;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -515,6 +515,18 @@ impl Engine {
     /// The server's address.
     pub fn peer(&self) -> SocketAddr {
         self.shared.peer
+    }
+
+    /// The addresses by which the server is reached: the mounted one, and those of the paths.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        let mut all = vec![self.shared.peer.ip()];
+        for link in &self.links {
+            let address = link.path.peer.ip();
+            if !all.contains(&address) {
+                all.push(address);
+            }
+        }
+        all
     }
 
     /// The server's name in the log.

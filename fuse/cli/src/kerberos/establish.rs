@@ -10,13 +10,16 @@ use nfsrdma_rpcrdma::rpc::{Cred, Initiated, initiate};
 use nfsrdma_rpcrdma::security::{Establish, Establishing, NoContext, SecurityContext, Service};
 use nfsrdma_xdr::nfs3;
 use nfsrdma_xdr::rpcsec_gss::{GSS_S_COMPLETE, GSS_S_CONTINUE_NEEDED};
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 /// Most contexts that are begun at a time, for the sake of this machine, and for how long each counts: a
@@ -63,15 +66,16 @@ impl Kerberos {
 impl Establish for Kerberos {
     fn establish<'a>(
         &'a self,
-        server: IpAddr,
+        servers: &'a [IpAddr],
         service: Service,
         cred: &'a Cred,
     ) -> Establishing<'a> {
         let making = Arc::clone(&self.making);
         let (uid, gid) = (cred.uid, cred.gid);
+        let servers = servers.to_vec();
         let made = self
             .runtime
-            .spawn(async move { making.context(server, service, uid, gid).await });
+            .spawn(async move { making.context(&servers, service, uid, gid).await });
         Box::pin(async move {
             match made.await {
                 Ok(made) => made,
@@ -116,14 +120,14 @@ fn not_started(error: &io::Error) -> NoContext {
 impl Making {
     async fn context(
         self: Arc<Self>,
-        server: IpAddr,
+        servers: &[IpAddr],
         service: Service,
         uid: u32,
         gid: u32,
     ) -> Result<Box<dyn SecurityContext>, NoContext> {
         let _one = self.making.acquire().await;
         let beginning = self.beginning.acquire().await;
-        let mut attempt = pin!(self.attempt(server, service, uid, gid));
+        let mut attempt = pin!(self.attempt(servers, service, uid, gid));
         if let Ok(made) = timeout(BEGINNING, &mut attempt).await {
             return made;
         }
@@ -133,13 +137,13 @@ impl Making {
 
     async fn attempt(
         self: &Arc<Self>,
-        server: IpAddr,
+        servers: &[IpAddr],
         service: Service,
         uid: u32,
         gid: u32,
     ) -> Result<Box<dyn SecurityContext>, NoContext> {
         let target = Target {
-            address: SocketAddr::new(server, self.port),
+            address: reachable(servers, self.port).await?,
             protocol: Protocol::Tcp,
             privileged: false,
             timeout: ANSWER,
@@ -183,6 +187,28 @@ impl Making {
     }
 }
 
+/// Which of the addresses of the server to use: of several, the one that answers first. The name of its principal is that
+/// of the mounted one in any case.
+async fn reachable(servers: &[IpAddr], port: u16) -> Result<SocketAddr, NoContext> {
+    if let [only] = servers {
+        return Ok(SocketAddr::new(*only, port));
+    }
+    let mut tried = JoinSet::new();
+    for server in servers {
+        let address = SocketAddr::new(*server, port);
+        tried.spawn(async move {
+            let connected = timeout(ANSWER, TcpStream::connect(address)).await;
+            matches!(connected, Ok(Ok(_))).then_some(address)
+        });
+    }
+    while let Some(answered) = tried.join_next().await {
+        if let Ok(Some(address)) = answered {
+            return Ok(address);
+        }
+    }
+    Err(no_answer("none of its addresses answers"))
+}
+
 /// Waits on another thread: for the KDC, or for the library.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
@@ -208,15 +234,16 @@ async fn step(
 /// context that it has just made, because the ticket's time is over.
 const NO_CONTEXT: u32 = 8;
 
+/// The daemon at the server that looks at tickets may not run yet.
+fn no_answer(why: impl fmt::Display) -> NoContext {
+    NoContext::Unavailable(format!(
+        "the server makes no Kerberos context: {why}; it needs NFS over TCP, and rpc.svcgssd or gssproxy"
+    ))
+}
+
 /// The server's answer, unless it is an error.
 fn accepted(answer: Result<Initiated, PlainError>) -> Result<Initiated, NoContext> {
-    let answer = answer.map_err(|error| {
-        let sentence = format!(
-            "the server makes no Kerberos context: {error}; it needs NFS over TCP, and rpc.svcgssd or gssproxy"
-        );
-        // The daemon there that looks at tickets may not run yet.
-        NoContext::Unavailable(sentence)
-    })?;
+    let answer = answer.map_err(no_answer)?;
     match answer.major {
         GSS_S_COMPLETE | GSS_S_CONTINUE_NEEDED => Ok(answer),
         major => Err(match Kind::of(major, answer.minor) {
