@@ -47,10 +47,24 @@ echo "fstab: $(cat /srv/data/hello)"
 echo "unit: $(cat /srv/unit/hello) $(systemctl is-active srv-unit.mount)"
 echo "after: $(systemctl show -p After --value srv-data.mount | tr ' ' '\n' | grep -c '^network-online.target$')"
 systemctl stop srv-unit.mount && echo "stopped: $(ls -A /srv/unit | wc -l)"
+# systemd runs its hooks, and writes to a file in the place of the kernel's.
+figure() { nfsrdma stats --json /srv/data | tr -d ' \n' | sed 's/.*"'$1'":\([0-9]*\).*/\1/'; }
+perl -e 'open F, ">", "/srv/data/draft"; syswrite F, "draft"; sleep' &
+until [ -s /srv/data/draft ]; do sleep 0.1; done
+connects=$(figure connects)
+echo "dirty: $(figure dirty_bytes)"
+/usr/lib/systemd/systemd-sleep suspend 2>/slept
+echo "slept: $(cat /sys/power/state) $(figure dirty_bytes)"
+until [ "$(figure connects)" -gt "$connects" ]; do sleep 0.1; done
+echo "awake: $(cat /srv/data/draft)"
+kill %1
 # Only the unmounting at shutdown flushes this.
 head -c 20000000 /dev/urandom | tee /srv/data/late | sha256sum >/sum
 systemctl --no-block exit 0
 TRY
+# What systemd-sleep would write to the kernel.
+mkdir "$root/power"
+echo freeze mem >"$root/power/state"
 inside systemctl -q enable try.service srv-unit.mount srv-look.automount
 ln -sf /usr/lib/systemd/system/multi-user.target "$root/etc/systemd/system/default.target"
 
@@ -69,6 +83,7 @@ mount -t proc proc "$root/proc"
 mount --bind "$root/proc/sys" "$root/proc/sys"
 mount -o remount,bind,ro "$root/proc/sys"
 mount -o remount,bind,ro "$root/sys"
+mount --bind "$root/power" "$root/sys/power"
 mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
 exec env -i container=test PATH=/usr/sbin:/usr/bin chroot "$root" \
     setpriv --bounding-set -sys_time,-sys_module,-sys_rawio,-syslog -- /lib/systemd/systemd --log-target=null --show-status=no
@@ -116,6 +131,8 @@ check "mounted at boot by the example unit" result "unit: world active"
 check "the example automount unit waits" result "before: inactive active "
 check "and mounts when somebody looks" result "look: world active"
 check "a stopped unit is unmounted" result "stopped: 0"
+check "what was written before a sleep is at the server then" result "slept: mem 0"
+check "and the mount connects anew after it" result "awake: draft"
 check "mounted on demand" result "demand: world server:/export"
 check "the shutdown wrote everything back" gives "$(cat "$root/sum")" sh -c 'sha256sum <"$0"' "$work/export/late"
 check "the responder stops" stop_serving

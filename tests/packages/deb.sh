@@ -31,6 +31,8 @@ check "every file is as packaged" inside dpkg --verify nfsrdma
 check "the program starts" inside nfsrdma --version
 check "mount(8) finds its helpers" inside test -x /sbin/mount.nfsrdma -a -x /sbin/mount.fuse.nfsrdma
 check "umount(8) finds its helper" inside test -x /sbin/umount.fuse.nfsrdma
+check "systemd finds its hook for sleep" inside test -x /lib/systemd/system-sleep/nfsrdma
+check "which does nothing without mounts" gives "" inside /lib/systemd/system-sleep/nfsrdma pre suspend
 
 # minbase leaves documents out, so look for these in the package itself.
 for page in nfsrdma.5 nfsrdma.8 mount.nfsrdma.8 mount.fuse.nfsrdma.8 umount.nfsrdma.8 umount.fuse.nfsrdma.8; do

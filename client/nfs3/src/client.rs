@@ -152,6 +152,11 @@ impl Nfs3Client {
         self.inner.engine.tap()
     }
 
+    /// Ends the connections and makes them anew, because the server may have forgotten them: `why`. Calls go on.
+    pub fn connect_anew(&self, why: &'static str) {
+        self.inner.engine.connect_anew(why);
+    }
+
     /// Ends the connections; pending and later calls fail with `Interrupted`.
     pub fn shutdown(&self) {
         self.inner.engine.shut_down();

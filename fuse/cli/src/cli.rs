@@ -50,6 +50,11 @@ pub enum Command {
     /// Make a Kerberos context for the process at standard input. Not in the help: that process runs
     /// it.
     GssHelper,
+    /// Prepare the mounts for the sleep of this machine, or, `after` it, connect anew. Not in the help: a
+    /// hook of systemd runs it.
+    Sleep {
+        after: bool,
+    },
     /// Print the names that `-o` accepts, one on each line, for tests and scripts. Not in the help.
     ListOptions,
 }
@@ -493,6 +498,13 @@ fn parse_as_clap(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
     }
     if matches!(&arguments[..], [_, only] if only == GSS_HELPER) {
         return Ok(Command::GssHelper);
+    }
+    if let [_, sleep, when] = &arguments[..]
+        && sleep == "sleep"
+        && (when == "pre" || when == "post")
+    {
+        let after = when == "post";
+        return Ok(Command::Sleep { after });
     }
     if let [_, serve, how, fd, ..] = &arguments[..]
         && serve == "serve"

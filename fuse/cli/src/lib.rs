@@ -145,6 +145,7 @@ fn run(name: &str, command: &Command) -> Result<(), Failure> {
         Command::Capture(args) => observe::capture::run(args),
         Command::Upgrade(args) => commands::upgrade::run(args),
         Command::Fstab(args) => commands::fstab::run(args),
+        Command::Sleep { after } => commands::sleep::run(*after),
         Command::GssHelper => kerberos::helper::run(),
         Command::ListOptions => {
             let lines: String = options::table::names()

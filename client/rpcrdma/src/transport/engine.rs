@@ -548,6 +548,12 @@ impl Engine {
         }
     }
 
+    /// Ends the connections and makes them anew, because the server may have forgotten them: `why`. Calls go on.
+    pub fn connect_anew(&self, why: &'static str) {
+        let sessions = self.links.iter().filter_map(|link| link.session());
+        sessions.for_each(|session| session.end_here(why));
+    }
+
     /// Ends the connections and the threads. Pending and later calls fail with
     /// [`Error::Cancelled`](crate::Error::Cancelled). Waits a moment for a peer that has not answered
     /// the request to connect, because the process may end next.

@@ -227,8 +227,7 @@ impl Link {
         }
         // A call is never retransmitted on the same connection: the next one gets the calls.
         if let (true, Some(session)) = (disconnect, session) {
-            let _ = session.ended_here.set("a call had no reply in time");
-            session.queue_pair.disconnect();
+            session.end_here("a call had no reply in time");
         }
         exec::batch(|| {
             for call in over {

@@ -42,6 +42,14 @@ pub(super) struct Session {
     pub(super) ended_here: OnceLock<&'static str>,
 }
 
+impl Session {
+    /// Ends the connection, for this reason.
+    pub(super) fn end_here(&self, why: &'static str) {
+        let _ = self.ended_here.set(why);
+        self.queue_pair.disconnect();
+    }
+}
+
 /// A connection that is made but not yet in use.
 pub(super) struct Established {
     pub(super) session: Arc<Session>,

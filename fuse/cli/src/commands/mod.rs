@@ -9,5 +9,6 @@ pub(crate) mod mount;
 mod remount;
 pub(crate) mod serve;
 pub(crate) mod server;
+pub(crate) mod sleep;
 pub(crate) mod unmount;
 pub(crate) mod upgrade;

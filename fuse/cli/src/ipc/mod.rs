@@ -7,6 +7,7 @@ pub(crate) mod exit_watch;
 pub(crate) mod flush_request;
 pub(crate) mod keeper;
 pub(crate) mod pending;
+pub(crate) mod sleep_request;
 pub(crate) mod sockets;
 pub(crate) mod upgrade_request;
 

@@ -4,7 +4,7 @@
 use crate::failure::{Exit, Failure};
 use crate::ipc::keeper::Keeper;
 use crate::ipc::upgrade_request::{self, Upgradable};
-use crate::ipc::{control, exit_watch, flush_request};
+use crate::ipc::{control, exit_watch, flush_request, sleep_request};
 use crate::mount::connect::Plan;
 use crate::mount::locking::Chosen;
 use crate::mount::log::Log;
@@ -235,6 +235,7 @@ impl Begun {
             held: keeper.held().cloned(),
             busy: Default::default(),
         });
+        let answer = sleep_request::answer(fs.clone(), self.mounted.client.clone(), answer);
         let answer = upgrade_request::answer(upgradable.clone(), log.answer(answer));
         let answer = remount::answer(upgradable, plan.text.clone(), kernel.record, answer);
         let control = device.and_then(|device| {
