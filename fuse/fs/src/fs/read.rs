@@ -33,8 +33,6 @@ use std::sync::Arc;
 /// What to do about missing data.
 enum Step {
     Done(Segs<Buf>),
-    /// Wait for a READ of this range that is under way.
-    Wait,
     /// Send a READ for these pieces; it is registered under this number.
     Fetch(u64, Segs<Piece>),
 }
@@ -75,11 +73,7 @@ impl<N: Nfs3> Objects<N> {
             if inner.under_way().any_in(&(offset..end), writes) {
                 return None;
             }
-            let range = offset..end.min(size);
-            if range.is_empty() {
-                return Some((Segs::new(), size));
-            }
-            Some((inner.pages().take(range)?, size))
+            Some((inner.pages().take(offset..end.min(size))?, size))
         })?;
         self.shared.stats.read_hits.add(1);
         self.read_ahead(&file, offset..offset + u64::from(len), size);
@@ -106,26 +100,22 @@ impl<N: Nfs3> Objects<N> {
         let data = self.data(inode);
         self.read_ahead(&file, offset..offset + u64::from(len), size);
         let mut end = offset + u64::from(len);
-        let unit = prev_power_of_two(u64::from(self.limits().rtmax)).clamp(4096, MAX_PIECE);
+        let unit = self.read_unit();
         if u64::from(len) > unit {
             // All READs but the first, which is sent below, are started here.
             let rest = (offset / unit + 1) * unit..end.min(size);
-            self.start_reads(&file, rest, unit);
+            self.start_reads(&file, rest);
         }
         // If the data is invalidated before it arrives at so many attempts, the cache is bypassed.
         for _ in 0..16 + u64::from(len) / unit {
             let step = data
                 .until(|inner| {
                     let size = current_size(inner, inode).unwrap_or(0);
-                    match self.next_step(inner, offset..end.min(size)) {
-                        Step::Wait => None,
-                        step => Some(step),
-                    }
+                    self.next_step(inner, offset..end.min(size))
                 })
                 .await;
             match step {
                 Step::Done(found) => return Ok(self.counted(found)),
-                Step::Wait => {}
                 Step::Fetch(id, pieces) => {
                     let wanted = offset..end;
                     match self.fetch_pieces(&file, id, pieces, wanted).await? {
@@ -147,31 +137,35 @@ impl<N: Nfs3> Files<N> {
         found
     }
 
-    fn next_step(&self, inner: &mut FileState, range: Range<u64>) -> Step {
-        if range.is_empty() {
-            return Step::Done(Segs::new());
-        }
+    /// The size of blocks to read, in bytes, and the most that is read ahead by one READ.
+    fn read_unit(&self) -> u64 {
+        prev_power_of_two(u64::from(self.limits().rtmax)).clamp(PAGE, MAX_PIECE)
+    }
+
+    /// `None`: a READ under way has to end before.
+    fn next_step(&self, inner: &mut FileState, range: Range<u64>) -> Option<Step> {
         if let Some(found) = inner.pages().take(range.clone()) {
-            return Step::Done(found);
+            return Some(Step::Done(found));
         }
-        let Some(missing) = inner.pages().missing(range) else {
-            return Step::Wait;
-        };
-        if inner.is_reading(&missing) {
-            return Step::Wait;
-        }
-        let most = u64::from(self.limits().rtmax).max(1);
-        let end = missing.end.min(missing.start / 4096 * 4096 + most);
-        let piece = prev_power_of_two(most).clamp(4096, MAX_PIECE);
-        let mut pieces = inner.pages().plan(missing.start..end, piece);
+        let (number, pieces) = self.begin_fetch(inner, range)?;
+        Some(Step::Fetch(number, pieces))
+    }
+
+    /// Registers a READ of the first part of `range` that is missing; `None` if that is under way.
+    fn begin_fetch(&self, inner: &mut FileState, range: Range<u64>) -> Option<(u64, Segs<Piece>)> {
+        let missing = inner.pages().missing(range)?;
+        let most = u64::from(self.limits().rtmax).max(PAGE);
+        let end = missing.end.min(missing.start / PAGE * PAGE + most);
+        let mut pieces = inner.pages().plan(missing.start..end, self.read_unit());
         // Rounded to blocks, the range must not exceed one READ.
         let mut total = 0;
-        pieces.retain(|p| {
-            total += u64::from(p.len);
-            total <= most.max(4096)
+        pieces.retain(|piece| {
+            total += u64::from(piece.len);
+            total <= most
         });
         let whole = span(&pieces);
-        Step::Fetch(inner.begin_read(whole), pieces)
+        let free = !inner.is_reading(&whole);
+        free.then(|| (inner.begin_read(whole), pieces))
     }
 
     /// READs `pieces`, which are consecutive, into the cache; or for the kernel alone, if these are the bytes
@@ -351,31 +345,23 @@ impl<N: Nfs3> Files<N> {
             return;
         }
         let most = self.config.readahead_bytes.min(self.config.cache_bytes / 4) as u64;
-        let unit = prev_power_of_two(u64::from(self.limits().rtmax)).clamp(4096, MAX_PIECE);
-        let ahead = file.readahead.lock().note(range, size, unit, most);
+        let ahead = file
+            .readahead
+            .lock()
+            .note(range, size, self.read_unit(), most);
         if let Some(ahead) = ahead {
-            self.start_reads(file, ahead, unit);
+            self.start_reads(file, ahead);
         }
     }
 
-    /// Starts READs for the missing parts of `range`. None crosses a multiple of `unit` bytes.
-    fn start_reads(self: &Arc<Self>, file: &Arc<OpenFile>, range: Range<u64>, unit: u64) {
-        let mut at = range.start / 4096 * 4096;
+    /// Starts READs for the missing parts of `range`. None crosses a multiple of their size.
+    fn start_reads(self: &Arc<Self>, file: &Arc<OpenFile>, range: Range<u64>) {
+        let unit = self.read_unit();
+        let mut at = range.start / PAGE * PAGE;
         while at < range.end {
             let stop = ((at / unit + 1) * unit).min(range.end);
-            let fetch = self.data(&file.inode).with(|inner| {
-                let missing = inner.pages().missing(at..stop)?;
-                if inner.is_reading(&missing) {
-                    return None;
-                }
-                let pieces = inner.pages().plan(missing, unit);
-                let range = span(&pieces);
-                // Rounded to blocks, the range may overlap another READ.
-                if pieces.is_empty() || inner.is_reading(&range) {
-                    return None;
-                }
-                Some((inner.begin_read(range), pieces))
-            });
+            let data = self.data(&file.inode);
+            let fetch = data.with(|inner| self.begin_fetch(inner, at..stop));
             if let Some((id, pieces)) = fetch {
                 let range = span(&pieces);
                 self.shared
