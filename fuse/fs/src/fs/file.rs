@@ -318,19 +318,6 @@ impl Evict for FileData {
 
 impl Drop for FileData {
     fn drop(&mut self) {
-        let inner = self.inner.get_mut();
-        let taken = inner.taken();
-        self.shared.budget.account(taken.resident, 0);
-        if let Some(number) = inner.listed {
-            self.shared.budget.forget(number);
-        }
-        let shared = &self.shared;
-        for (sum, taken) in [
-            (&shared.dirty, taken.dirty),
-            (&shared.uncommitted, taken.uncommitted),
-            (&shared.writes, taken.writes),
-        ] {
-            sum.fetch_sub(taken, Ordering::Relaxed);
-        }
+        self.with(|inner| inner.write_back = WriteBack::default());
     }
 }
