@@ -146,6 +146,11 @@ impl FileState {
         self.write_back.is_dirty()
     }
 
+    /// Whether the server has all data on stable storage, and no call is under way that writes.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.is_safe() && !self.write_back.is_under_way()
+    }
+
     /// Whether the server has all data on stable storage.
     pub fn is_safe(&self) -> bool {
         self.write_back.is_safe()

@@ -7,6 +7,7 @@
 //! file (`sibling_names`).
 
 use super::error::{FsError, FsResult};
+use super::file::FileData;
 use super::inode::Inode;
 use super::objects::Objects;
 use super::open_file::OpenFile;
@@ -106,13 +107,6 @@ impl<N: Nfs3> Objects<N> {
         Ok((file, request))
     }
 
-    /// Whether data of `inode` is not on stable storage, or being written.
-    fn is_unsafe(&self, inode: &Inode) -> bool {
-        inode.data().is_some_and(|data| {
-            data.with(|inner| inner.write_back().is_under_way() || !inner.is_safe())
-        })
-    }
-
     /// Takes or releases a lock. Returns true if one was taken, without calling `answer`: the
     /// kernel must drop what it has cached of the file before the program goes on. Any other result
     /// is passed to `answer` as soon as it is known, though the future may still have to clean up.
@@ -142,7 +136,8 @@ impl<N: Nfs3> Objects<N> {
             }
         };
         let inode = &file.inode;
-        if self.is_unsafe(inode) {
+        let at_rest = |data: &Arc<FileData>| data.with(|inner| inner.is_at_rest());
+        if !inode.data().is_none_or(at_rest) {
             // The open files that wrote get an error at fsync(2) or close(2).
             let flushed = match of.mode {
                 Some(_) => {

@@ -26,10 +26,7 @@ impl<N: Nfs3> Objects<N> {
         let Some(data) = file.inode.data() else {
             return Some(Ok(()));
         };
-        let clean = data.with(|inner| {
-            let under_way = inner.write_back().is_under_way();
-            !under_way && inner.is_safe()
-        });
+        let clean = data.with(|inner| inner.is_at_rest());
         // `flush` handles errors, since it knows whether a program gets them; and files that still
         // count as unsafe, because they must not keep the mount busy after close(2).
         let quick = clean
