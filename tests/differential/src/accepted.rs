@@ -308,11 +308,9 @@ pub(crate) fn leaves_hidden_name(line: &str) -> bool {
     line.contains("unlinked while open") && denied.iter().any(|word| line.contains(word))
 }
 
-/// Whether a line of the client's log reports that the server did not permit a WRITE. (Of further failures of a file, whose
-/// first one has a line of its own, it does not say why.)
+/// Whether a line of the client's log reports that the server did not permit a WRITE.
 pub(crate) fn refused_data(line: &str) -> bool {
-    let why = ["server answered Access", "further failures"];
-    line.contains("data could not be written") && why.iter().any(|why| line.contains(why))
+    line.contains("data could not be written") && line.contains("server answered Access")
 }
 
 /// Calls that the workers leave out on both trees, because their results would depend on the

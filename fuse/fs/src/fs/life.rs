@@ -28,7 +28,6 @@ impl<N: Nfs3> Fs<N> {
         let now = self.now();
         let calls = self.nfs.calls_at_a_time();
         self.shared.calls.store(calls, Ordering::Relaxed);
-        self.log_failures();
         if now.saturating_sub(self.rested.load(Ordering::Relaxed)) >= REST {
             self.rested.store(now, Ordering::Relaxed);
             self.pool.release_unused();

@@ -86,15 +86,6 @@ impl<N: Nfs3> Files<N> {
             lost.add(inode.nodeid, number, range);
         }
     }
-
-    /// Logs how many calls failed since the last line, a minute after it. Call it about once a second.
-    pub(super) fn log_failures(&self) {
-        let now = Duration::from_nanos(self.now());
-        let due = self.failures.lock().expired(now);
-        if let Some(more) = due {
-            tracing::error!("data could not be written, further failures: {more}");
-        }
-    }
 }
 
 /// What can be done about an error of writing.
