@@ -135,9 +135,7 @@ impl<N: Nfs3> Adapter<N> {
         data: WriteData<'_>,
         reply: Reply,
     ) {
-        if self.fs.is_only_open_file(handle)
-            && let Some(result) = self.fs.write_mapped_cached(handle, offset, data)
-        {
+        if let Some(result) = self.fs.write_mapped_cached(handle, offset, data) {
             reply_with(reply, result, Reply::written);
             return;
         }

@@ -17,15 +17,8 @@ use super::write::Origin;
 use crate::cache::WriteData;
 use nfsrdma_nfs3::{Cred, Nfs3};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 impl<N: Nfs3> Objects<N> {
-    /// Whether this is the only open file of its inode, so that the kernel's guess is right.
-    pub fn is_only_open_file(&self, handle: u64) -> bool {
-        self.file(handle)
-            .is_ok_and(|file| file.inode.opens.load(Ordering::Relaxed) <= 1)
-    }
-
     /// A WRITE of mapped pages; `handle` is the kernel's guess. msync(2) and fsync(2) report errors.
     pub async fn write_mapped<'a>(
         self: &Arc<Self>,

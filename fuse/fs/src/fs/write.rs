@@ -95,7 +95,8 @@ impl<N: Nfs3> Objects<N> {
         Some(result)
     }
 
-    /// As [`Objects::write_cached`], for pages of a mapping of the only open file.
+    /// As [`Objects::write_cached`], for pages of a mapping. `None` also if the kernel's guess may be wrong,
+    /// because there are other open files.
     pub fn write_mapped_cached<'a>(
         self: &Arc<Self>,
         handle: u64,
@@ -103,7 +104,8 @@ impl<N: Nfs3> Objects<N> {
         data: impl Into<WriteData<'a>>,
     ) -> Option<FsResult<u32>> {
         let file = self.files.get(handle)?;
-        if file.is_sync() || self.config.sync {
+        let is_only_one = file.inode.opens.load(Ordering::Relaxed) <= 1;
+        if !is_only_one || file.is_sync() || self.config.sync {
             return None;
         }
         self.check_locks(&file, handle).ok()?;
