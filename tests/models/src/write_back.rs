@@ -61,7 +61,6 @@ pub(crate) fn mount(
         cache_bytes: 8 << 10,
         dirty_bytes: 8 << 10,
         dirty_file_bytes: 6 << 10,
-        write_parallel: 2,
         readahead_bytes: 8 << 10,
         ..FsConfig::default()
     };

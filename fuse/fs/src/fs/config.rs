@@ -84,8 +84,6 @@ pub struct FsConfig {
     pub dirty_age: Duration,
     /// Largest read-ahead of one open file, in bytes; 0 turns it off.
     pub readahead_bytes: usize,
-    /// The most WRITEs under way at a time, however many credits the server grants.
-    pub write_parallel: usize,
     /// The most names cached for all directories together, existing or not.
     pub name_entries: usize,
     /// The longest name, as statfs(2) shows it: `name_max` of the server's PATHCONF.
@@ -107,7 +105,6 @@ impl Default for FsConfig {
             dirty_file_bytes: 32 << 20,
             dirty_age: Duration::from_secs(5),
             readahead_bytes: 4 << 20,
-            write_parallel: 256,
             name_entries: 1 << 17,
             name_max: 255,
         }

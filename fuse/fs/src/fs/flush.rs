@@ -34,6 +34,9 @@ const LOOKED_AT: usize = 1024;
 /// The most files that are written back at the same time.
 const FILES_AT_A_TIME: usize = 8;
 
+/// The most WRITEs under way at a time, however many credits the server grants.
+const MOST_WRITES: usize = 256;
+
 /// The pause before [`Files::write_back_all`] looks for tickets again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -42,7 +45,7 @@ impl<N: Nfs3> Files<N> {
     /// calls on names, which would otherwise wait for the WRITEs of a flush.
     pub(super) fn write_limits(&self) -> WriteLimits {
         let calls = self.shared.calls.load(Ordering::Relaxed);
-        let most = (calls / 2).clamp(1, self.config.write_parallel.max(1));
+        let most = (calls / 2).clamp(1, MOST_WRITES);
         let wtmax = self.limits().wtmax.max(1);
         let dirty = self.shared.dirty.load(Ordering::Relaxed);
         WriteLimits {
