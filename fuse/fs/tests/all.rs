@@ -2,10 +2,5 @@
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
-mod coherence;
-mod common;
-mod cut_reads;
 mod lies;
-mod mount;
 mod semantics;
-mod trips;

@@ -7,7 +7,6 @@
 
 mod calls;
 mod data;
-mod fill;
 mod sync;
 mod tree;
 mod wire;
@@ -288,11 +287,6 @@ impl MemoryServer {
     /// Reports from now on that no call is under way.
     pub fn set_idle(&self) {
         self.tree.lock().idle = true;
-    }
-
-    /// Moves the clock, forwards or backwards.
-    pub fn step_clock(&self, seconds: i64) {
-        self.tree.lock().offset += seconds * 1_000_000_000;
     }
 
     /// Writes to the file at `path` and sets its mode, on the server's own side.

@@ -581,3 +581,87 @@ def test_names_that_a_listing_has_shown_lead_to_what_is_there():
         assert sorted(os.listdir(server.mnt)) == names
         old = lambda name: (server.mnt / name).read_text() == name
         until(lambda: not any(map(old, names)), "names that lead to what is there")
+
+
+def test_a_stat_by_name_knows_of_a_write():
+    """The server determines the time of a write, so stat(2) writes dirty data first, even where each stat(2) looks the name up."""
+    with Server("--no-root-squash") as server:
+        server.mount_well("nolock,lookupcache=none")
+        path = server.mnt / "f"
+        file = os.open(path, os.O_CREAT | os.O_WRONLY)
+        os.utime(file, (10**9, 10**9))
+        assert os.stat(path).st_mtime == 10**9
+        os.write(file, b"new")
+        after = os.stat(path)
+        assert after.st_size == 3 and after.st_mtime > 10**9
+        assert after.st_mtime_ns == os.fstat(file).st_mtime_ns
+        os.close(file)
+
+
+def test_mappings_follow_what_another_wrote_on_open():
+    """An open that finds the file changed has the kernel drop its pages, also those in mappings; but a private page that was
+    stored to stays as it was made."""
+    with Server("--no-root-squash") as server:
+        server.mount_well("nolock")
+        (server.export / "f").write_bytes(b"a" * 8192)
+        file = os.open(server.mnt / "f", os.O_RDWR)
+        with mmap.mmap(file, 8192) as shared, mmap.mmap(file, 8192, mmap.MAP_PRIVATE) as private:
+            assert shared[5000] == private[5000] == ord("a")
+            private[0] = ord("P")
+            (server.export / "f").write_bytes(b"2" * 8192)
+            os.close(os.open(server.mnt / "f", os.O_RDWR))
+            assert shared[5000] == private[5000] == ord("2")
+            assert (shared[0], private[0]) == (ord("2"), ord("P"))
+        os.close(file)
+        assert (server.export / "f").read_bytes() == b"2" * 8192
+
+
+@pytest.mark.parametrize(
+    "use",
+    [os.stat, lambda path: open(path).close(), lambda path: os.link(path, f"{path}2"), lambda path: os.truncate(path, 0), os.unlink],
+    ids=["stat", "open", "link", "truncate", "unlink"],
+)
+def test_names_of_what_is_gone_are_looked_up_again(use):
+    """Names are valid longer than attributes. But if a name leads to a file that is gone, it is looked up again before the program
+    gets an error."""
+    with Server("--no-root-squash") as server:
+        server.mount_well("nolock,acregmin=0,acregmax=0,acdirmin=3600,acdirmax=3600")
+        (server.export / "d").mkdir()
+        gone, replaced = server.mnt / "d" / "gone", server.mnt / "d" / "replaced"
+        for path in (gone, replaced):
+            path.write_text("old")
+            assert path.stat().st_size == 3
+        (server.export / "d" / "gone").unlink()
+        with pytest.raises(FileNotFoundError):
+            use(gone)
+        (server.export / "new").write_text("another file")
+        (server.export / "new").rename(server.export / "d" / "replaced")
+        assert replaced.read_text() == "another file"
+
+
+@pytest.mark.parametrize("beside", ["write", "stat"])
+@pytest.mark.parametrize("pages", [1, 4])
+def test_zeros_behind_the_end_in_a_read_beside_another_call_do_not_stay(pages, beside):
+    """Another client has cut a file, whose last pages are read. What is done meanwhile makes the kernel ignore the end in the
+    reply to the READ; the zeros that it then has as data behind the end are dropped soon."""
+    page = 4096
+    before, after = (2 + pages) * page, 2 * page + 100
+    with scripted("--no-root-squash") as (server, command):
+        (server.export / "f").write_bytes(b"7" * before)
+        server.mount_well("nolock,acregmin=3600,acregmax=3600,readahead=0")
+        file = os.open(server.mnt / "f", os.O_RDWR)
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
+        os.truncate(server.export / "f", after)
+        command("hold-reply READ")
+        code = "import os, sys; os.pread(int(sys.argv[1]), int(sys.argv[2]), 8192)"
+        with subprocess.Popen([sys.executable, "-c", code, str(file), str(pages * page)], pass_fds=[file]) as reader:
+            command(f"wait-held 1 {LIMIT * 1000}")
+            if beside == "write":
+                os.pwrite(file, b"w", 0)
+            else:
+                os.fstat(file)
+            command("clear")
+            assert reader.wait(LIMIT) == 0
+        wanted = (b"w" if beside == "write" else b"7") + b"7" * (after - 1)
+        until(lambda: os.pread(file, before, 0) == wanted and os.fstat(file).st_size == after, "the end")
+        os.close(file)

@@ -179,6 +179,20 @@ fn a_directory_that_goes_round_in_a_loop_is_an_error() {
     }
 }
 
+/// As with a hard link at the end of a directory whose cookies are fileids.
+#[test]
+fn a_listing_ends_though_its_last_cookie_was_there_before() {
+    // Of one page of the server, and of many. The cookies are 10, 13, 16 and so on.
+    for files in [10, 3000] {
+        for step in [7, 5000] {
+            let m = Mount::new();
+            let names = plant(&m.server, files);
+            m.server.change_cookie(10 + 3 * (files as u64 - 1), 13);
+            assert_eq!(m.list(ROOT, step, |_| {}), names, "{files} {step}");
+        }
+    }
+}
+
 /// The position after one entry is said to be the beginning of the directory.
 #[test]
 fn a_cookie_of_zero_spoils_no_listing() {

@@ -8,11 +8,9 @@ use nfsrdma_rdma::BufMut;
 use nfsrdma_rdma_testing::drain;
 use nfsrdma_rpcrdma::exec::{self, block_on};
 use nfsrdma_xdr::nfs3::{FileType, Status};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-
-/// Operations that do not hang take less than this.
-const HANG: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_full_disk_is_told_to_the_descriptor_that_wrote_until_it_syncs() {
@@ -490,6 +488,30 @@ fn a_write_goes_on_with_what_did_not_fit_where_memory_is_short() {
     m.close(f).unwrap();
     m.close(slow).unwrap();
     assert!(m.server.contents("f").unwrap() == data);
+}
+
+#[test]
+fn what_this_machine_lacks_for_a_while_loses_nothing() {
+    for op in [Op::Read, Op::Write, Op::Commit] {
+        let m = Mount::new();
+        m.server.plant("f", &[b'o'; 4096]);
+        let f = m.open(m.node("f"), RW).unwrap();
+        let tried = Arc::new(AtomicU64::new(0));
+        let count = tried.clone();
+        m.server.set_hook(move |of, _| {
+            match of == op && count.fetch_add(1, Ordering::SeqCst) < 3 {
+                true => Fate::Local,
+                false => Fate::Done,
+            }
+        });
+        assert_eq!(m.read(f, 0, 4096).unwrap(), [b'o'; 4096]);
+        let data = vec![b'w'; 3 << 20];
+        m.write(f, 0, &data).unwrap();
+        m.fsync(f).unwrap();
+        assert!(tried.load(Ordering::SeqCst) > 3, "{op:?}");
+        assert!(m.server.durable("f").unwrap() == data);
+        m.close(f).unwrap();
+    }
 }
 
 /// All memory is held by operations that wait for more: failing is better than hanging.

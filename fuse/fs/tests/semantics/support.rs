@@ -233,10 +233,12 @@ impl Mount {
             if listing.entries().is_empty() {
                 break;
             }
-            for entry in listing.entries().iter().take(step) {
+            let taken = &listing.entries()[..step.min(listing.entries().len())];
+            for entry in taken {
                 names.push(String::from_utf8(entry.name.to_vec()).unwrap());
                 offset = entry.cookie;
             }
+            listing.taken(taken.len());
             assert!(names.len() < 1_000_000, "a listing without end");
             between(names.len());
         }
