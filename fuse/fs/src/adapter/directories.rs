@@ -7,7 +7,7 @@
 use super::convert::kind;
 use super::replies::{channel_entry, reply_held, reply_ok, reply_or_undo, reply_with};
 use super::state::Adapter;
-use crate::fs::Fs;
+use crate::fs::{Fs, Listed, Listing};
 use nfsrdma_channel::abi::fopen;
 use nfsrdma_channel::{self as channel, Attr, Directory, Header, Reply};
 use nfsrdma_nfs3::Nfs3;
@@ -49,32 +49,9 @@ impl<N: Nfs3> Adapter<N> {
         size: u32,
         reply: Reply,
     ) {
-        let tell = move |reply: Reply, listing: crate::fs::Listing| {
-            let mut entries = Directory::new(size);
-            let mut taken = 0;
-            for entry in listing.entries() {
-                if !entries.add(
-                    entry.fileid,
-                    entry.cookie,
-                    entry.kind.map_or(0, kind),
-                    &entry.name,
-                ) {
-                    break;
-                }
-                taken += 1;
-            }
-            listing.taken(taken);
-            reply.data(entries.bytes());
-        };
         self.fs.listing_without_attributes(handle);
-        if let Some(known) = self.fs.readdir_cached(handle, offset) {
-            reply_with(reply, known, tell);
-            return;
-        }
-        let fs = self.fs.clone();
-        let reply = self.waiting.hold(request, reply);
-        self.start(move || async move {
-            reply_held(reply, fs.readdir(handle, offset).await, tell);
+        self.list(request, handle, offset, reply, move |_, reply, listing| {
+            reply_names(reply, size, &listing);
         });
     }
 
@@ -87,9 +64,23 @@ impl<N: Nfs3> Adapter<N> {
         reply: Reply,
     ) {
         self.fs.listing_with_attributes(handle, offset);
+        self.list(request, handle, offset, reply, move |fs, reply, listing| {
+            reply_plus(fs, reply, size, &listing);
+        });
+    }
+
+    /// Answers with entries from position `offset` on.
+    fn list(
+        &self,
+        request: &Header,
+        handle: u64,
+        offset: u64,
+        reply: Reply,
+        tell: impl Fn(&Fs<N>, Reply, Listing) + Send + 'static,
+    ) {
         if let Some(known) = self.fs.readdir_cached(handle, offset) {
             reply_with(reply, known, |reply, listing| {
-                reply_plus(&self.fs, reply, size, &listing)
+                tell(&self.fs, reply, listing)
             });
             return;
         }
@@ -97,9 +88,7 @@ impl<N: Nfs3> Adapter<N> {
         let reply = self.waiting.hold(request, reply);
         self.start(move || async move {
             let result = fs.readdir(handle, offset).await;
-            reply_held(reply, result, |reply, listing| {
-                reply_plus(&fs, reply, size, &listing)
-            });
+            reply_held(reply, result, |reply, listing| tell(&fs, reply, listing));
         });
     }
 
@@ -108,7 +97,18 @@ impl<N: Nfs3> Adapter<N> {
     }
 }
 
-fn reply_plus<N: Nfs3>(fs: &Fs<N>, reply: Reply, size: u32, listing: &crate::fs::Listing) {
+fn reply_names(reply: Reply, size: u32, listing: &Listing) {
+    let mut entries = Directory::new(size);
+    let fits = |entry: &&Listed| {
+        let kind = entry.kind.map_or(0, kind);
+        entries.add(entry.fileid, entry.cookie, kind, &entry.name)
+    };
+    let taken = listing.entries().iter().take_while(fits).count();
+    listing.taken(taken);
+    reply.data(entries.bytes());
+}
+
+fn reply_plus<N: Nfs3>(fs: &Fs<N>, reply: Reply, size: u32, listing: &Listing) {
     let mut entries = Directory::new(size);
     let mut taken = 0;
     for listed in listing.entries() {
@@ -132,7 +132,7 @@ fn reply_plus<N: Nfs3>(fs: &Fs<N>, reply: Reply, size: u32, listing: &crate::fs:
 }
 
 /// An entry of a listing that gives no reference: only inode number and, if it is known, type.
-fn unlooked(listed: &crate::fs::Listed) -> channel::Entry {
+fn unlooked(listed: &Listed) -> channel::Entry {
     let attr = Attr {
         fileid: listed.fileid,
         mode: listed.kind.map_or(0, kind),
