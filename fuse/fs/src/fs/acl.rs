@@ -20,7 +20,6 @@ use super::inode::{Inode, Kind, Stamp};
 use super::objects::Objects;
 use super::search::is_current;
 use nfsrdma_nfs3::{Acls, Cred, Nfs3, SetLists};
-use nfsrdma_rpcrdma::abandon::is_resent;
 use nfsrdma_xdr::nfs3::{FileType, Status, WccData};
 use nfsrdma_xdr::posix_acl::{ACCESS_NAME, AclError, DEFAULT_NAME, PosixAcl};
 use std::sync::Arc;
@@ -152,15 +151,7 @@ impl<N: Nfs3> Objects<N> {
         let acl = parse(new)?;
         if flags != 0 {
             let acls = self.acls(cred, &inode).await?;
-            let has = list(&acls, which);
-            // The process that got this request first may have set it.
-            let set = is_resent()
-                && match which {
-                    Which::Access => self.has_access(&inode, has, &acl),
-                    Which::Default => *has == acl,
-                };
-            match has.is_empty() {
-                _ if set => {}
+            match list(&acls, which).is_empty() {
                 true if flags & libc::XATTR_REPLACE as u32 != 0 => return Err(FsError::NoData),
                 false if flags & libc::XATTR_CREATE as u32 != 0 => return Err(FsError::Exists),
                 _ => {}
@@ -300,19 +291,6 @@ impl<N: Nfs3> Objects<N> {
             // gone, and the call that creates the object fails.
             Err(error) if is_without_acls(&error) => Ok(masked),
             Err(error) => Err(error),
-        }
-    }
-
-    /// Whether `has`, which GETACL has just returned, is the access ACL `wanted`. GETACL returns
-    /// none where the mode says as much.
-    fn has_access(&self, inode: &Inode, has: &PosixAcl, wanted: &PosixAcl) -> bool {
-        let (permissions, in_the_mode) = wanted.mode();
-        match in_the_mode {
-            true => {
-                let mode = inode.state.lock().attributes().map(|known| known.mode);
-                has.is_empty() && mode.is_some_and(|mode| mode & 0o777 == permissions)
-            }
-            false => has == wanted,
         }
     }
 }

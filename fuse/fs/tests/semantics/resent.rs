@@ -4,7 +4,7 @@
 #[path = "../../../../client/nfs3/tests/common/mod.rs"]
 mod remote;
 
-use super::support::{Mount, RW, cred, errno, small, until};
+use super::support::{RW, cred, errno, small, until};
 use nfsrdma_fs::fs::{Clock, Entry, Found, Fs, FsError, FsResult, ROOT};
 use nfsrdma_memory_server::MemoryServer;
 use nfsrdma_nfs3::{Mounted, Nfs3Client};
@@ -12,9 +12,7 @@ use nfsrdma_rdma::Pool;
 use nfsrdma_record::Table;
 use nfsrdma_rpcrdma::abandon::Caller;
 use nfsrdma_rpcrdma::exec::block_on;
-use nfsrdma_xdr::nfs_acl::{AclEntry, tag};
 use nfsrdma_xdr::nfs3::SetAttributes;
-use nfsrdma_xdr::posix_acl::{ACCESS_NAME, PosixAcl};
 use remote::Server;
 use std::future::Future;
 use std::sync::Arc;
@@ -226,47 +224,6 @@ fn attributes_that_were_set_are_set_again() {
         assert_eq!(asked(2, resent, set), 0);
     }
     assert_eq!(client.server.contents("f"), b"te");
-}
-
-#[test]
-fn acls_that_were_set_are_set_again() {
-    let m = Mount::new();
-    m.server.with_acls();
-    m.server.plant("f", b"");
-    let (node, name) = (m.node("f"), ACCESS_NAME.as_bytes());
-    let set = |acl: &PosixAcl, flags: i32, resent| {
-        let value = acl.to_xattr();
-        let set = m.fs.setxattr(&m.cred, node, name, &value, flags as u32);
-        asked(2, resent, set)
-    };
-    let (create, replace) = (libc::XATTR_CREATE, libc::XATTR_REPLACE);
-    // One more user may read.
-    let more = |user| {
-        let entry = |tag, id, permissions| AclEntry {
-            tag,
-            id,
-            permissions,
-        };
-        let entries = [
-            entry(tag::USER_OBJ, 0, 6),
-            entry(tag::USER, user, 4),
-            entry(tag::GROUP_OBJ, 0, 4),
-            entry(tag::CLASS, 0, 4),
-            entry(tag::OTHER, 0, 0),
-        ];
-        PosixAcl::from_wire(&entries, false).unwrap()
-    };
-    assert_eq!(set(&more(5), replace, true), libc::ENODATA);
-    assert_eq!(set(&more(5), create, true), 0);
-    assert_eq!(set(&more(5), create, true), 0);
-    assert_eq!(set(&more(5), create, false), libc::EEXIST);
-    assert_eq!(set(&more(6), create, true), libc::EEXIST);
-    // One that says no more than the mode counts as none.
-    let plain = PosixAcl::of_mode(0o640);
-    assert_eq!(set(&plain, replace, false), 0);
-    assert_eq!(set(&plain, replace, true), 0);
-    assert_eq!(set(&plain, replace, false), libc::ENODATA);
-    assert_eq!(set(&PosixAcl::of_mode(0o600), replace, true), libc::ENODATA);
 }
 
 /// The process died after it had opened a file or directory, and before it told the kernel.
