@@ -23,31 +23,12 @@ impl<N: Nfs3> Fs<N> {
         dir: &Arc<Inode>,
         name: &[u8],
     ) -> FsResult<(Arc<Inode>, Attributes)> {
-        self.find_and(cred, dir, name, &mut false).await
-    }
-
-    /// As [`Fs::find`]. `overtaken` is set if somebody else's change was noticed meanwhile: the
-    /// reply may be older than that change, and the kernel gets it after a notification of the
-    /// change.
-    pub(super) async fn find_and(
-        &self,
-        cred: &Cred,
-        dir: &Arc<Inode>,
-        name: &[u8],
-        overtaken: &mut bool,
-    ) -> FsResult<(Arc<Inode>, Attributes)> {
         self.know_fsid(cred).await?;
         let stamp = Stamp::now();
         let epoch = dir.state.lock().epoch;
-        let is_overtaken = || dir.state.lock().epoch != epoch;
-        // The result is not kept in the future beside what is taken from it.
         let found = match self.nfs.lookup(cred, &dir.handle, name).await {
-            Ok(found) => {
-                *overtaken = is_overtaken();
-                found
-            }
+            Ok(found) => found,
             Err(error) => {
-                *overtaken = is_overtaken();
                 if let NfsError::Status(Status::NoEnt) = error {
                     self.searched(cred, dir, stamp, None);
                     self.remember_name(dir, stamp, epoch, name, Child::Absent);

@@ -89,8 +89,11 @@ impl<N: Nfs3> Fs<N> {
         check_name(name)?;
         self.shared.stats.name_misses.add(1);
         let dir = self.inode(parent)?;
-        let mut overtaken = false;
-        let found = self.find_and(cred, &dir, name, &mut overtaken).await;
+        let epoch = dir.state.lock().epoch;
+        let found = self.find(cred, &dir, name).await;
+        // If somebody else's change was noticed meanwhile, the reply may be older than that change, and
+        // the kernel gets it after a notification of the change.
+        let overtaken = dir.state.lock().epoch != epoch;
         self.probe_root_squash(cred, &dir, &found).await;
         match found {
             Ok((inode, attributes)) => {
