@@ -110,24 +110,16 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// Logs that a hidden name could not be removed. It is an ordinary name from now on. One warning a
-    /// minute, since any user can cause it, by taking the right to write from his own directory; the
-    /// others are for who debugs.
+    /// minute, since any user can cause it, by taking the right to write from his own directory.
     pub(super) fn hidden_name_stays(&self, name: &[u8], error: &FsError) {
         let now = Duration::from_nanos(self.now());
-        let more = self.hidden_stay.lock().event(now);
-        let name = String::from_utf8_lossy(name);
-        match more {
-            Some(more) => tracing::warn!(
-                %name,
+        if let Some(more) = self.hidden_stay.lock().event(now) {
+            tracing::warn!(
+                name = %String::from_utf8_lossy(name),
                 %error,
                 more,
                 "cannot remove a file that was unlinked while open"
-            ),
-            None => tracing::debug!(
-                %name,
-                %error,
-                "cannot remove a file that was unlinked while open"
-            ),
+            );
         }
     }
 }
