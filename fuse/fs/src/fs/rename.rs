@@ -95,20 +95,21 @@ impl<N: Nfs3> Fs<N> {
         }
         // If another client has changed a directory before, the names may have led to other objects,
         // of which one was renamed; or to one, and then both are still there.
-        let after = epochs();
-        let source = source.filter(|_| after[0] == before[0]);
-        let one = source
-            .as_ref()
-            .is_some_and(|source| target.is_some_and(|of| Arc::ptr_eq(of, source)));
-        match one || after != before {
-            true => self.forget_name(&from_dir, from.1),
-            false => self.own_name(&from_dir, from.1, None),
-        }
-        self.name_renamed(&to_dir, to.1, source.as_ref());
-        if let Some(target) = target {
-            if source.is_none_or(|source| source.handle != target.handle) {
-                mark_removed(target);
+        let is = |source: &Arc<Inode>| target.is_some_and(|of| Arc::ptr_eq(of, source));
+        match source.filter(|_| epochs() == before) {
+            Some(source) if !is(&source) => {
+                self.own_name(&from_dir, from.1, None);
+                self.own_name(&to_dir, to.1, Some(&source));
+                source.state.lock().named_otherwise();
             }
+            // The kernel has moved its own entry for the old name to the new one.
+            _ => {
+                self.forget_name(&from_dir, from.1);
+                self.name_unknown(&to_dir, to.1);
+            }
+        }
+        if let Some(target) = target {
+            mark_removed(target);
             target.state.lock().named_otherwise();
         }
         Ok(())
@@ -160,19 +161,6 @@ impl<N: Nfs3> Fs<N> {
             Ok(true) => self.own_name(dir, name, Some(target)),
             Ok(false) => not_given_back(hidden, &FsError::Exists),
             Err(error) => not_given_back(hidden, &error),
-        }
-    }
-
-    /// Caches that `name` leads to `source` now. If it is not known what was renamed (`None`), the
-    /// kernel is notified, because it has moved its own entry for the old name to `name`, and a
-    /// notification for the old name would come too late.
-    fn name_renamed(&self, dir: &Inode, name: &[u8], source: Option<&Arc<Inode>>) {
-        match source {
-            Some(source) => {
-                self.own_name(dir, name, Some(source));
-                source.state.lock().named_otherwise();
-            }
-            None => self.name_unknown(dir, name),
         }
     }
 
