@@ -53,15 +53,6 @@ impl Svids {
     pub(super) fn restore(&mut self, owner: Owner, svid: u32) {
         self.owners.entry(owner).or_insert((svid, 0)).1 += 1;
         self.used.insert(svid);
-        let after = |block: &SvidBlock| {
-            svid.checked_sub(block.first())
-                .filter(|at| *at < SVID_BLOCK)
-        };
-        let last = self.blocks.iter().position(|block| after(block).is_some());
-        if let Some(last) = last {
-            let at = (svid - self.blocks[last].first() + 1) as usize;
-            self.next = self.next.max(last * SVID_BLOCK as usize + at);
-        }
     }
 
     /// The number of `owner`; counts one more use.
