@@ -13,13 +13,15 @@ check "apt installs it beside systemd" \
 check "the responder starts" serve
 echo world >"$work/export/hello"
 
-mkdir -p "$root"/srv/{data,unit,auto,look}
+mkdir -p "$root"/srv/{data,unit,auto,look,dead}
 cat >"$root/etc/fstab" <<FSTAB
 server:/export /srv/data nfsrdma _netdev,nofail 0 0
+server:/export /srv/dead nfsrdma _netdev,nofail,restart=no 0 0
 server:/export /srv/auto nfsrdma noauto,_netdev,x-systemd.automount 0 0
 FSTAB
 sed 's#/srv/data#/srv/unit#' "$(dirname "$0")/../../packaging/examples/srv-data.mount" \
     >"$root/etc/systemd/system/srv-unit.mount"
+cp "$(dirname "$0")"/../../packaging/examples/nfsrdma-dead.{service,timer} "$root/etc/systemd/system/"
 for kind in mount automount; do
     sed 's#/srv/data#/srv/look#' "$(dirname "$0")/../../packaging/examples/srv-data.$kind" \
         >"$root/etc/systemd/system/srv-look.$kind"
@@ -47,6 +49,15 @@ echo "fstab: $(cat /srv/data/hello)"
 echo "unit: $(cat /srv/unit/hello) $(systemctl is-active srv-unit.mount)"
 echo "after: $(systemctl show -p After --value srv-data.mount | tr ' ' '\n' | grep -c '^network-online.target$')"
 systemctl stop srv-unit.mount && echo "stopped: $(ls -A /srv/unit | wc -l)"
+until findmnt -n /srv/dead >/dev/null; do sleep 0.1; done
+pid() { nfsrdma stats --json /srv/dead | sed -n 's/.*"pid": *\([0-9]*\).*/\1/p'; }
+first=$(pid)
+kill -9 "$first"
+while cat /srv/dead/hello 2>/dev/null; do sleep 0.1; done
+systemctl start nfsrdma-dead.timer nfsrdma-dead.service
+echo "dead: $(cat /srv/dead/hello)"
+# The process that serves it is not the unit's, which has ended.
+echo "again: $([ "$(pid)" != "$first" ] && systemctl is-active nfsrdma-dead.service nfsrdma-dead.timer | tr '\n' ' ')"
 # systemd runs its hooks, and writes to a file in the place of the kernel's.
 figure() { nfsrdma stats --json /srv/data | tr -d ' \n' | sed 's/.*"'$1'":\([0-9]*\).*/\1/'; }
 perl -e 'open F, ">", "/srv/data/draft"; syswrite F, "draft"; sleep' &
@@ -131,6 +142,8 @@ check "mounted at boot by the example unit" result "unit: world active"
 check "the example automount unit waits" result "before: inactive active "
 check "and mounts when somebody looks" result "look: world active"
 check "a stopped unit is unmounted" result "stopped: 0"
+check "the unit for dead mounts mounts one again" result "dead: world"
+check "and its timer goes on" result "again: inactive active "
 check "what was written before a sleep is at the server then" result "slept: mem 0"
 check "and the mount connects anew after it" result "awake: draft"
 check "mounted on demand" result "demand: world server:/export"
