@@ -8,6 +8,10 @@
 //! after unanswered calls, and a new NFS connection, because both programs of a server restart
 //! together. (The end of the NFS connection is not a sign yet: a server that is shutting down may
 //! still answer that it has all locks.)
+//!
+//! All calls go to the address that was mounted, also where NFS has several paths. Linux's lockd knows a client by
+//! both addresses of a call: at another one it is another client, whose UNLOCK would leave the lock for ever, and
+//! whose LOCK would wait for its own.
 
 use super::callback::{CallbackOptions, Callbacks, LockManager};
 use super::orphaned;
