@@ -175,12 +175,14 @@ impl Shared {
     //# Once in RDMA enabled mode, an implementation MUST send only RDMA Messages across the
     //# transport Stream until the RDMAP Stream is torn down.
     fn send(&self, tx: &mut Tx) {
+        // Whoever posts after the queue was found empty calls `pump` afterwards.
+        let mut more = true;
         loop {
-            if tx.segmenter.is_empty() {
+            if more && tx.segmenter.is_empty() {
                 if self.tx_abandon.load(Ordering::SeqCst) {
                     tx.segmenter.abandon_open();
                 }
-                tx.segmenter.fill(FILL_BYTES, FILL_PIECES, || {
+                more = tx.segmenter.fill(FILL_BYTES, FILL_PIECES, || {
                     self.state.lock().queue.next_message()
                 });
             }

@@ -124,13 +124,13 @@ impl Segmenter {
     }
 
     /// Cuts messages from `next` until there are about `budget` bytes or `max_pieces` pieces. Must
-    /// be called only when all pieces are sent.
+    /// be called only when all pieces are sent. Whether `next` may have more.
     pub fn fill(
         &mut self,
         budget: usize,
         max_pieces: usize,
         mut next: impl FnMut() -> Option<Message>,
-    ) {
+    ) -> bool {
         if self.pieces.is_empty() {
             self.scratch.clear();
         }
@@ -139,13 +139,14 @@ impl Segmenter {
                 true => self.open.take(),
                 false => match next() {
                     Some(message) => self.begin(message),
-                    None => return,
+                    None => return false,
                 },
             };
             if let Some(open) = open {
                 self.cut(open);
             }
         }
+        true
     }
 
     //= RFC 5040, Section 4.1
