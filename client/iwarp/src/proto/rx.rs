@@ -81,7 +81,6 @@ struct Current {
     header: TerminatedHeader,
     opcode: Opcode,
     last: bool,
-    invalidate: u32,
     /// Whether placement needs no CRC check afterwards: CRCs are off, or it was checked before.
     crc_checked: bool,
 }
@@ -257,17 +256,16 @@ impl<R: Clone> Receiver<R> {
         if self.crc.is_some() && bytes.len() >= whole && !crc_matches(&bytes[..whole]) {
             return Err(Fault::new(TerminateCode::MPA_CRC));
         }
-        let mut current = Current {
+        let opcode = check_control(&control);
+        let current = Current {
             ulpdu,
             header,
-            opcode: Opcode::Write,
+            opcode: opcode.unwrap_or(Opcode::Write),
             last: control.last,
-            invalidate: 0,
             crc_checked,
         };
         self.current = Some(current);
-        current.opcode = check_control(&control).map_err(|code| self.fault(code))?;
-        self.current = Some(current);
+        opcode.map_err(|code| self.fault(code))?;
 
         let payload = ulpdu - head_len;
         let state = match header {
@@ -276,12 +274,10 @@ impl<R: Clone> Receiver<R> {
                 self.tagged(host, &current, stag, offset, payload)
             }
             TerminatedHeader::Untagged(h) => {
-                let (invalidate, queue, msn, offset) = Untagged::parse_target(&h);
+                let (_, queue, msn, offset) = Untagged::parse_target(&h);
                 if matches!(current.opcode, Opcode::ReadRequest | Opcode::Terminate) {
                     return self.control_message(host, &current, queue, msn, offset, bytes);
                 }
-                current.invalidate = invalidate;
-                self.current = Some(current);
                 self.untagged(host, queue, msn, offset, payload)
             }
         };
@@ -508,7 +504,12 @@ impl<R: Clone> Receiver<R> {
                 //= RFC 5041, Section 5.4
                 //# At the Data Sink, DDP MUST provide the RsvdULP Field of the DDP Message to the
                 //# ULP when the DDP Message is delivered.
-                let invalidated = opcode.invalidates().then_some(current.invalidate);
+                let invalidated = match current.header {
+                    TerminatedHeader::Untagged(header) if opcode.invalidates() => {
+                        Some(Untagged::parse_target(&header).0)
+                    }
+                    _ => None,
+                };
                 if invalidated.is_some_and(|stag| !host.invalidate(stag)) {
                     return Err(TerminateCode::RDMAP_CANNOT_INVALIDATE);
                 }
