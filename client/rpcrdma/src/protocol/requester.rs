@@ -24,6 +24,7 @@ use nfsrdma_xdr::rpcrdma::{
     VERSION, WriteChunk,
 };
 use rustc_hash::FxHashMap;
+use std::collections::hash_map::Entry;
 
 /// The driver's record of a call.
 pub trait Record {
@@ -190,8 +191,8 @@ impl<C: Record> Requester<C> {
     /// Turns a reservation into a call in flight; its Send must be posted next.
     pub fn launch(&mut self, xid: u32, call: C) -> Result<(), InUse<C>> {
         match self.in_flight.entry(xid) {
-            std::collections::hash_map::Entry::Occupied(_) => Err(InUse(call)),
-            std::collections::hash_map::Entry::Vacant(entry) => {
+            Entry::Occupied(_) => Err(InUse(call)),
+            Entry::Vacant(entry) => {
                 entry.insert(call);
                 Ok(())
             }
@@ -223,9 +224,11 @@ impl<C: Record> Requester<C> {
         self.receives = self.receives.saturating_sub(1);
         if let Some((xid, credits, segment, start)) = usual(message) {
             let mut chunks = ChunkLists::default();
-            chunks
-                .writes
-                .extend(segment.map(|s| WriteChunk::from_iter([s])));
+            if let Some(segment) = segment {
+                let mut chunk = WriteChunk::default();
+                chunk.segments.push(segment);
+                chunks.writes.push(chunk);
+            }
             return self.answered(xid, credits, &chunks, true, message, start);
         }
         //= RFC 8166, Section 4.5
@@ -291,16 +294,15 @@ impl<C: Record> Requester<C> {
         if inline && !is_reply(&message[start..], xid) {
             return self.discard(xid, Discard::NotAReply);
         }
-        let Some(call) = self.in_flight.get(&xid) else {
+        let Entry::Occupied(entry) = self.in_flight.entry(xid) else {
             return Self::stray(Discard::UnknownXid);
         };
-        let (placed, reply) = match check(call.offer(), chunks, inline) {
+        let (placed, reply) = match check(entry.get().offer(), chunks, inline) {
             Ok(lengths) => lengths,
             Err(violation) => return self.discard(xid, Discard::Chunks(violation)),
         };
-        let Some(call) = self.finish(xid, credits) else {
-            return Self::stray(Discard::UnknownXid);
-        };
+        let call = entry.remove();
+        self.ended(credits);
         Event::Reply {
             call,
             body: match inline {
@@ -330,11 +332,16 @@ impl<C: Record> Requester<C> {
     /// Ends the call that a valid header answers, and adopts the header's grant.
     fn finish(&mut self, xid: u32, credits: u32) -> Option<C> {
         let call = self.in_flight.remove(&xid)?;
+        self.ended(credits);
+        Some(call)
+    }
+
+    /// A valid header with this grant has ended a call.
+    fn ended(&mut self, credits: u32) {
         self.cancel();
         self.proven = true;
         // A grant of zero, which RFC 8166 section 3.3.1 forbids, counts as one.
         self.granted = credits.clamp(1, self.maximum);
-        Some(call)
     }
 
     /// Credits to request with every call.
