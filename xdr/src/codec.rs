@@ -121,6 +121,11 @@ impl Encoder {
         self.out.extend_from_slice(&value.to_be_bytes());
     }
 
+    /// Puts an unsigned integer in the place of one that was written.
+    pub(crate) fn put_u32(&mut self, at: usize, value: u32) {
+        self.out[at..at + 4].copy_from_slice(&value.to_be_bytes());
+    }
+
     /// Appends an unsigned hyper.
     pub fn u64(&mut self, value: u64) {
         self.out.extend_from_slice(&value.to_be_bytes());

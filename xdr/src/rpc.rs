@@ -271,10 +271,10 @@ impl CallTemplate {
 
     /// Appends the header of one call.
     pub fn encode(&self, xid: u32, procedure: u32, to: &mut Encoder) {
-        to.u32(xid);
-        to.opaque_fixed(&self.bytes[4..20]);
-        to.u32(procedure);
-        to.opaque_fixed(&self.bytes[24..]);
+        let at = to.len();
+        to.opaque_fixed(&self.bytes);
+        to.put_u32(at, xid);
+        to.put_u32(at + 20, procedure);
     }
 
     /// Encoded length.
