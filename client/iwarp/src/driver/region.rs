@@ -45,11 +45,16 @@ impl fmt::Debug for Sink {
 impl Sink {
     /// Makes a sink of `bufs`, which their owner must not touch until [`Sink::end`].
     pub(crate) fn new(bufs: &mut [BufMut]) -> Self {
+        let mut parts = Parts {
+            list: Segs::new(),
+            _keep: Segs::new(),
+        };
+        for buf in bufs {
+            parts.list.push((buf.as_mut_ptr(), buf.len()));
+            parts._keep.push(buf.keep_alive());
+        }
         Sink {
-            parts: Mutex::new(Some(Parts {
-                list: bufs.iter_mut().map(|b| (b.as_mut_ptr(), b.len())).collect(),
-                _keep: bufs.iter().map(BufMut::keep_alive).collect(),
-            })),
+            parts: Mutex::new(Some(parts)),
         }
     }
 

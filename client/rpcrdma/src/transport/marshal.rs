@@ -122,7 +122,11 @@ fn segment(remote: &RemoteSegment) -> Segment {
 }
 
 fn chunk(exposure: &Exposure) -> Chunk {
-    exposure.segments().iter().map(segment).collect()
+    let mut chunk = Chunk::default();
+    for remote in exposure.segments() {
+        chunk.segments.push(segment(remote));
+    }
+    chunk
 }
 
 fn read_chunk(position: usize, exposure: &Exposure) -> impl Iterator<Item = ReadSegment> + '_ {
@@ -133,8 +137,12 @@ fn read_chunk(position: usize, exposure: &Exposure) -> impl Iterator<Item = Read
 }
 
 /// The non-empty buffers.
-fn filled(bufs: &[Buf]) -> impl Iterator<Item = Buf> + '_ {
-    bufs.iter().filter(|b| !b.is_empty()).cloned()
+fn filled(bufs: &[Buf]) -> Segs<Buf> {
+    let mut filled = Segs::new();
+    for buf in bufs.iter().filter(|buf| !buf.is_empty()) {
+        filled.push(buf.clone());
+    }
+    filled
 }
 
 impl Marshaller {
@@ -278,7 +286,7 @@ impl Marshaller {
         counters: &LinkCounters,
     ) -> Result<(Plan, Segs<Buf>), NotSent> {
         let capabilities = queue_pair.capabilities();
-        let mut argument: Segs<Buf> = filled(call.argument()).collect();
+        let mut argument = filled(call.argument());
         let sinks = match &call.payload {
             Payload::Sink(bufs) => bufs.len(),
             Payload::None | Payload::Source(_) => 0,
