@@ -143,56 +143,30 @@ impl<N: Nfs3> Fs<N> {
     /// Call for an open, with `inode` counted as open: whether it is to wait for a call that may
     /// remove the last name. Mostly this is known at once.
     pub(super) async fn may_go(&self, cred: &Cred, inode: &Arc<Inode>) -> FsResult<bool> {
-        match inode.names_going() {
-            0 => Ok(false),
-            going => Box::pin(self.has_no_more_names(cred, inode, going)).await,
+        let going = inode.names_going();
+        if going == 0 {
+            return Ok(false);
         }
-    }
-
-    /// Waits as long as [`Fs::may_go`], and fails with a stale handle if the file is gone then.
-    pub(super) async fn until_it_stays(&self, cred: &Cred, inode: &Arc<Inode>) -> FsResult<()> {
-        if inode.names_going() == 0 {
-            return Ok(());
-        }
+        // Only attributes that were sent for now tell: later removals hide the file.
         Box::pin(async {
-            loop {
-                let going = inode.names_going();
-                if !self.has_no_more_names(cred, inode, going).await? {
-                    return Ok(());
+            let stamp = Stamp::now();
+            match self.nfs.getattr(cred, &inode.handle).await {
+                Ok(attributes) => {
+                    self.apply_post_op_attr(inode, stamp, Some(&attributes));
+                    Ok(attributes.nlink <= going)
                 }
-                if going == 0 {
-                    // A server may know the handle as long as somebody there has the file open.
-                    return Err(FsError::Stale);
-                }
-                self.until_not_going(inode, going).await;
+                Err(error) => Err(self.note_error(inode, error)),
             }
         })
         .await
     }
 
-    /// Asks the server. Only attributes that were sent for now tell: later removals hide the file.
-    async fn has_no_more_names(
-        &self,
-        cred: &Cred,
-        inode: &Arc<Inode>,
-        than: u32,
-    ) -> FsResult<bool> {
-        let stamp = Stamp::now();
-        match self.nfs.getattr(cred, &inode.handle).await {
-            Ok(attributes) => {
-                self.apply_post_op_attr(inode, stamp, Some(&attributes));
-                Ok(attributes.nlink <= than)
-            }
-            Err(error) => Err(self.note_error(inode, error)),
-        }
-    }
-
-    /// Waits until another number of names than `going` may be removed.
-    async fn until_not_going(&self, inode: &Inode, going: u32) {
+    /// Waits as long as [`Fs::may_go`]. The file may be gone then.
+    pub(super) async fn until_it_stays(&self, cred: &Cred, inode: &Arc<Inode>) -> FsResult<()> {
         loop {
             let removed = self.removed.notified();
-            if inode.names_going() != going {
-                break;
+            if !self.may_go(cred, inode).await? {
+                return Ok(());
             }
             removed.await;
         }
