@@ -22,7 +22,6 @@ use futures_util::stream::{self, StreamExt};
 use nfsrdma_nfs3::{Cred, Credential, Nfs3, NfsError};
 use nfsrdma_rpcrdma::exec;
 use nfsrdma_xdr::nfs3::Stable;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -78,7 +77,7 @@ impl<N: Nfs3> Files<N> {
     }
 
     /// Sends a WRITE without waiting for its reply.
-    pub(super) fn spawn_write(self: &Arc<Self>, inode: &Arc<Inode>, call: WriteCall<Cred>) {
+    fn spawn_write(self: &Arc<Self>, inode: &Arc<Inode>, call: WriteCall<Cred>) {
         let (fs, inode) = (self.clone(), inode.clone());
         exec::spawn(async move {
             let WriteCall { job, cred, stable } = call;
@@ -116,42 +115,32 @@ impl<N: Nfs3> Files<N> {
             Some(_) => Action::Done,
             None => inner.write_back().commit_of(least as u64),
         });
-        let Action::Commit(cred) = commit else {
-            return;
-        };
+        if let Action::Commit(cred) = commit {
+            self.spawn_commit(inode, cred);
+        }
+    }
+
+    fn spawn_commit(self: &Arc<Self>, inode: &Arc<Inode>, cred: Cred) {
         let (fs, inode) = (self.clone(), inode.clone());
-        exec::spawn(async move {
-            let data = fs.data(&inode).clone();
-            fs.run_commit(&cred, &inode, &data).await;
-        });
+        exec::spawn(async move { fs.run_commit(&cred, &inode).await });
     }
 
     /// Sends a WRITE, and does what follows from its reply.
-    pub(super) async fn run_write(
+    async fn run_write(
         self: &Arc<Self>,
         cred: &Cred,
         inode: &Arc<Inode>,
         job: WriteJob,
         stable: Stable,
     ) {
-        /// If the future is dropped, the data of its WRITE is dirty again.
-        struct End<'a>(&'a FileData, Range<u64>);
-        impl Drop for End<'_> {
-            fn drop(&mut self) {
-                self.0
-                    .with(|inner| inner.write_back().write_ended(self.1.clone()));
-                self.0.changed.notify_waiters();
-            }
-        }
         let data = self.data(inode);
         let sent = job.offset..job.offset + u64::from(job.len);
-        let mut end = End(data, sent.clone());
         self.shared.stats.writes_sent.add(1);
         let busy = self.shared.busy();
         let answer = self
             .write_call(cred, inode, job.offset, job.data, stable)
             .await;
-        match answer {
+        let unsent = match answer {
             Ok(done) => {
                 self.shared.refused.remove(cred);
                 let count = done.count.min(job.len);
@@ -163,21 +152,25 @@ impl<N: Nfs3> Files<N> {
                         .write_back()
                         .write_answered(sent, count, done.committed, done.verifier)
                 });
-                end.1 = 0..0;
                 if verdict == Verdict::Restarted {
                     self.suspect_locks();
                 }
+                0..0
             }
             // The data is dirty again.
-            Err(error) if self.waits_for_ticket(&error) => self.refused(cred, data, error),
+            Err(error) if self.waits_for_ticket(&error) => {
+                self.refused(cred, data, error);
+                sent
+            }
             Err(error) => {
                 let error = self.note_error(inode, error);
                 data.with(|inner| inner.write_back().write_failed(sent.clone()));
-                end.1 = 0..0;
                 self.write_failed(inode, data, &[sent], &error);
+                0..0
             }
-        }
-        drop(end);
+        };
+        data.with(|inner| inner.write_back().write_ended(unsent));
+        data.changed.notify_waiters();
         drop(busy);
         // There is room for another full WRITE now.
         self.start_writes(inode, data, Goal::Full);
@@ -215,13 +208,8 @@ impl<N: Nfs3> Files<N> {
                 }
             });
             match action.await {
-                // FILE_SYNC: mostly this WRITE is the last one, and there will be no COMMIT.
-                Action::Write(call) if call.stable == Stable::FileSync => {
-                    self.run_write(&call.cred, inode, call.job, call.stable)
-                        .await;
-                }
                 Action::Write(call) => self.spawn_write(inode, call),
-                Action::Commit(cred) => self.run_commit(&cred, inode, data).await,
+                Action::Commit(cred) => self.spawn_commit(inode, cred),
                 Action::Wait => {}
                 Action::Done => break,
             }
@@ -280,19 +268,9 @@ impl<N: Nfs3> Files<N> {
         }
     }
 
-    /// Sends a COMMIT for which [`WriteBack::next`] asked.
-    ///
-    /// [`WriteBack::next`]: crate::cache::WriteBack::next
-    pub(super) async fn run_commit(&self, cred: &Cred, inode: &Arc<Inode>, data: &Arc<FileData>) {
-        /// If the future is dropped, another COMMIT is needed.
-        struct End<'a>(&'a FileData);
-        impl Drop for End<'_> {
-            fn drop(&mut self) {
-                self.0.with(|inner| inner.write_back().commit_ended());
-                self.0.changed.notify_waiters();
-            }
-        }
-        let end = End(data);
+    /// Sends a COMMIT, and does what follows from its reply.
+    async fn run_commit(&self, cred: &Cred, inode: &Arc<Inode>) {
+        let data = self.data(inode);
         self.shared.stats.commits_sent.add(1);
         match self.commit_call(cred, inode).await {
             Ok((_, verifier)) => {
@@ -310,7 +288,8 @@ impl<N: Nfs3> Files<N> {
                 self.write_failed(inode, data, &lost, &error);
             }
         }
-        drop(end);
+        data.with(|inner| inner.write_back().commit_ended());
+        data.changed.notify_waiters();
         self.shared.freed.notify_waiters();
         self.shared.room.notify_one();
     }
