@@ -24,8 +24,6 @@ fn is_read(doing: Doing) -> bool {
 pub struct KernelRead {
     request: Begun<Arc<FileData>>,
     range: Range<u64>,
-    /// There were WRITEs to wait for when it came.
-    waits: bool,
 }
 
 impl KernelRead {
@@ -36,9 +34,7 @@ impl KernelRead {
             let under_way = inner.under_way();
             under_way.any_until(*number, &self.range, is_write)
         };
-        if self.waits {
-            data.until(|inner| (!writes(inner)).then_some(())).await;
-        }
+        data.until(|inner| (!writes(inner)).then_some(())).await;
     }
 }
 
@@ -48,15 +44,12 @@ impl<N: Nfs3> Objects<N> {
     pub fn kernel_read(&self, handle: u64, range: Range<u64>) -> Option<KernelRead> {
         let file = self.files.get(handle)?;
         let data = self.data(&file.inode).clone();
-        let (number, waits) = data.with(|inner| {
-            let under_way = inner.under_way();
-            let waits = under_way.any_in(&range, is_write);
-            (under_way.begin(Doing::KernelRead, range.clone()), waits)
-        });
+        let begin =
+            |inner: &mut FileState| inner.under_way().begin(Doing::KernelRead, range.clone());
+        let number = data.with(begin);
         Some(KernelRead {
             request: Begun { data, number },
             range,
-            waits,
         })
     }
 
