@@ -237,7 +237,7 @@ pub fn serve<N: Nfs3>(
     let mount = Arc::new(mount);
     let own = mount.clone();
     fs.set_hold(Box::new(move |on| own.hold(on)));
-    let queued = Queued::new(channel.device(), options.workers, runtime);
+    let queued = Queued::new(channel.device(), options.workers);
     let notifier = channel.notifier();
     let mut tasks = JoinSet::new();
     // Before any request is answered, and before there is a way to the kernel that it is told of.

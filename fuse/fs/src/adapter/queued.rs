@@ -14,7 +14,6 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tokio::runtime::Handle;
 use tokio::time::sleep;
 
 /// The pause between two checks of the queue: the kernel promises no notice of a queue that is empty.
@@ -67,16 +66,14 @@ impl Drop for Taking<'_> {
 pub(super) struct Queued {
     device: Arc<Device>,
     loops: Loops,
-    runtime: Handle,
 }
 
 impl Queued {
-    /// `loops` is the number of event loops; `runtime` has the timer.
-    pub(super) fn new(device: &Arc<Device>, loops: usize, runtime: &Handle) -> Arc<Self> {
+    /// `loops` is the number of event loops.
+    pub(super) fn new(device: &Arc<Device>, loops: usize) -> Arc<Self> {
         Arc::new(Queued {
             device: device.clone(),
             loops: Loops::new(loops),
-            runtime: runtime.clone(),
         })
     }
 
@@ -96,18 +93,9 @@ impl Queued {
     /// Waits until all requests that were read before this call are handled, but for `most` at most.
     pub(super) async fn until_handled(&self, most: Duration) {
         let rounds = self.loops.busy();
-        self.wait(most, || self.loops.are_over(&rounds)).await;
-    }
-
-    async fn wait(&self, most: Duration, is_over: impl Fn() -> bool) {
         let until = Instant::now() + most;
-        while !is_over() && Instant::now() < until {
-            let pause = {
-                // The caller may be an event loop.
-                let _timer = self.runtime.enter();
-                sleep(PAUSE)
-            };
-            pause.await;
+        while !self.loops.are_over(&rounds) && Instant::now() < until {
+            sleep(PAUSE).await;
         }
     }
 }
