@@ -10,17 +10,14 @@ use super::error::FsResult;
 use super::files::Files;
 use super::inode::{Answered, Inode, Kind, Outcome, ROOT, Stamp};
 use super::outdated::drop_outdated;
-use crate::named;
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError, NfsResult, WriteDone};
 use nfsrdma_rdma::Buf;
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rpcrdma::abandon::is_abandoned;
-use nfsrdma_rpcrdma::throttle::and_more;
 use nfsrdma_xdr::nfs3::{Attributes, Stable, Verifier, WccData};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 /// A change by this mount that is under way. Dropping it ends the change as failed.
 pub(super) struct Change<'a, N: Nfs3> {
@@ -151,12 +148,12 @@ impl<N: Nfs3> Files<N> {
         inode: &Arc<Inode>,
         stamp: Stamp,
         attributes: Option<&Attributes>,
+        // A handle names one object for ever, and an object keeps its type: these are another one's.
     ) -> bool {
         let Some(attributes) = attributes else {
             return false;
         };
         if attributes.kind != inode.kind {
-            self.other_type(inode);
             return false;
         }
         inode.mark_valid();
@@ -172,21 +169,6 @@ impl<N: Nfs3> Files<N> {
         };
         self.follow(inode, outcome);
         outcome.ambiguous
-    }
-
-    /// The server says that the object of a handle is of another type than before. A handle names one
-    /// object for ever, and an object keeps its type.
-    pub(super) fn other_type(&self, inode: &Inode) {
-        let now = Duration::from_nanos(self.now());
-        if let Some(more) = self.other_types.lock().event(now) {
-            let paths = self.names.paths([inode.fileid].into_iter());
-            let file = named::file(paths.get(&inode.fileid), inode.fileid);
-            let more = and_more(more);
-            tracing::warn!(
-                "the server says that {file} is of another type than before, which it must not say of \
-                 one handle: see the server's log{more}"
-            );
-        }
     }
 
     /// Invalidates what is out of date according to a reply's attributes, here and in the kernel.

@@ -49,8 +49,6 @@ pub struct Files<N> {
     pub(super) fsid_known: AtomicBool,
     pub(super) export: Export,
     pub(super) superuser: Superuser,
-    /// Replies about objects of another type.
-    pub(super) other_types: Mutex<Throttle<Duration>>,
     pub(super) kernel: OnceLock<Box<dyn KernelCache>>,
     /// Notified when a hidden name was removed, or a call that might remove a last name has ended.
     pub(super) removed: Notify,
@@ -93,7 +91,6 @@ impl<N: Nfs3> Files<N> {
             fsid_known: AtomicBool::new(fsid.is_some()),
             export: Export::default(),
             superuser: Superuser::default(),
-            other_types: Mutex::default(),
             kernel: OnceLock::new(),
             removed: Notify::new(),
             locks: OnceLock::new(),

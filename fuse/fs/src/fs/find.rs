@@ -85,10 +85,7 @@ impl<N: Nfs3> Fs<N> {
         handle: &FileHandle,
         attributes: &Attributes,
     ) -> Arc<Inode> {
-        let (inode, other) = self.table.resolve(handle, attributes);
-        if let Some(other) = other {
-            self.other_type(&other);
-        }
+        let inode = self.table.resolve(handle, attributes);
         self.apply_post_op_attr(&inode, stamp, Some(attributes));
         inode
     }

@@ -311,25 +311,21 @@ impl Table {
     }
 
     /// The inode of `handle`, new if there is none. The kernel gets no reference
-    /// ([`Table::adopt`]). With it comes one of the same handle whose type is another one.
-    pub(super) fn resolve(
-        &self,
-        handle: &FileHandle,
-        attributes: &Attributes,
-    ) -> (Arc<Inode>, Option<Arc<Inode>>) {
+    /// ([`Table::adopt`]). One of another type is not that.
+    pub(super) fn resolve(&self, handle: &FileHandle, attributes: &Attributes) -> Arc<Inode> {
         let (hash, handles) = self.handle_shard(handle);
         let mut handles = handles.lock();
         let old = self.of_handle(hash, handle, &mut handles);
         if let Some(old) = &old
             && old.kind == attributes.kind
         {
-            return (old.clone(), None);
+            return old.clone();
         }
         let inode = self.made(*handle, attributes.kind, attributes.fileid);
         if old.is_none() {
             handles.put(hash, &inode, &self.hasher);
         }
-        (inode, old)
+        inode
     }
 
     /// Counts one more reference of the kernel. Returns the inode to give to it, which is the one

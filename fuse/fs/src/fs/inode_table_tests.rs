@@ -16,7 +16,7 @@ fn table() -> Table {
 }
 
 fn resolve(table: &Table, handle: &FileHandle, attributes: &Attributes) -> Arc<Inode> {
-    table.resolve(handle, attributes).0
+    table.resolve(handle, attributes)
 }
 
 #[test]
