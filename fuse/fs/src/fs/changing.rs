@@ -29,13 +29,9 @@ pub(super) struct Change<'a, N: Nfs3> {
 }
 
 impl<N: Nfs3> Change<'_, N> {
-    /// The change was answered with `data`. `None`: it failed without a reply of the server, and
-    /// may nevertheless have been made.
-    pub(super) fn end(self, data: Option<&WccData>) {
-        match data {
-            Some(data) => self.end_at(data, 0),
-            None => drop(self),
-        }
+    /// The change was answered with `data`.
+    pub(super) fn end(self, data: &WccData) {
+        self.end_at(data, 0);
     }
 
     /// As [`Change::end`], for a WRITE that ends at `floor`.
@@ -103,7 +99,7 @@ impl<N: Nfs3> Files<N> {
     ) -> FsResult<T> {
         match call.await {
             Ok(result) => {
-                change.end(Some(&wcc(&result)));
+                change.end(&wcc(&result));
                 Ok(result)
             }
             Err(error) => {
@@ -148,11 +144,11 @@ impl<N: Nfs3> Files<N> {
         inode: &Arc<Inode>,
         stamp: Stamp,
         attributes: Option<&Attributes>,
-        // A handle names one object for ever, and an object keeps its type: these are another one's.
     ) -> bool {
         let Some(attributes) = attributes else {
             return false;
         };
+        // A handle names one object for ever, and an object keeps its type: these are another one's.
         if attributes.kind != inode.kind {
             return false;
         }
@@ -255,26 +251,12 @@ impl<N: Nfs3> Files<N> {
         data: Segs<Buf>,
         stable: Stable,
     ) -> NfsResult<WriteDone> {
-        let mut tries = 0;
-        loop {
-            let change = self.change(inode, Kind::Write);
-            let call = pin!(
-                self.nfs
-                    .write(cred, &inode.handle, offset, data.clone(), stable)
-            );
-            match call.await {
-                Ok(done) => {
-                    change.end_at(&done.wcc, offset + u64::from(done.count));
-                    return Ok(done);
-                }
-                Err(error) => {
-                    change.failed(&error);
-                    if !self.again(&error, &mut tries).await {
-                        return Err(error);
-                    }
-                }
-            }
-        }
+        let handle = &inode.handle;
+        let call = || self.nfs.write(cred, handle, offset, data.clone(), stable);
+        let end = |change: Change<'_, N>, done: &WriteDone| {
+            change.end_at(&done.wcc, offset + u64::from(done.count));
+        };
+        self.changing_again(inode, Kind::Write, call, end).await
     }
 
     /// Sends COMMIT of the whole file and applies its wcc_data.
@@ -283,12 +265,26 @@ impl<N: Nfs3> Files<N> {
         cred: &Cred,
         inode: &Arc<Inode>,
     ) -> NfsResult<(WccData, Verifier)> {
+        let call = || self.nfs.commit(cred, &inode.handle, 0, 0);
+        let end = |change: Change<'_, N>, done: &(WccData, Verifier)| change.end(&done.0);
+        self.changing_again(inode, Kind::Metadata, call, end).await
+    }
+
+    /// Makes a call that changes `inode`, again as long as this machine cannot send it.
+    async fn changing_again<T, F: Future<Output = NfsResult<T>>>(
+        &self,
+        inode: &Arc<Inode>,
+        kind: Kind,
+        call: impl Fn() -> F,
+        end: impl FnOnce(Change<'_, N>, &T),
+    ) -> NfsResult<T> {
         let mut tries = 0;
         loop {
-            let change = self.change(inode, Kind::Metadata);
-            match self.nfs.commit(cred, &inode.handle, 0, 0).await {
+            let change = self.change(inode, kind);
+            let call = pin!(call());
+            match call.await {
                 Ok(done) => {
-                    change.end(Some(&done.0));
+                    end(change, &done);
                     return Ok(done);
                 }
                 Err(error) => {

@@ -21,17 +21,14 @@ impl<N: Nfs3> Fs<N> {
         let dir = self.inode(parent)?;
         let change = self.change(&inode, Kind::Metadata);
         let call = pin!(self.nfs.link(cred, &inode.handle, &dir.handle, name));
-        match self.changing_name(&dir, name, call, |link| link.dir).await {
-            // The reply has no pre-operation attributes of the file.
-            Ok(link) => change.end(Some(&WccData {
-                before: None,
-                after: link.attributes,
-            })),
-            Err(error) => {
-                change.end(None);
-                return Err(error);
-            }
-        }
+        let link = self
+            .changing_name(&dir, name, call, |link| link.dir)
+            .await?;
+        // The reply has no pre-operation attributes of the file.
+        change.end(&WccData {
+            before: None,
+            after: link.attributes,
+        });
         self.own_name(&dir, name, Some(&inode));
         let known = inode.state.lock().fresh(self.now()).copied();
         let attributes = match known {

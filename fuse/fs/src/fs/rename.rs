@@ -178,7 +178,7 @@ impl<N: Nfs3> Fs<N> {
         }
         let change = self.change(to.0, Kind::Contents);
         let wcc = self.changing(from.0, call, |wcc| wcc.from_dir).await?;
-        change.end(Some(&wcc.to_dir));
+        change.end(&wcc.to_dir);
         Ok(())
     }
 }
