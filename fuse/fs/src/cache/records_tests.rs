@@ -1,10 +1,11 @@
 //! Processes that write a file are killed at any moment. What the next one finds is at least as new as
 //! what was answered.
 
+use super::write_back_tests::user_with;
 use super::{Action, Goal, Recorder, WriteBack, WriteCall, WriteLimits};
 use crate::sync::Mutex;
 use nfsrdma_rdma::{Place, Pool};
-use nfsrdma_record::{Credential, Table};
+use nfsrdma_record::Table;
 use nfsrdma_xdr::nfs3::{Stable, Verifier};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -35,7 +36,7 @@ fn version(of: &File, cell: usize) -> u64 {
 
 impl Shared {
     /// As a process finds it, and the file with what was recorded.
-    fn restore(&self) -> (Table, Pool, WriteBack<u8>) {
+    fn restore(&self) -> (Table, Pool, WriteBack) {
         let fd = |file: &File| OwnedFd::from(file.try_clone().unwrap());
         let table = Table::open(fd(&self.table)).unwrap();
         let places = table.extents().peek(|e| Place {
@@ -46,16 +47,14 @@ impl Shared {
         });
         let pool = Pool::of_memfd(fd(&self.pool), places.clone()).unwrap();
         let recorder = Recorder::new(table.extents(), 1, || ());
-        let mut file = WriteBack::recorded(recorder, |user: &u8| {
-            Credential::new((*user).into(), 0, &[])
-        });
+        let mut file = WriteBack::recorded(recorder);
         let mut found: Vec<_> = table.extents().restore().into_iter().zip(places).collect();
         found.sort_by_key(|(record, _)| std::cmp::Reverse(record.number()));
         for (record, place) in found {
             assert_eq!(record.cred.uid, 7);
             if !record.range().is_empty() {
                 let buf = pool.claimed(place).unwrap();
-                assert!(file.restore(|| 7, record, &buf, 0, &mut |len| pool.alloc(len)));
+                assert!(file.restore(record, &buf, 0, &mut |len| pool.alloc(len)));
             }
         }
         pool.forget_claimed();
@@ -63,7 +62,7 @@ impl Shared {
     }
 
     /// The contents of the file.
-    fn contents(&self, file: &mut WriteBack<u8>) -> Vec<u8> {
+    fn contents(&self, file: &mut WriteBack) -> Vec<u8> {
         let mut contents = vec![0; CELLS * CELL];
         let _ = self.server.read_at(&mut contents, 0).unwrap();
         for range in file.pages().unsaved() {
@@ -75,7 +74,7 @@ impl Shared {
     }
 }
 
-fn send(shared: &Shared, file: &mut WriteBack<u8>, call: WriteCall<u8>) {
+fn send(shared: &Shared, file: &mut WriteBack, call: WriteCall) {
     let (offset, len) = (call.job.offset, call.job.len);
     let data: Vec<u8> = call
         .job
@@ -122,7 +121,7 @@ fn a_process_that_is_killed() {
         let data = version.to_ne_bytes().repeat(WORDS * cells.len());
         let at = (first * CELL) as u64;
         let mut alloc = |len| pool.alloc(len);
-        let done = file.write(&7, at, &data, 0, usize::MAX, &mut alloc);
+        let done = file.write(&user_with(7), at, &data, 0, usize::MAX, &mut alloc);
         assert_eq!(done, super::Accepted::All);
         for cell in cells {
             let word = version.to_ne_bytes();
@@ -224,9 +223,9 @@ fn data_whose_record_is_given_up_are_marked_before_the_record_goes() {
     let marked = found.clone();
     let mark = move || marked.lock().push(recorded());
     let recorder = Recorder::new(table.extents(), 1, mark);
-    let mut file = WriteBack::recorded(recorder, |_: &u8| Credential::new(7, 0, &[]));
+    let mut file = WriteBack::recorded(recorder);
     let mut alloc = |len| pool.alloc(len);
-    file.write(&7, 0, &[1u8; 4096], 0, usize::MAX, &mut alloc);
+    file.write(&user_with(7), 0, &[1u8; 4096], 0, usize::MAX, &mut alloc);
     let limits = WriteLimits {
         wtmax: 64,
         free: 4,

@@ -20,8 +20,10 @@ use super::Recorder;
 use super::dirty::{Verdict, WriteJob};
 use super::pages::Pages;
 use super::write_data::WriteData;
+use crate::credential::{cred_of, kept};
+use nfsrdma_nfs3::Cred;
 use nfsrdma_rdma::{Buf, BufMut};
-use nfsrdma_record::{Credential, Extent, Record};
+use nfsrdma_record::{Extent, Record};
 use nfsrdma_xdr::nfs3::{Stable, Verifier};
 use std::ops::Range;
 
@@ -64,19 +66,19 @@ pub struct WriteLimits {
 
 /// One WRITE to send.
 #[derive(Debug)]
-pub struct WriteCall<C> {
+pub struct WriteCall {
     pub job: WriteJob,
-    pub cred: C,
+    pub cred: Cred,
     pub stable: Stable,
 }
 
 /// What a driver has to do next.
 #[derive(Debug)]
-pub enum Action<C> {
+pub enum Action {
     /// Send this WRITE, and finally call [`WriteBack::write_ended`].
-    Write(WriteCall<C>),
+    Write(WriteCall),
     /// Send a COMMIT of the whole file, and finally call [`WriteBack::commit_ended`].
-    Commit(C),
+    Commit(Cred),
     /// Ask again when a call under way has ended.
     Wait,
     /// The goal is reached.
@@ -97,9 +99,9 @@ pub enum Accepted {
     OtherUser,
 }
 
-/// The written data of one file on its way to the server. `C`: a credential.
-#[derive(Debug)]
-pub struct WriteBack<C> {
+/// The written data of one file on its way to the server.
+#[derive(Debug, Default)]
+pub struct WriteBack {
     pages: Pages,
     writes: usize,
     /// A COMMIT is under way; or it failed, and its error is not reported yet.
@@ -113,9 +115,7 @@ pub struct WriteBack<C> {
     /// The credential of the data that is not on stable storage. Data of another user is accepted
     /// only when all of it is: data that a restarting server loses is written again with this
     /// credential.
-    cred: Option<C>,
-    /// How `cred` is recorded.
-    kept: Option<fn(&C) -> Credential>,
+    cred: Option<Cred>,
     end: u64,
     /// The offset at which the search for dirty data goes on.
     cursor: u64,
@@ -125,54 +125,33 @@ pub struct WriteBack<C> {
     pub(super) restarts: u32,
 }
 
-impl<C> Default for WriteBack<C> {
-    fn default() -> Self {
-        WriteBack {
-            pages: Pages::default(),
-            writes: 0,
-            committing: false,
-            flushing: 0,
-            ended: 0,
-            admitted: None,
-            cred: None,
-            kept: None,
-            end: 0,
-            cursor: 0,
-            dirtied: 0,
-            restarts: 0,
-        }
-    }
-}
-
-impl<C: Clone + PartialEq> WriteBack<C> {
-    /// Records data for the next process, with credentials as `kept` has them.
-    pub fn recorded(recorder: Recorder, kept: fn(&C) -> Credential) -> Self {
+impl WriteBack {
+    /// Records data for the next process.
+    pub fn recorded(recorder: Recorder) -> Self {
         let mut new = Self::default();
         new.pages.recorder = Some(recorder);
-        new.kept = Some(kept);
         new
     }
 
-    /// Data that an earlier process has recorded for `cred` is dirty again. Later records come first, and
+    /// Data that an earlier process has recorded is dirty again. Later records come first, and
     /// have a part of `buf`. False if there was no memory.
     pub fn restore(
         &mut self,
-        cred: impl FnOnce() -> C,
         record: Record<Extent>,
         buf: &Buf,
         now: u64,
         alloc: &mut dyn FnMut(usize) -> Option<BufMut>,
     ) -> bool {
         if self.cred.is_none() {
-            self.written_by(cred());
+            self.written_by(cred_of(&record.cred));
             self.dirtied = now;
         }
         self.end = self.end.max(record.offset + u64::from(record.range().end));
         self.pages.restore(record, buf, alloc)
     }
 
-    fn written_by(&mut self, cred: C) {
-        if let (Some(kept), Some(recorder)) = (self.kept, &mut self.pages.recorder) {
+    fn written_by(&mut self, cred: Cred) {
+        if let Some(recorder) = &mut self.pages.recorder {
             recorder.written_by(kept(&cred));
         }
         self.cred = Some(cred);
@@ -194,7 +173,7 @@ impl<C: Clone + PartialEq> WriteBack<C> {
     }
 
     /// With whose credential the data is written that is not on stable storage, if there is any.
-    pub fn unsafe_cred(&self) -> Option<&C> {
+    pub fn unsafe_cred(&self) -> Option<&Cred> {
         self.cred.as_ref().filter(|_| !self.is_safe())
     }
 
@@ -231,7 +210,7 @@ impl<C: Clone + PartialEq> WriteBack<C> {
     /// `dirty_file_bytes` of memory.
     pub fn write<'a>(
         &mut self,
-        cred: &C,
+        cred: &Cred,
         offset: u64,
         data: impl Into<WriteData<'a>>,
         now: u64,
@@ -248,7 +227,7 @@ impl<C: Clone + PartialEq> WriteBack<C> {
     /// lasts as long as data comes, it takes such data only until a call has ended that it waits for.
     pub fn write_late(
         &mut self,
-        cred: &C,
+        cred: &Cred,
         offset: u64,
         data: WriteData<'_>,
         now: u64,
@@ -299,7 +278,7 @@ impl<C: Clone + PartialEq> WriteBack<C> {
     }
 
     /// The next thing to do to reach `goal`.
-    pub fn next(&mut self, goal: Goal, limits: &WriteLimits) -> Action<C> {
+    pub fn next(&mut self, goal: Goal, limits: &WriteLimits) -> Action {
         match goal {
             Goal::Full | Goal::Started => {
                 let half = self.pages.dirty_held() as usize > limits.dirty_file_bytes / 2;
@@ -311,7 +290,7 @@ impl<C: Clone + PartialEq> WriteBack<C> {
         }
     }
 
-    fn next_of_flush(&mut self, goal: Goal, limits: &WriteLimits) -> Action<C> {
+    fn next_of_flush(&mut self, goal: Goal, limits: &WriteLimits) -> Action {
         let commit = goal == Goal::Committed;
         let alone = commit && !self.is_under_way() && self.pages.uncommitted() == 0;
         if alone && self.pages.dirty() <= u64::from(limits.wtmax) {
@@ -337,14 +316,14 @@ impl<C: Clone + PartialEq> WriteBack<C> {
     }
 
     /// A COMMIT, if at least `least` bytes of memory wait for one before they can be dropped.
-    pub fn commit_of(&mut self, least: u64) -> Action<C> {
+    pub fn commit_of(&mut self, least: u64) -> Action {
         match self.pages.uncommitted().max(self.pages.uncommitted_held()) {
             waiting if waiting < least => Action::Done,
             _ => self.next_commit(),
         }
     }
 
-    fn next_commit(&mut self) -> Action<C> {
+    fn next_commit(&mut self) -> Action {
         if self.committing {
             return Action::Wait;
         }
@@ -359,7 +338,7 @@ impl<C: Clone + PartialEq> WriteBack<C> {
     }
 
     /// The next WRITE, if the limits permit another one.
-    fn next_write(&mut self, limits: &WriteLimits, full: bool) -> Option<WriteCall<C>> {
+    fn next_write(&mut self, limits: &WriteLimits, full: bool) -> Option<WriteCall> {
         let room = limits.free > 0 && self.pages.writing() < limits.most_bytes;
         if self.writes >= LEAST_WRITES && !room || !self.pages.has_idle_dirty() {
             return None;
@@ -382,7 +361,7 @@ impl<C: Clone + PartialEq> WriteBack<C> {
         within: Range<u64>,
         limits: &WriteLimits,
         full: bool,
-    ) -> Option<WriteCall<C>> {
+    ) -> Option<WriteCall> {
         let cred = self.cred.clone()?;
         let job = self.pages.begin_write(within, limits.wtmax, full)?;
         self.cursor = job.offset + u64::from(job.len);

@@ -3,9 +3,11 @@
 
 use super::write_back::MOST_RESTARTS;
 use super::{Accepted, Action, Goal, PAGE, WriteBack, WriteCall, WriteLimits};
+use nfsrdma_nfs3::{Cred, Credential};
 use nfsrdma_rdma::{BufMut, Pool};
 use nfsrdma_xdr::nfs3::{Stable, Verifier};
 use proptest::prelude::*;
+use std::sync::Arc;
 
 const SPACE: usize = 24 << 10;
 const WTMAX: u32 = 4096;
@@ -65,7 +67,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 struct World {
-    file: WriteBack<u8>,
+    file: WriteBack,
     pool: Pool,
     /// What programs wrote; `untouched`: the bytes that no program wrote.
     truth: Vec<u8>,
@@ -75,7 +77,7 @@ struct World {
     volatile: Vec<u8>,
     stable: Vec<u8>,
     verifier: u64,
-    sent: Vec<WriteCall<u8>>,
+    sent: Vec<WriteCall>,
     committing: bool,
     now: u64,
 }
@@ -117,10 +119,14 @@ impl World {
         let safe = self.file.is_safe();
         let held = self.file.pages().dirty_held() as usize;
         let most = SPACE / 2;
-        match self
-            .file
-            .write(&user, at as u64, &data, self.now, most, &mut alloc)
-        {
+        match self.file.write(
+            &user_with(user.into()),
+            at as u64,
+            &data,
+            self.now,
+            most,
+            &mut alloc,
+        ) {
             Accepted::All => {
                 let range = at..at + len;
                 self.truth[range.clone()].copy_from_slice(&data);
@@ -176,7 +182,7 @@ impl World {
         }
     }
 
-    fn check_write(&self, call: &WriteCall<u8>, limits: &WriteLimits) {
+    fn check_write(&self, call: &WriteCall, limits: &WriteLimits) {
         assert!(call.job.len > 0 && call.job.len <= WTMAX);
         assert!(self.sent.len() < 2 || limits.free > 0, "too many WRITEs");
         let end = call.job.offset + u64::from(call.job.len);
@@ -196,7 +202,7 @@ impl World {
         }
     }
 
-    fn take(&mut self, which: usize) -> Option<WriteCall<u8>> {
+    fn take(&mut self, which: usize) -> Option<WriteCall> {
         let at = which.checked_rem(self.sent.len())?;
         Some(self.sent.remove(at))
     }
@@ -333,12 +339,17 @@ proptest! {
     }
 }
 
-fn written(at: impl IntoIterator<Item = u64>, len: usize) -> (Pool, WriteBack<u8>) {
+pub(super) fn user_with(uid: u32) -> Cred {
+    let (gid, groups) = (0, Vec::new());
+    Arc::new(Credential { uid, gid, groups })
+}
+
+fn written(at: impl IntoIterator<Item = u64>, len: usize) -> (Pool, WriteBack) {
     let pool = Pool::new(64 << 20).unwrap();
     let mut file = WriteBack::default();
     for at in at {
         let mut alloc = |len: usize| pool.alloc(len);
-        let accepted = file.write(&0, at, &vec![7; len], 0, usize::MAX, &mut alloc);
+        let accepted = file.write(&user_with(0), at, &vec![7; len], 0, usize::MAX, &mut alloc);
         assert_eq!(accepted, Accepted::All);
     }
     (pool, file)
@@ -373,7 +384,7 @@ fn dirty_memory_is_counted_as_it_is_held() {
 fn only_what_was_written_is_sent_whether_the_rest_of_the_page_is_known_or_not() {
     for valid in [true, false] {
         let pool = Pool::new(4 << 20).unwrap();
-        let mut file = WriteBack::<u8>::default();
+        let mut file = WriteBack::default();
         let mut alloc = |len: usize| pool.alloc(len);
         if valid {
             let mut buf = pool.alloc(64 * PAGE as usize).unwrap();
@@ -384,7 +395,14 @@ fn only_what_was_written_is_sent_whether_the_rest_of_the_page_is_known_or_not() 
         for n in 0..64 {
             // Two that touch, and one a byte behind them.
             for at in [100, 108, 117] {
-                file.write(&0, n * PAGE + at, &[7; 8], 0, usize::MAX, &mut alloc);
+                file.write(
+                    &user_with(0),
+                    n * PAGE + at,
+                    &[7; 8],
+                    0,
+                    usize::MAX,
+                    &mut alloc,
+                );
             }
         }
         let mut sent = Vec::new();
@@ -397,7 +415,7 @@ fn only_what_was_written_is_sent_whether_the_rest_of_the_page_is_known_or_not() 
 }
 
 /// A file of 5,000 blocks with 8 uncommitted bytes in each.
-fn uncommitted() -> (Pool, WriteBack<u8>) {
+fn uncommitted() -> (Pool, WriteBack) {
     let (pool, mut file) = written((0..5000).map(|n| n * 2 * PAGE), 8);
     while let Action::Write(call) = file.next(Goal::Started, &limits()) {
         let sent = call.job.offset..call.job.offset + 8;
@@ -410,7 +428,7 @@ fn uncommitted() -> (Pool, WriteBack<u8>) {
 
 #[test]
 fn what_a_restarted_server_forgot_is_written_again() {
-    let commit = |file: &mut WriteBack<u8>| file.next(Goal::Committed, &limits());
+    let commit = |file: &mut WriteBack| file.next(Goal::Committed, &limits());
     let (_pool, mut file) = uncommitted();
     assert!(matches!(commit(&mut file), Action::Commit(_)));
     file.commit_answered(Verifier([1; 8]));
@@ -421,7 +439,9 @@ fn what_a_restarted_server_forgot_is_written_again() {
     );
     // The same with the reply to a WRITE.
     let (pool, mut file) = uncommitted();
-    file.write(&0, PAGE, &[1; 8], 0, usize::MAX, &mut |len| pool.alloc(len));
+    file.write(&user_with(0), PAGE, &[1; 8], 0, usize::MAX, &mut |len| {
+        pool.alloc(len)
+    });
     let Action::Write(call) = file.next(Goal::Started, &limits()) else {
         panic!("there is something to write");
     };
@@ -466,17 +486,24 @@ fn what_a_commit_that_was_given_up_covered_is_covered_by_the_next() {
 fn a_flush_admits_data_until_a_call_has_ended() {
     let (pool, mut file) = written([0], 8);
     let mut alloc = |len: usize| pool.alloc(len);
-    let mut late = |file: &mut WriteBack<u8>, page: u64| {
-        file.write_late(&0, page * PAGE, (&[1; 8]).into(), 0, usize::MAX, &mut alloc)
+    let mut late = |file: &mut WriteBack, page: u64| {
+        file.write_late(
+            &user_with(0),
+            page * PAGE,
+            (&[1; 8]).into(),
+            0,
+            usize::MAX,
+            &mut alloc,
+        )
     };
-    let end_a_write = |file: &mut WriteBack<u8>| {
+    let end_a_write = |file: &mut WriteBack| {
         let Action::Write(call) = file.next(Goal::Committed, &limits()) else {
             panic!("there is something to write");
         };
         file.write_ended(call.job.offset..call.job.offset + u64::from(call.job.len));
     };
     file.begin_flush();
-    let later = file.write(&0, PAGE, &[1; 8], 0, usize::MAX, &mut |_| None);
+    let later = file.write(&user_with(0), PAGE, &[1; 8], 0, usize::MAX, &mut |_| None);
     assert_eq!(later, Accepted::Wait);
     for page in 1..3 {
         assert_eq!(late(&mut file, page), Accepted::All);

@@ -14,7 +14,7 @@ use super::under_way::{Doing, UnderWay};
 use crate::cache::{Budget, Evict, Pages, WriteBack};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
-use nfsrdma_nfs3::{Cred, NfsError};
+use nfsrdma_nfs3::NfsError;
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::{Arc, Weak};
@@ -68,7 +68,7 @@ impl Drop for Busy {
 /// The state of a file, behind the lock of [`FileData`].
 #[derive(Debug, Default)]
 pub struct FileState {
-    write_back: WriteBack<Cred>,
+    write_back: WriteBack,
     under_way: UnderWay,
     /// The epoch of the file's contents to which the cached data belongs.
     epoch: u64,
@@ -81,7 +81,7 @@ pub struct FileState {
 
 impl FileState {
     /// The state of written data on its way to the server.
-    pub fn write_back(&mut self) -> &mut WriteBack<Cred> {
+    pub fn write_back(&mut self) -> &mut WriteBack {
         &mut self.write_back
     }
 
@@ -245,7 +245,7 @@ impl fmt::Debug for FileData {
 
 impl FileData {
     /// `epoch` is that of the contents to which data belongs that is cached from now on.
-    pub fn new(epoch: u64, write_back: WriteBack<Cred>, shared: &Arc<Shared>) -> Arc<Self> {
+    pub fn new(epoch: u64, write_back: WriteBack, shared: &Arc<Shared>) -> Arc<Self> {
         Arc::new_cyclic(|this| FileData {
             inner: Mutex::new(FileState {
                 epoch,

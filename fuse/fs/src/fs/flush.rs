@@ -77,7 +77,7 @@ impl<N: Nfs3> Files<N> {
     }
 
     /// Sends a WRITE without waiting for its reply.
-    fn spawn_write(self: &Arc<Self>, inode: &Arc<Inode>, call: WriteCall<Cred>) {
+    fn spawn_write(self: &Arc<Self>, inode: &Arc<Inode>, call: WriteCall) {
         let (fs, inode) = (self.clone(), inode.clone());
         exec::spawn(async move {
             let WriteCall { job, cred, stable } = call;

@@ -2,8 +2,6 @@
 
 use super::inode::Inode;
 use crate::cache::{Recorder, WriteBack, place_of};
-use crate::credential::kept;
-use nfsrdma_nfs3::Cred;
 use nfsrdma_rdma::Pool;
 use nfsrdma_record::Table;
 use std::os::fd::OwnedFd;
@@ -11,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// For the data of a file. What there is no record of has the mark of a file that is not safe.
-pub(super) fn write_back_of(inode: &Arc<Inode>, pool: &Pool, records: &Table) -> WriteBack<Cred> {
+pub(super) fn write_back_of(inode: &Arc<Inode>, pool: &Pool, records: &Table) -> WriteBack {
     match pool.fd() {
         Some(_) => {
             let of = Arc::downgrade(inode);
@@ -21,7 +19,7 @@ pub(super) fn write_back_of(inode: &Arc<Inode>, pool: &Pool, records: &Table) ->
                 }
             };
             let recorder = Recorder::new(records.extents(), inode.nodeid, mark);
-            WriteBack::recorded(recorder, |cred| kept(cred))
+            WriteBack::recorded(recorder)
         }
         None => WriteBack::default(),
     }

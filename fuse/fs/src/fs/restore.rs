@@ -62,7 +62,7 @@ impl<N: Nfs3> Fs<N> {
 
     /// False if the data is not there.
     fn restore_extent(&self, inode: &Arc<Inode>, extent: Record<Extent>) -> bool {
-        let (range, cred) = (extent.range(), extent.cred);
+        let range = extent.range();
         if range.is_empty() {
             // Its process was killed before it used the record.
             return true;
@@ -70,11 +70,11 @@ impl<N: Nfs3> Fs<N> {
         let found = self.pool.claimed(place_of(&extent));
         let buf = found.filter(|_| range.end <= extent.len);
         let Some(buf) = buf else { return false };
-        let (now, cred) = (self.now(), || cred_of(&cred));
+        let now = self.now();
         let mut alloc = |len| self.pool.alloc(len);
         self.data(inode).with(|inner| {
             let write_back = inner.write_back();
-            write_back.restore(cred, extent, &buf, now, &mut alloc)
+            write_back.restore(extent, &buf, now, &mut alloc)
         })
     }
 
