@@ -4,7 +4,6 @@ use crate::common::data::*;
 use crate::common::*;
 use nfsrdma_nfs3::{Acls, Nfs3, NfsError, SetLists, Transport};
 use nfsrdma_nfs3::{ClientOptions, Recovery, TransportOptions, WriteChunk};
-use nfsrdma_rdma::Pool;
 use nfsrdma_rdma_testing::loopback::Options;
 use nfsrdma_rpcrdma::abandon::Caller;
 use nfsrdma_rpcrdma::exec;
@@ -396,25 +395,6 @@ async fn many_pending_calls_survive_many_connections() {
 }
 
 #[tokio::test]
-async fn a_resent_remove_that_was_run_before_succeeds() {
-    let server = Server::scripted::<Remove>(|_, n| match n {
-        0 => Act::RunThenHangup,
-        _ => Act::Answer,
-    });
-    let (mounted, pool) = server.mount(&options()).await;
-    server.plant(b"f", b"");
-    mounted
-        .client
-        .remove(&cred(), &mounted.root, b"f")
-        .await
-        .unwrap();
-    // Not retransmitted, so NOENT is an error.
-    let again = mounted.client.remove(&cred(), &mounted.root, b"f").await;
-    assert!(matches!(again, Err(NfsError::Status(Status::NoEnt))));
-    leaves_nothing(mounted, pool).await;
-}
-
-#[tokio::test]
 async fn silence_ends_in_a_new_connection_or_for_soft_mounts_in_an_error() {
     // Long enough for the answer of a busy machine.
     let timeo = Duration::from_secs(2);
@@ -464,63 +444,6 @@ async fn silence_ends_in_a_new_connection_or_for_soft_mounts_in_an_error() {
         assert!(matches!(server.calls::<Getattr>().len(), 2 | 3));
         leaves_nothing(mounted, pool).await;
     }
-}
-
-#[tokio::test]
-async fn a_dead_server_times_out_soft_calls_and_shutdown_frees_hard_ones() {
-    for recovery in [Recovery::Soft, Recovery::Hard] {
-        let server = Server::plain();
-        let options = ClientOptions {
-            transport: TransportOptions {
-                timeo: Duration::from_secs(1),
-                retrans: 1,
-                recovery,
-                ..options().transport
-            },
-            ..options()
-        };
-        let (mounted, pool) = server.mount(&options).await;
-        let client = mounted.client.clone();
-        let root = mounted.root;
-        // Nobody listens any more, and the connection breaks.
-        drop(server);
-        let call = tokio::spawn(async move { client.lookup(&cred(), &root, b"hangup").await });
-        if recovery == Recovery::Soft {
-            let result = call.await.unwrap();
-            assert!(
-                matches!(result, Err(NfsError::GivenUp | NfsError::Status(_))),
-                "{result:?}"
-            );
-        } else {
-            mounted.client.shutdown();
-            let result = call.await.unwrap();
-            assert!(
-                matches!(result, Err(NfsError::Interrupted | NfsError::Status(_))),
-                "{result:?}"
-            );
-        }
-        leaves_nothing(mounted, pool).await;
-    }
-}
-
-#[tokio::test]
-async fn jukebox_is_asked_again_with_another_xid() {
-    let server = Server::scripted::<Read>(|_, n| match n {
-        0 | 1 => Act::JukeBox,
-        _ => Act::Answer,
-    });
-    let (mounted, pool) = server.mount(&options()).await;
-    let f = server.plant(b"f", &pattern(5000, 1));
-    assert_eq!(
-        read(&mounted, &pool, &f, 5000, 4096).await,
-        pattern(5000, 1)
-    );
-    let calls = server.calls::<Read>();
-    assert_eq!(calls.len(), 3);
-    assert!(
-        calls[0].header.xid != calls[1].header.xid && calls[1].header.xid != calls[2].header.xid
-    );
-    leaves_nothing(mounted, pool).await;
 }
 
 /// A call whose caller was killed is not made again after JUKEBOX: a SETATTR or SETACL would undo
@@ -653,35 +576,4 @@ async fn sizes_follow_fsinfo_and_options() {
         assert_eq!((described.rsize, described.wsize), (rsize, wsize));
         leaves_nothing(mounted, pool).await;
     }
-}
-
-#[tokio::test]
-async fn mounting_fails_in_one_sentence() {
-    use nfsrdma_nfs3::mount::Step;
-    let server = Server::plain();
-    let mut wrong_port = options();
-    wrong_port.port = 1;
-    let error = server
-        .mount_with(&wrong_port, Pool::new(8 << 20).unwrap())
-        .await
-        .unwrap_err();
-    assert_eq!(error.step, Step::Connect);
-    assert!(error.message.contains("127.0.0.1"), "{error}");
-    let mut wrong = options();
-    wrong.transport.credits = 0;
-    let error = server
-        .mount_with(&wrong, Pool::new(8 << 20).unwrap())
-        .await
-        .unwrap_err();
-    assert_eq!(error.step, Step::Options);
-    let refuse = Server::scripted::<Null>(|_, _| tamper(|_, p| p[23] = 1));
-    let error = refuse
-        .mount_with(&options(), Pool::new(8 << 20).unwrap())
-        .await
-        .unwrap_err();
-    assert_eq!(error.step, Step::Null);
-    assert!(
-        error.message.contains("does not have the program"),
-        "{error}"
-    );
 }

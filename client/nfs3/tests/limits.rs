@@ -63,31 +63,6 @@ async fn asked_again(server: &Server, mounted: &nfsrdma_nfs3::Mounted) {
 }
 
 #[tokio::test]
-async fn limits_are_asked_for_again_after_a_reconnect() {
-    let takes = Arc::new(AtomicU32::new(1 << 20));
-    let server = strict(takes.clone());
-    let (mounted, pool) = server.mount(&options()).await;
-    let client = &mounted.client;
-    assert_eq!(client.limits().wtmax, (1 << 20) - 4096);
-    for _ in 0..3 {
-        client.getattr(&cred(), &mounted.root).await.unwrap();
-    }
-    // No connection was lost so far.
-    assert_eq!(server.calls::<Fsinfo>().len(), 1);
-    takes.store(16_384, SeqCst);
-    asked_again(&server, &mounted).await;
-    until("smaller limits", || {
-        (client.limits().rtmax, client.limits().wtmax) == (16_384, 12_288)
-    })
-    .await;
-    for _ in 0..3 {
-        client.getattr(&cred(), &mounted.root).await.unwrap();
-    }
-    assert_eq!(server.calls::<Fsinfo>().len(), 2);
-    leaves_nothing(mounted, pool).await;
-}
-
-#[tokio::test]
 async fn options_bound_limits_also_later() {
     let takes = Arc::new(AtomicU32::new(16_384));
     let server = strict(takes.clone());

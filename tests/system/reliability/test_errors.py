@@ -30,7 +30,7 @@ def code(deed, *words):
 
 
 #: A status of the server, and the errno that the program gets.
-STATUSES = {"NOSPC": errno.ENOSPC, "DQUOT": errno.EDQUOT, "IO": errno.EIO, "ROFS": errno.EROFS}
+STATUSES = {"NOSPC": errno.ENOSPC, "DQUOT": errno.EDQUOT, "IO": errno.EIO, "ROFS": errno.EROFS, "FBIG": errno.EFBIG}
 
 
 def told(status, deed):

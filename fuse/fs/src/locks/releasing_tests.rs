@@ -49,42 +49,6 @@ async fn settle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_does_not_wait_gets_a_lock_that_is_being_released() {
-    let locks = locks_of(&Arc::new(FakeServer::default()));
-    lock(&locks, &flock(1, 1)).await;
-    let releasing = locks.close_open(FILE, 1, Some(1), |_| false);
-    assert_eq!(releasing.len(), 1);
-    let asked = asking(&locks, flock(2, 2), ready(()));
-    settle().await;
-    assert!(
-        !asked.is_finished(),
-        "it was refused because of a lock that ends"
-    );
-    locks.unlock_all(FILE, Owner::Flock(1)).await.unwrap();
-    drop(releasing);
-    assert_eq!(asked.await.unwrap(), Ok(()));
-}
-
-/// Another event loop handles the RELEASE a moment later than the lock behind it.
-#[tokio::test(start_paused = true)]
-async fn a_release_that_becomes_known_late_is_waited_for() {
-    let locks = locks_of(&Arc::new(FakeServer::default()));
-    lock(&locks, &flock(1, 1)).await;
-    let (known, told) = tokio::sync::oneshot::channel::<()>();
-    let asked = asking(&locks, flock(2, 2), async {
-        told.await.unwrap();
-    });
-    settle().await;
-    let releasing = locks.close_open(FILE, 1, Some(1), |_| false);
-    known.send(()).unwrap();
-    settle().await;
-    assert!(!asked.is_finished());
-    locks.unlock_all(FILE, Owner::Flock(1)).await.unwrap();
-    drop(releasing);
-    assert_eq!(asked.await.unwrap(), Ok(()));
-}
-
-#[tokio::test(start_paused = true)]
 async fn what_is_held_is_refused_at_once_without_the_server() {
     let locks = locks_of(&Arc::new(FakeServer::default()));
     let (low, high) = (
@@ -155,55 +119,6 @@ async fn a_test_does_not_find_a_lock_that_is_being_released() {
     assert!(locks.is_unused(), "nothing is left of either");
 }
 
-/// The kernel's number of an owner is used again for the next open file.
-#[tokio::test(start_paused = true)]
-async fn a_lock_by_a_number_that_is_used_again_outlives_the_release_for_the_old_one() {
-    let server = Arc::new(FakeServer::default());
-    let locks = locks_of(&server);
-    for wait in [false, true] {
-        lock(&locks, &flock(1, 1)).await;
-        let releasing = locks.close_open(FILE, 1, Some(1), |_| false);
-        let asked = asking(
-            &locks,
-            Request {
-                wait,
-                ..flock(1, 2)
-            },
-            ready(()),
-        );
-        settle().await;
-        locks.unlock_all(FILE, Owner::Flock(1)).await.unwrap();
-        drop(releasing);
-        assert_eq!(asked.await.unwrap(), Ok(()));
-        assert_eq!(
-            server.known.lock().held.len(),
-            1,
-            "the server has the new lock"
-        );
-        drop(locks.close_open(FILE, 2, Some(1), |_| false));
-        locks.unlock_all(FILE, Owner::Flock(1)).await.unwrap();
-    }
-}
-
-/// The kernel holds a RELEASE back while it reads ahead.
-#[tokio::test(start_paused = true)]
-async fn a_release_that_comes_after_its_number_is_used_again_leaves_the_new_lock() {
-    let locks = locks_of(&Arc::new(FakeServer::default()));
-    lock(&locks, &flock(1, 1)).await;
-    lock(&locks, &flock(1, 2)).await;
-    assert!(
-        locks
-            .close_open(FILE, 1, Some(1), |open| open == 2)
-            .is_empty()
-    );
-    assert_eq!(locks.close_open(FILE, 2, Some(1), |_| false).len(), 1);
-    locks.unlock_all(FILE, Owner::Flock(1)).await.unwrap();
-    // An open file that is gone keeps nothing.
-    lock(&locks, &flock(3, 3)).await;
-    lock(&locks, &flock(3, 4)).await;
-    assert_eq!(locks.close_open(FILE, 4, Some(3), |_| false).len(), 1);
-}
-
 /// F_OFD_GETLK takes no lock, so it keeps none of whoever had its number before.
 #[tokio::test(start_paused = true)]
 async fn who_only_tests_keeps_no_lock_of_an_open_file_that_had_its_number() {
@@ -232,30 +147,6 @@ async fn a_lock_that_was_released_in_a_grace_period_is_free_when_it_is_over() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     server.known.lock().grace = false;
     assert_eq!(asked.await.unwrap(), Ok(()));
-}
-
-/// The server has run its call, and has not answered yet.
-#[tokio::test(start_paused = true)]
-async fn a_lock_that_a_killed_program_was_about_to_get_is_free() {
-    let server = Arc::new(FakeServer::default());
-    let locks = locks_of(&server);
-    let killed = Arc::new(Interrupt::default());
-    let first = {
-        let (locks, interrupt) = (locks.clone(), killed.clone());
-        server.yields.store(1000, Ordering::Relaxed);
-        tokio::spawn(async move {
-            let tell = |of| assert_eq!(of, Err(LockError::Interrupted));
-            locks.lock(&flock(1, 1), &interrupt, ready(()), tell).await;
-        })
-    };
-    settle().await;
-    assert_eq!(server.known.lock().held.len(), 1);
-    killed.kill();
-    server.yields.store(1, Ordering::Relaxed);
-    settle().await;
-    let asked = asking(&locks, flock(2, 2), ready(()));
-    assert_eq!(asked.await.unwrap(), Ok(()));
-    first.await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -12,29 +12,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-#[test]
-fn a_full_disk_is_told_to_the_descriptor_that_wrote_until_it_syncs() {
-    let m = Mount::new();
-    let (node, f) = m.create("f");
-    let reader = m.open(node, libc::O_RDONLY).unwrap();
-    m.server.set_capacity(1000);
-    m.write(f, 0, &[1; 5000]).unwrap();
-    assert_eq!(errno(m.flush(reader)), 0);
-    assert_eq!(errno(m.flush(f)), libc::ENOSPC);
-    // The close may have been that of a child, which nobody looks at: the next one tells it as well.
-    assert_eq!(errno(m.flush(f)), libc::ENOSPC);
-    assert_eq!([m.fsync(f), m.fsync(f)].map(errno), [libc::ENOSPC, 0]);
-    assert_eq!(errno(m.flush(f)), 0);
-    assert_eq!(m.server.contents("f").unwrap(), b"");
-    assert_eq!(m.read(f, 0, 100).unwrap(), b"", "what is lost is not shown");
-    m.server.set_capacity(1 << 30);
-    m.write(f, 0, b"fits").unwrap();
-    assert_eq!(errno(m.fsync(f)), 0);
-    assert_eq!(m.server.contents("f").unwrap(), b"fits");
-    m.release(reader);
-    m.close(f).unwrap();
-}
-
 /// Writes blocks of `len` bytes one after the other until write(2) fails.
 fn fill(m: &Mount, f: u64, len: usize) -> i32 {
     let block = vec![1; len];
@@ -42,31 +19,6 @@ fn fill(m: &Mount, f: u64, len: usize) -> i32 {
         .map(|n| errno(m.write(f, n * len as u64, &block)))
         .find(|&errno| errno != 0)
         .unwrap_or(0)
-}
-
-/// It may be that the kernel has made several WRITEs of a write(2), and drops the error of the second: the
-/// program gets the number of bytes of the first. So close(2) tells it as well.
-#[test]
-fn who_fills_a_disk_is_told_by_write_and_close() {
-    for len in [2560, 64 << 10, 1 << 20] {
-        let m = Mount::new();
-        let (_, f) = m.create("f");
-        m.server.set_capacity(300 << 10);
-        assert_eq!(fill(&m, f, len), libc::ENOSPC);
-        assert!(!m.fs.lost().is_empty(), "the program may not have got it");
-        m.server.set_capacity(1 << 30);
-        m.write(f, 0, b"next").unwrap();
-        assert_eq!(errno(m.flush(f)), libc::ENOSPC);
-        assert_eq!([m.fsync(f), m.fsync(f)].map(errno), [libc::ENOSPC, 0]);
-        // What is lost later is told again.
-        m.write(f, 0, &vec![2; len]).unwrap();
-        assert_eq!(errno(m.fsync(f)), 0);
-        m.server.set_capacity(300 << 10);
-        assert_eq!(fill(&m, f, len), libc::ENOSPC);
-        m.server.set_capacity(1 << 30);
-        assert_eq!(errno(m.close(f)), libc::ENOSPC);
-        assert!(block_on(m.fs.shutdown()).is_empty(), "it was told");
-    }
 }
 
 #[test]
@@ -92,47 +44,6 @@ fn a_write_of_what_was_refused_does_not_hide_from_fsync_what_is_lost() {
 }
 
 #[test]
-fn each_status_of_a_write_reaches_the_next_write() {
-    for (status, expected) in [
-        (Status::DQuot, libc::EDQUOT),
-        (Status::Io, libc::EIO),
-        (Status::FBig, libc::EFBIG),
-    ] {
-        let m = Mount::new();
-        let (_, f) = m.create("f");
-        m.server.set_hook(move |op, _| match op {
-            Op::Write => Fate::Refused(status),
-            _ => Fate::Done,
-        });
-        assert_eq!(fill(&m, f, 64 << 10), expected);
-        m.server.clear_hook();
-        assert_eq!(errno(m.close(f)), expected);
-    }
-}
-
-#[test]
-fn each_status_of_a_write_reaches_fsync() {
-    for (status, expected) in [
-        (Status::DQuot, libc::EDQUOT),
-        (Status::Io, libc::EIO),
-        (Status::RoFs, libc::EROFS),
-        (Status::Stale, libc::ESTALE),
-        (Status::FBig, libc::EFBIG),
-    ] {
-        let m = Mount::new();
-        let (_, f) = m.create("f");
-        m.write(f, 0, b"text").unwrap();
-        m.server.set_hook(move |op, _| match op {
-            Op::Write => Fate::Refused(status),
-            _ => Fate::Done,
-        });
-        assert_eq!(errno(m.fsync(f)), expected);
-        m.release(f);
-        assert!(block_on(m.fs.shutdown()).is_empty(), "it was told already");
-    }
-}
-
-#[test]
 fn a_flush_ends_though_the_write_verifier_changes_with_each_commit() {
     let m = Mount::new();
     let (_, f) = m.create("f");
@@ -151,22 +62,6 @@ fn a_flush_ends_though_the_write_verifier_changes_with_each_commit() {
     assert!(m.server.durable("f").unwrap() == data);
     m.server.clear_hook();
     m.close(f).unwrap();
-}
-
-#[test]
-fn a_soft_mount_s_time_out_reaches_the_program() {
-    let m = Mount::new();
-    m.server.plant("f", b"text");
-    let f = m.open(m.node("f"), RW).unwrap();
-    m.server.set_hook(|op, _| match op {
-        Op::Read | Op::Write => Fate::Lost,
-        _ => Fate::Done,
-    });
-    assert_eq!(errno(m.read(f, 0, 10)), libc::ETIMEDOUT);
-    m.write(f, 0, b"more").unwrap();
-    assert_eq!(errno(m.flush(f)), libc::ETIMEDOUT);
-    m.server.clear_hook();
-    m.release(f);
 }
 
 #[test]
@@ -315,35 +210,6 @@ fn who_has_everything_on_the_server_is_told_once_of_what_others_lose() {
     assert_eq!(m.server.contents("f").unwrap(), b"safe");
     m.release(safe);
     m.release(other);
-}
-
-#[test]
-fn what_is_lost_at_the_end_has_a_name() {
-    let m = Mount::new();
-    let dir = block_on(m.fs.mkdir(&m.cred, 1, b"dir", 0o755))
-        .unwrap()
-        .nodeid;
-    let (_, f) = {
-        let flags = RW | libc::O_CREAT;
-        let (entry, opened) = block_on(m.fs.create(&m.cred, dir, b"f", 0o644, flags)).unwrap();
-        (entry, opened.handle)
-    };
-    // Ranges that are far apart, and ranges that touch.
-    m.write(f, 100, &[1; 50]).unwrap();
-    m.write(f, 5 << 20, &[1; 5000]).unwrap();
-    m.write(f, (5 << 20) + 5000, &[1; 5000]).unwrap();
-    let unsaved = m.fs.unsaved("nobody waits");
-    let [all] = &unsaved[..] else {
-        panic!("{} entries for one file", unsaved.len());
-    };
-    assert_eq!(all.range, 100..(5 << 20) + 10_000);
-    assert_eq!((all.ranges, all.bytes), (2, 10_050));
-    m.server.set_capacity(0);
-    let lost = block_on(m.fs.shutdown());
-    for lost in unsaved.iter().chain(&lost) {
-        assert_eq!(lost.name.as_deref(), Some("/dir/f"));
-    }
-    assert_eq!(lost.last().unwrap().range.end, (5 << 20) + 10_000);
 }
 
 /// An open file with eight bytes of text, and buffers that take all memory.

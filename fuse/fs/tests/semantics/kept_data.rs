@@ -21,31 +21,6 @@ fn check(m: &Mount, file: u64, wanted: &[u8]) {
 }
 
 #[test]
-fn what_was_written_and_not_sent_is_there_and_nobody_is_told_of_a_loss() {
-    let m = Mount::keeping();
-    let (node, f) = m.create("f");
-    let mut wanted = some(3 << 20, 0);
-    wanted.truncate((3 << 20) - 5);
-    for (n, part) in wanted.chunks(100_000).enumerate() {
-        m.write(f, n as u64 * 100_000, part).unwrap();
-    }
-    let m = m.killed();
-    assert_eq!(m.stat(node).unwrap().size, wanted.len() as u64);
-    let m = m.killed();
-    // The next process can change it as well.
-    m.write(f, 1 << 20, b"changed").unwrap();
-    wanted[1 << 20..][..7].copy_from_slice(b"changed");
-    let m = m.killed();
-    check(&m, f, &wanted);
-    m.close(f).unwrap();
-    // Nothing is left of it.
-    assert!(m.records.extents().peek(|_| ()).is_empty());
-    let m = m.killed();
-    assert_eq!(m.pool.free_bytes(), m.pool.capacity());
-    assert!(m.server.durable("f").unwrap() == wanted);
-}
-
-#[test]
 fn a_write_that_waited_for_memory_is_no_loss() {
     let m = Mount::keeping();
     let (_, f) = m.create("f");
@@ -159,33 +134,6 @@ fn truncated_data_does_not_come_back() {
     wanted.extend(b"end");
     check(&m, f, &wanted);
     m.close(f).unwrap();
-}
-
-#[test]
-fn an_append_that_was_taken_is_not_done_twice() {
-    for sent in [false, true] {
-        let m = Mount::keeping();
-        m.server.plant("f", b"one.");
-        let f = m.open(m.node("f"), APPEND).unwrap();
-        // The kernel's offset is that of the first time, and may be wrong.
-        let append = |m: &Mount, number, resent| {
-            let caller = m.fs.caller(number, resent);
-            let write = m.fs.write(f, 1, &b"two."[..], APPEND, || true);
-            assert_eq!(block_on(caller.run(write)).unwrap(), 4);
-        };
-        append(&m, 2, true);
-        if sent {
-            m.fsync(f).unwrap();
-        }
-        let m = m.killed();
-        append(&m, 2, true);
-        let m = m.killed();
-        append(&m, 2, true);
-        append(&m, 4, false);
-        append(&m, 6, true);
-        check(&m, f, b"one.two.two.two.");
-        m.close(f).unwrap();
-    }
 }
 
 /// It waits while the file is flushed, and another program appends before it.

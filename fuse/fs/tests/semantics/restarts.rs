@@ -116,33 +116,6 @@ fn the_kernel_drops_the_pages_of_files_that_are_open() {
 }
 
 #[test]
-fn a_hidden_file_is_removed_at_its_last_close() {
-    for by_link in [false, true] {
-        let m = Mount::new();
-        m.server.plant("x", b"old");
-        m.server.plant("tmp", b"new");
-        let node = m.node("x");
-        let f = m.open(node, RW).unwrap();
-        match by_link {
-            true => m.rename("tmp", "x").unwrap(),
-            false => m.unlink("x").unwrap(),
-        }
-        let m = m.killed();
-        assert_eq!(m.read(f, 0, 9).unwrap(), b"old");
-        assert_eq!(m.stat(node).unwrap().nlink, 0, "by link: {by_link}");
-        let names = m.server.names("");
-        let hidden = names.iter().find(|name| name.starts_with(".nfs")).unwrap();
-        assert_eq!(errno(m.unlink(hidden)), libc::EBUSY);
-        let m = m.killed();
-        m.close(f).unwrap();
-        let left = [["tmp"], ["x"]][usize::from(by_link)];
-        assert_eq!(m.server.names(""), left);
-        let m = m.killed();
-        assert_eq!(m.server.names(""), left, "it is forgotten");
-    }
-}
-
-#[test]
 fn a_file_that_was_being_hidden_is_as_the_server_has_it() {
     for done in [true, false] {
         let m = Mount::new();

@@ -1,5 +1,5 @@
-//! A lock server in memory, for tests: it can restart, has grace periods, and calls hooks of the
-//! test before and after it runs a call.
+//! A lock server in memory, for tests: it can restart, has grace periods, and calls a hook
+//! of the test after it has run a call.
 
 use super::config::{Kinds, Lasting, LockConfig};
 use super::holding::{LockFile, Request};
@@ -126,7 +126,6 @@ type Hook = Box<dyn FnMut(&mut Known, LockCall) + Send>;
 pub(crate) struct FakeServer {
     pub(crate) known: Mutex<Known>,
     suspicions: watch::Sender<u64>,
-    before: Mutex<Option<Hook>>,
     after: Mutex<Option<Hook>>,
     /// How often a call yields to other tasks before it is answered.
     pub(super) yields: AtomicUsize,
@@ -143,7 +142,6 @@ impl Default for FakeServer {
         FakeServer {
             known: Mutex::default(),
             suspicions: watch::channel(0).0,
-            before: Mutex::default(),
             after: Mutex::default(),
             yields: AtomicUsize::new(1),
         }
@@ -151,11 +149,6 @@ impl Default for FakeServer {
 }
 
 impl FakeServer {
-    /// Sets what happens before each call is run.
-    pub(super) fn before(&self, hook: impl FnMut(&mut Known, LockCall) + Send + 'static) {
-        *self.before.lock() = Some(Box::new(hook));
-    }
-
     /// Sets what happens after each call was run, and before it is answered.
     pub(super) fn after(&self, hook: impl FnMut(&mut Known, LockCall) + Send + 'static) {
         *self.after.lock() = Some(Box::new(hook));
@@ -191,9 +184,6 @@ impl LockServer for FakeServer {
             }
             let (answer, silent) = {
                 let mut known = self.known.lock();
-                if let Some(hook) = &mut *self.before.lock() {
-                    hook(&mut known, call);
-                }
                 let answer = known.run(cred, target, call);
                 if let Some(hook) = &mut *self.after.lock() {
                     hook(&mut known, call);
