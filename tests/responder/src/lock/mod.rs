@@ -5,8 +5,6 @@ mod record;
 mod send;
 mod service;
 pub mod table;
-#[cfg(test)]
-mod table_tests;
 
 pub use service::{LockService, Settings};
 pub use table::{CallbackStyle, Policy};
