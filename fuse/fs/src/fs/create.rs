@@ -13,7 +13,7 @@
 
 use super::Fs;
 use super::acl::NewMode;
-use super::entry::{Entry, check_name};
+use super::entry::Entry;
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Stamp};
 use super::open_file::Opened;
@@ -53,7 +53,6 @@ impl<N: Nfs3> Fs<N> {
         mode: impl Into<NewMode>,
         flags: i32,
     ) -> FsResult<(Entry, Opened)> {
-        check_name(name)?;
         let (dir, mode) = (self.inode(parent)?, mode.into());
         let since = Stamp::mark();
         let how = if flags & libc::O_EXCL != 0 {
@@ -151,7 +150,6 @@ impl<N: Nfs3> Fs<N> {
         mode: impl Into<NewMode>,
         rdev: u32,
     ) -> FsResult<Entry> {
-        check_name(name)?;
         let (dir, mode) = (self.inode(parent)?, mode.into());
         let attributes = with_mode(self.new_mode(cred, &dir, mode).await?);
         // The kernel's new_encode_dev: 12 bits of major between 8 and 12 bits of minor.
@@ -184,7 +182,6 @@ impl<N: Nfs3> Fs<N> {
         name: &[u8],
         mode: impl Into<NewMode>,
     ) -> FsResult<Entry> {
-        check_name(name)?;
         let (dir, mode) = (self.inode(parent)?, mode.into());
         let attributes = with_mode(self.new_mode(cred, &dir, mode).await?);
         let call = self.nfs.mkdir(cred, &dir.handle, name, &attributes);
@@ -198,7 +195,6 @@ impl<N: Nfs3> Fs<N> {
         name: &[u8],
         target: &[u8],
     ) -> FsResult<Entry> {
-        check_name(name)?;
         let dir = self.inode(parent)?;
         // As Linux's client does: some servers keep the mode, and would otherwise choose one.
         let attributes = with_mode(0o777);

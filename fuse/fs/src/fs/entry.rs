@@ -3,11 +3,10 @@
 use super::Fs;
 use super::clock::Nanos;
 use super::config::LookupCache;
-use super::error::{FsError, FsResult};
 use super::inode::Inode;
 use super::inode_flags::Flag;
 use nfsrdma_nfs3::Nfs3;
-use nfsrdma_xdr::nfs3::{Attributes, NAME_MAX};
+use nfsrdma_xdr::nfs3::Attributes;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -44,15 +43,4 @@ impl<N: Nfs3> Fs<N> {
             entry_ttl: self.entry_ttl(dir, now),
         }
     }
-}
-
-/// Checks a name of the kernel. Names that are sent are checked byte by byte by `nfsrdma_nfs3`.
-pub(super) fn check_name(name: &[u8]) -> FsResult<()> {
-    if name.len() > NAME_MAX {
-        return Err(FsError::NameTooLong);
-    }
-    if name.is_empty() {
-        return Err(FsError::Invalid);
-    }
-    Ok(())
 }

@@ -20,8 +20,6 @@ pub enum FsError {
     /// The kernel named an open file this file system does not know.
     #[error("unknown open file")]
     UnknownHandle,
-    #[error("name too long")]
-    NameTooLong,
     #[error("not allowed")]
     AccessDenied,
     /// NFSv3 has no such operation.
@@ -30,8 +28,6 @@ pub enum FsError {
     /// An argument or a flag that this file system does not support.
     #[error("invalid argument")]
     Invalid,
-    #[error("is a directory")]
-    IsDirectory,
     #[error("already exists")]
     Exists,
     /// The hidden name of a removed file that is open here.
@@ -92,11 +88,9 @@ impl FsError {
             FsError::Nfs(error) => errno_of_call(error),
             FsError::UnknownInode | FsError::Stale => libc::ESTALE,
             FsError::UnknownHandle => libc::EBADF,
-            FsError::NameTooLong => libc::ENAMETOOLONG,
             FsError::AccessDenied => libc::EACCES,
             FsError::NotSupported => libc::EOPNOTSUPP,
             FsError::Invalid => libc::EINVAL,
-            FsError::IsDirectory => libc::EISDIR,
             FsError::Exists => libc::EEXIST,
             FsError::Busy => libc::EBUSY,
             FsError::NoData => libc::ENODATA,

@@ -1,7 +1,7 @@
 //! LINK (RFC 1813 section 3.3.15).
 
 use super::Fs;
-use super::entry::{Entry, check_name};
+use super::entry::Entry;
 use super::error::FsResult;
 use super::inode::Kind;
 use nfsrdma_nfs3::{Cred, Nfs3};
@@ -16,7 +16,6 @@ impl<N: Nfs3> Fs<N> {
         parent: u64,
         name: &[u8],
     ) -> FsResult<Entry> {
-        check_name(name)?;
         let inode = self.inode(nodeid)?;
         let dir = self.inode(parent)?;
         let change = self.change(&inode, Kind::Metadata);

@@ -15,7 +15,7 @@
 use super::Fs;
 use super::attributes::LATELY;
 use super::config::LookupCache;
-use super::entry::{Entry, check_name};
+use super::entry::Entry;
 use super::error::FsResult;
 use super::inode::Inode;
 use super::inode_flags::Flag;
@@ -86,7 +86,6 @@ impl<N: Nfs3> Fs<N> {
         parent: u64,
         name: &[u8],
     ) -> FsResult<Found> {
-        check_name(name)?;
         self.shared.stats.name_misses.add(1);
         let dir = self.inode(parent)?;
         let epoch = dir.state.lock().epoch;

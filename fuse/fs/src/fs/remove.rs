@@ -8,7 +8,6 @@
 //! `losing.rs` decides whether a file is hidden.
 
 use super::Fs;
-use super::entry::check_name;
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Silly};
 use super::inode_flags::Flag;
@@ -35,7 +34,6 @@ pub(super) type HiddenName = [u8; HIDDEN_NAME];
 
 impl<N: Nfs3> Fs<N> {
     pub async fn unlink(self: &Arc<Self>, cred: &Cred, parent: u64, name: &[u8]) -> FsResult<()> {
-        check_name(name)?;
         let dir = self.inode(parent)?;
         let losing = match self.about_to_lose(cred, &dir, name).await {
             // The process that got this request first has removed or hidden the name.
@@ -59,7 +57,6 @@ impl<N: Nfs3> Fs<N> {
     }
 
     pub async fn rmdir(self: &Arc<Self>, cred: &Cred, parent: u64, name: &[u8]) -> FsResult<()> {
-        check_name(name)?;
         let dir = self.inode(parent)?;
         // The directory is marked as removed for those who have it open.
         let child = self.child_to_unlink(cred, &dir, name).await;

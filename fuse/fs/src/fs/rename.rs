@@ -17,7 +17,6 @@
 //! the judgement of RENAME says whether that is so.
 
 use super::Fs;
-use super::entry::check_name;
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Kind};
 use super::losing::{Losing, check_not_hidden};
@@ -43,8 +42,6 @@ impl<N: Nfs3> Fs<N> {
         to: (u64, &[u8]),
         flags: u32,
     ) -> FsResult<()> {
-        check_name(from.1)?;
-        check_name(to.1)?;
         if flags != 0 {
             return Err(FsError::Invalid);
         }
