@@ -63,8 +63,8 @@ impl<N: Nfs3> Adapter<N> {
                 let mode = self.masked(mode, umask);
                 self.mkdir(header, node, name, mode, reply);
             }
-            Operation::Unlink { name } => self.unlink(header, node, name, reply),
-            Operation::Rmdir { name } => self.rmdir(header, node, name, reply),
+            Operation::Unlink { name } => self.remove(header, node, name, false, reply),
+            Operation::Rmdir { name } => self.remove(header, node, name, true, reply),
             Operation::Rename {
                 name,
                 new_parent,

@@ -112,20 +112,21 @@ impl<N: Nfs3> Adapter<N> {
         });
     }
 
-    pub(super) fn unlink(&self, request: &Header, parent: u64, name: &OsStr, reply: Reply) {
+    /// UNLINK, or RMDIR (`dir`).
+    pub(super) fn remove(
+        &self,
+        request: &Header,
+        parent: u64,
+        name: &OsStr,
+        dir: bool,
+        reply: Reply,
+    ) {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), owned(name));
         self.change(request, reply, move |reply| async move {
-            let result = fs.unlink(&cred, parent, &name).await;
-            reply_or_undo(reply, result, reply_ok, |_| {
-                fs.name_unheard(parent, &name);
-            });
-        });
-    }
-
-    pub(super) fn rmdir(&self, request: &Header, parent: u64, name: &OsStr, reply: Reply) {
-        let (fs, cred, name) = (self.fs.clone(), self.cred(request, parent), owned(name));
-        self.change(request, reply, move |reply| async move {
-            let result = fs.rmdir(&cred, parent, &name).await;
+            let result = match dir {
+                true => fs.rmdir(&cred, parent, &name).await,
+                false => fs.unlink(&cred, parent, &name).await,
+            };
             reply_or_undo(reply, result, reply_ok, |_| {
                 fs.name_unheard(parent, &name);
             });
