@@ -126,13 +126,9 @@ impl<N: Nfs3> Objects<N> {
         let (stamp, before) = (Stamp::now(), inode.state.lock().attributes().copied());
         match self.nfs.access(cred, &inode.handle, all).await {
             Ok((granted, attributes)) => {
-                match &attributes {
-                    Some(_) => {
-                        self.apply_post_op_attr(inode, stamp, attributes.as_ref());
-                    }
-                    None => {
-                        self.fetch(cred, inode).await?;
-                    }
+                self.apply_post_op_attr(inode, stamp, attributes.as_ref());
+                if attributes.is_none() {
+                    self.fetch(cred, inode).await?;
                 }
                 let now = self.now();
                 let mut state = inode.state.lock();
