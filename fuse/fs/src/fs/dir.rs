@@ -15,7 +15,7 @@ use super::clock::{Nanos, nanos};
 use super::dir_handle::{DirHandle, Listed, Listing, Part, Place, listing};
 use super::entry::Entry;
 use super::error::{FsError, FsResult};
-use super::inode::{Inode, Stamp, State};
+use super::inode::{Stamp, State};
 use super::names::Child;
 use super::open_file::Opened;
 use crate::named;
@@ -176,16 +176,8 @@ impl<N: Nfs3> Fs<N> {
         if let Some(part) = self.part_ahead(dir, cookie).await {
             return Ok(part);
         }
-        let known = dir.place.lock().verifier;
-        let verifier = match cookie {
-            0 => Verifier::default(),
-            _ => known.unwrap_or_else(|| {
-                let state = dir.inode.state.lock();
-                state
-                    .listed()
-                    .map_or_else(Verifier::default, |listed| listed.cookies)
-            }),
-        };
+        // A listing that begins in the kernel's cache has none. Servers that want one refuse the cookie.
+        let verifier = dir.place.lock().verifier.unwrap_or_default();
         match self.ask(dir, cookie, verifier).await {
             Err(error) if error.status() == Some(Status::BadCookie) && cookie != 0 => {
                 let verifier = self.look_for(dir, cookie).await?.ok_or(error)?;
@@ -306,7 +298,6 @@ impl<N: Nfs3> Fs<N> {
         }
         let last = page.entries.last().map(|entry| entry.cookie);
         let next = last.unwrap_or(cookie);
-        inode.state.lock().listed_mut().cookies = page.verifier;
         dir.place.lock().verifier = Some(page.verifier);
         let mut entries = Vec::with_capacity(page.entries.len());
         let mut searched = true;
@@ -390,38 +381,26 @@ impl<N: Nfs3> Fs<N> {
 
     /// An entry of a listing for FUSE_READDIRPLUS; the kernel gets a reference to the inode. `None`
     /// for `.` and `..`, for an object without known attributes or of which the kernel has old pages,
-    /// and for a name that may lead elsewhere by now: the kernel would put it in the place of what it
-    /// knows better.
+    /// and if a name may lead elsewhere by now, because the directory has changed: the kernel would put
+    /// it in the place of what it knows better.
     pub fn listed_entry(&self, listing: &Listing, entry: &Listed) -> Option<Entry> {
         let inode = entry.inode.as_ref()?;
-        let epoch = self.still_leads_to(listing, &entry.name, inode)?;
+        let part = &listing.part;
+        {
+            let state = listing.dir.state.lock();
+            if !state.undisturbed(part.stamp) || state.epoch != part.epoch {
+                return None;
+            }
+        }
         let attributes = *inode.state.lock().attributes()?;
         let listed = inode;
         let inode = self.table.adopt(listed);
         // The name of the one that was listed is cached.
         if !Arc::ptr_eq(&inode, listed) {
             let child = Child::Is(inode.clone());
-            self.cache_name(&listing.dir, epoch, &entry.name, child);
+            self.cache_name(&listing.dir, part.epoch, &entry.name, child);
         }
         let entry = self.entry(&listing.dir, &inode, attributes);
         self.without_old_pages(&inode, entry)
-    }
-
-    /// The directory's epoch, if nothing has happened to a listed name since its page was requested.
-    /// After a change of the directory by this mount, it is known which names were not affected.
-    fn still_leads_to(&self, listing: &Listing, name: &[u8], inode: &Arc<Inode>) -> Option<u64> {
-        let (dir, part) = (&listing.dir, &listing.part);
-        let epoch = {
-            let state = dir.state.lock();
-            if state.undisturbed(part.stamp) && state.epoch == part.epoch {
-                return Some(part.epoch);
-            }
-            if state.is_changing() {
-                return None;
-            }
-            state.epoch
-        };
-        let known = self.names.get(dir.nodeid, epoch, name);
-        matches!(known, Some(Child::Is(known)) if Arc::ptr_eq(&known, inode)).then_some(epoch)
     }
 }

@@ -14,7 +14,7 @@ use super::inode_flags::{Flag, Flags};
 use crate::sync::Mutex;
 use nfsrdma_nfs3::{Acls, Cred};
 use nfsrdma_record::{Hidden, Node, Record};
-use nfsrdma_xdr::nfs3::{Attributes, FileType, Verifier, access};
+use nfsrdma_xdr::nfs3::{Attributes, FileType, access};
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -124,9 +124,6 @@ pub struct Silly {
 /// What is remembered of the listings of a directory.
 #[derive(Debug, Clone, Default)]
 pub struct Listed {
-    /// The cookie verifier of the last listing. A listing whose first entries came from the
-    /// kernel's cache goes on with it.
-    pub cookies: Verifier,
     /// When the kernel last took entries with the attributes of the children.
     pub with_attributes: Nanos,
     /// Whether a program looked at the children while it listed them, as `ls -l` does. The kernel
