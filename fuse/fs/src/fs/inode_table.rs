@@ -376,7 +376,8 @@ impl Table {
         }
     }
 
-    /// The inodes of which an earlier process has left that data or an error may be lost.
+    /// The inodes of which an earlier process has left that data or an error may be lost. To be called
+    /// before any of its records has an inode.
     pub(super) fn with_errors(&self) -> Vec<Arc<Inode>> {
         let mut left = Vec::new();
         self.records.each(|node| {
@@ -384,22 +385,9 @@ impl Table {
                 left.push(node.nodeid);
             }
         });
-        for nodeid in left {
-            self.get(nodeid);
-        }
-        let mut all = Vec::new();
-        for shard in &self.nodes {
-            let nodes = shard.lock();
-            all.extend(
-                nodes
-                    .slots
-                    .iter()
-                    .flatten()
-                    .filter(|inode| inode.may_have_lost())
-                    .cloned(),
-            );
-        }
-        all
+        left.into_iter()
+            .filter_map(|nodeid| self.get(nodeid))
+            .collect()
     }
 
     /// Frees the entries of inodes that nothing refers to any more.

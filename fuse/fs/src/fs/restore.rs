@@ -24,6 +24,7 @@ use std::sync::atomic::Ordering;
 impl<N: Nfs3> Fs<N> {
     /// Goes on with what was open. To be called before anything is served; more calls do nothing.
     pub fn restore(self: &Arc<Self>) {
+        let mut with_errors = self.table.with_errors();
         for open in self.records.opens().restore() {
             self.restore_open(open);
         }
@@ -31,7 +32,8 @@ impl<N: Nfs3> Fs<N> {
         for hidden in self.records.hidden().restore() {
             self.restore_hidden(hidden);
         }
-        self.restore_errors(&unsafe_);
+        with_errors.extend(unsafe_.iter().filter(|of| of.may_have_lost()).cloned());
+        self.restore_errors(with_errors);
         for inode in unsafe_ {
             let recorded = self.data(&inode).with(|inner| inner.pages().outlives());
             self.unsafe_files.lock().insert(&inode, recorded, true);
@@ -79,15 +81,11 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// Data that the server did not have on stable storage is lost, and there may be errors of writing
-    /// that no program was told. Each open file tells it. `with_data` has files, too,
-    /// that the kernel has forgotten.
-    fn restore_errors(&self, with_data: &[Arc<Inode>]) {
+    /// that no program was told. Each open file tells it.
+    fn restore_errors(&self, mut inodes: Vec<Arc<Inode>>) {
         let mut lost = Vec::new();
-        let forgotten = |inode: &&Arc<Inode>| {
-            inode.lookups.load(Ordering::Relaxed) == 0 && inode.may_have_lost()
-        };
-        let mut inodes = self.table.with_errors();
-        inodes.extend(with_data.iter().filter(forgotten).cloned());
+        inodes.sort_by_key(|inode| inode.nodeid);
+        inodes.dedup_by_key(|inode| inode.nodeid);
         for inode in inodes {
             if inode.unsafe_.load(Ordering::Relaxed) != 0 {
                 // In this order: whoever comes after this process must find one of them.
