@@ -13,7 +13,6 @@ use lru::LruCache;
 use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -78,6 +77,7 @@ fn empty(most: NonZeroUsize) -> Shard {
 }
 
 /// The cache of names for all directories, in shards.
+#[derive(Debug)]
 pub(super) struct Names {
     shards: Vec<Mutex<Shard>>,
     /// Programs choose names, so they are hashed under a random key.
@@ -278,12 +278,6 @@ impl Names {
         let key = self.key(dir, name);
         let old = self.shard(&key).lock().pop(&key);
         drop(old);
-    }
-}
-
-impl fmt::Debug for Names {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Names").finish_non_exhaustive()
     }
 }
 

@@ -10,24 +10,18 @@ use super::names::{Index, Place, path};
 use super::{Fs, ROOT};
 use nfsrdma_nfs3::Nfs3;
 use nfsrdma_xdr::nfs3::FileHandle;
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// After it was built, the index is not built again for this many times the time that it took.
 const SHARE: u32 = 20;
 
+#[derive(Debug)]
 pub struct Paths<N> {
     fs: Arc<Fs<N>>,
     index: Index,
     /// The index is not built again before this time.
     rest: Option<Instant>,
-}
-
-impl<N> fmt::Debug for Paths<N> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Paths").finish_non_exhaustive()
-    }
 }
 
 impl<N: Nfs3> Fs<N> {

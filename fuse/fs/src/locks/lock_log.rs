@@ -10,7 +10,6 @@ use nfsrdma_rpcrdma::throttle::{Throttle, and_more};
 use nfsrdma_rpcrdma::words::counted;
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::fmt;
 use std::io;
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -24,12 +23,6 @@ pub(super) struct LockLog {
     lost: Mutex<Throttle<Instant>>,
     journal: Mutex<Throttle<Instant>>,
     refused: Mutex<Throttle<Instant>>,
-}
-
-impl fmt::Debug for LockLog {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LockLog").finish_non_exhaustive()
-    }
 }
 
 impl LockLog {
