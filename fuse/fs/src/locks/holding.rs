@@ -150,8 +150,11 @@ impl Holding {
     pub(super) fn adopt(&self, range: ByteRange, mode: Mode, found: Record<Lock>) {
         let mut of = self.state.lock();
         let lock = self.lock(&of, Lock::HELD);
-        of.kept.adopt(range, mode, found, |range, mode| {
-            self.records.alloc(of_range(lock.clone(), range, mode))
+        let mut found = Some(found);
+        of.kept.set(range, Some(mode), |part, as_| {
+            // It is another one if that process died during a change.
+            let same = found.take_if(|_| (part, as_) == (range, mode));
+            same.unwrap_or_else(|| self.records.alloc(of_range(lock.clone(), part, as_)))
         });
     }
 

@@ -22,7 +22,7 @@ impl Kept {
         &mut self,
         range: ByteRange,
         mode: Option<Mode>,
-        record: impl Fn(ByteRange, Mode) -> Record<Lock>,
+        mut record: impl FnMut(ByteRange, Mode) -> Record<Lock>,
     ) {
         let before: Vec<_> = self.set.near(range).collect();
         self.set.set(range, mode);
@@ -35,23 +35,6 @@ impl Kept {
             self.records.remove(&range.start);
         }
         self.records.extend(new);
-    }
-
-    /// Takes a record of a process that has died. Changes no record, unless that process died during a change.
-    pub(super) fn adopt(
-        &mut self,
-        range: ByteRange,
-        mode: Mode,
-        found: Record<Lock>,
-        record: impl Fn(ByteRange, Mode) -> Record<Lock>,
-    ) {
-        let apart = |(other, of): (ByteRange, Mode)| !other.overlaps(&range) && of != mode;
-        if self.set.near(range).all(apart) {
-            self.set.set(range, Some(mode));
-            self.records.insert(range.start, found);
-        } else {
-            self.set(range, Some(mode), record);
-        }
     }
 }
 
