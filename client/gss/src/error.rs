@@ -19,8 +19,8 @@ pub enum Kind {
     Expired,
     /// The KDC does not know the server's principal, or the server has another key.
     #[error(
-        "the server has no usable Kerberos key; the realm needs a principal nfs/HOST for the name that is mounted, and the \
-         server's keytab its present key"
+        "the server has no usable Kerberos key; its realm, which krb5.conf names, needs a principal nfs/HOST for the name \
+         that is mounted, and its keytab the present key"
     )]
     NoServerKey,
     /// Clocks differ by more than the realm allows (five minutes).

@@ -106,6 +106,10 @@ impl Nfs3Client {
         self.inner.contexts.as_ref()
     }
 
+    pub(crate) fn refusals(&self) -> &Refusals {
+        &self.inner.refusals
+    }
+
     /// The calls of users who wait for a context.
     pub(crate) fn without_context(&self) -> &Waiting {
         &self.inner.without_context

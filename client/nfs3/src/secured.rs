@@ -103,8 +103,12 @@ impl Nfs3Client {
                 });
             }
             let why = match made {
+                Ok(context) => return Ok(context),
                 Err(NoContext::Unavailable(why)) => why,
-                made => return made.map_err(|why| self.failed(why.into())),
+                Err(why) => {
+                    self.refusals().note_user(cred.uid, &why.to_string());
+                    return Err(self.failed(why.into()));
+                }
             };
             if engine.is_shut_down() {
                 return Err(NfsError::Interrupted);
