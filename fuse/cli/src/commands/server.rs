@@ -3,7 +3,7 @@
 use crate::cli::ServerArgs;
 use crate::failure::{Exit, Failure};
 use crate::mount::log::Log;
-use crate::mount::{provider, settings};
+use crate::mount::{privileges, provider, settings};
 use crate::options::mount_source::MountSource;
 use crate::options::{LocalLock, Options};
 use crate::output::{self, Reader};
@@ -117,6 +117,10 @@ pub(crate) fn name(step: Step) -> &'static str {
 /// Prints a line for each step: its name, its time, and what was found.
 pub(crate) fn ping(args: &ServerArgs) -> Result<(), Failure> {
     let (spec, options) = prepare(args)?;
+    if options.has_kerberos() {
+        // It has the keys of a context of root's.
+        privileges::leave_no_core();
+    }
     let runtime = runtime()?;
     let host = settings::target(&spec).host;
     let client = settings::client_with(&options, &host, runtime.handle());

@@ -50,11 +50,16 @@ fn gain_none() {
     }
 }
 
-/// Drops all capabilities but `needed`. Returns what is left.
-fn keep(needed: CapabilitySet) -> CapabilitySet {
+/// Nothing of this process gets into a core dump, and no process of the same user can look into it.
+pub(crate) fn leave_no_core() {
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
         tracing::warn!("core dumps may hold file data: {error}");
     }
+}
+
+/// Drops all capabilities but `needed`. Returns what is left.
+fn keep(needed: CapabilitySet) -> CapabilitySet {
+    leave_no_core();
     let Ok(held) = capabilities(None) else {
         return CapabilitySet::empty();
     };
