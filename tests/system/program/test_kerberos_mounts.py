@@ -578,6 +578,24 @@ def test_no_secret_is_in_what_the_program_writes(machine):
         assert not shown(secrets, said.encode())
 
 
+def test_no_core_of_a_ping_has_a_key(machine):
+    """It makes a context of root's to test it."""
+    with kerberos_server(machine) as (server, _):
+        command = [BIN / "nfsrdma", "ping", server.spec, "-o", server.options("sec=krb5p")]
+        server.pause()
+        unlimited = resource.RLIM_INFINITY
+        child = subprocess.Popen(
+            command, cwd=server.base, env=machine.environment, stdout=subprocess.PIPE,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CORE, (unlimited, unlimited)),
+        )  # fmt: skip
+        with child:
+            assert child.stdout.readline().startswith(b"resolve"), "it is at work"
+            child.send_signal(signal.SIGABRT)
+            _, status = os.waitpid(child.pid, 0)
+            child.returncode = status
+        assert os.WTERMSIG(status) == signal.SIGABRT and not os.WCOREDUMP(status)
+
+
 def test_no_core_has_a_key(machine):
     """The keys of contexts are in the program's memory. Without Kerberos there is none, either: it has others' data."""
     machine.kinit("alice", A)
@@ -631,6 +649,24 @@ def test_what_is_wrong_with_the_realm_is_one_sentence(machine, what):
         result = server.mount("sec=krb5,retry=0")
         expect(result, 32, part)
         assert not mounted(server.mnt)
+
+
+def test_users_find_in_the_log_why_they_are_refused(machine):
+    """Once for each user and reason: a program gets no more than a number."""
+    with mount_of(machine, "krb5") as (server, _):
+        log = server.base / "log"
+        for _ in range(3):
+            for user in (A, B):
+                refused(user, listed, server.mnt)
+        # The server's keytab is an old one.
+        machine.admin("change_password -randkey nfs/localhost")
+        machine.kinit("bob", C)
+        for _ in range(3):
+            refused(C, listed, server.mnt)
+        said = [line.partition("mnt: ")[2] for line in log.read_text().splitlines() if "has no Kerberos context" in line]
+        for user, part in zip((A, B, C), ("kinit", "kinit", "the server refuses the Kerberos ticket"), strict=True):
+            assert sum(line.startswith(f"user {user.uid} ") and part in line for line in said) == 1, said
+        assert len(said) == 3
 
 
 def test_what_is_wrong_at_the_server_is_one_sentence(machine):
