@@ -48,7 +48,7 @@ pub use header::Header;
 pub use landing::Landing;
 pub use mount::{Channel, Features, MountOptions, Users, Wanted};
 pub use notify::Notifier;
-pub use operation::{Forgets, Operation, SetAttr, TimeOrNow, WriteIn};
+pub use operation::{Forgets, LockIn, Operation, SetAttr, TimeOrNow, WriteIn};
 pub use out::{Attr, Entry, Lock, Statfs};
 pub use reply::Reply;
 pub use request::Request;

@@ -47,6 +47,15 @@ pub struct WriteIn {
     pub flags: i32,
 }
 
+/// The arguments of GETLK and SETLK.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LockIn {
+    pub handle: u64,
+    pub owner: u64,
+    pub lock: Lock,
+    pub flock: bool,
+}
+
 /// Nodes to forget, each with the number of look-ups.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Forgets<'a>(pub(crate) &'a [u8]);
@@ -161,9 +170,9 @@ operations! {
     READDIR => Readdir { handle: u64, offset: u64, size: u32; 20 },
     READDIRPLUS => Readdirplus { handle: u64, offset: u64, size: u32; 20 },
     RELEASEDIR => Releasedir { handle: u64; 16 },
-    GETLK => Getlk { handle: u64, owner: u64, lock: Lock, flock: bool; 4 },
+    GETLK => Getlk { of: LockIn; 4 },
     /// SETLK, or SETLKW, which waits for the lock.
-    SETLK | SETLKW => Setlk { handle: u64, owner: u64, lock: Lock, flock: bool, wait: bool } by setlk,
+    SETLK | SETLKW => Setlk { of: LockIn, wait: bool } by setlk,
     ACCESS => Access { mask: i32; 4 },
     CREATE => Create { flags: i32, mode: u32, umask: u32, [4] name: &'a OsStr },
     /// The caller of the request `unique` got a signal. A reply would make the kernel send this
@@ -237,16 +246,10 @@ fn setxattr<'a>(_: u32, fields: &mut Fields<'a>) -> Result<Operation<'a>, Malfor
 }
 
 fn setlk<'a>(code: u32, fields: &mut Fields<'a>) -> Result<Operation<'a>, Malformed> {
-    let (handle, owner, lock) = (fields.take()?, fields.take()?, fields.take()?);
-    let flock = fields.take()?;
+    let of = fields.take()?;
     fields.bytes(4)?;
-    Ok(Operation::Setlk {
-        handle,
-        owner,
-        lock,
-        flock,
-        wait: code == opcode::SETLKW,
-    })
+    let wait = code == opcode::SETLKW;
+    Ok(Operation::Setlk { of, wait })
 }
 
 impl<'a> Argument<'a> for Forgets<'a> {
@@ -255,6 +258,17 @@ impl<'a> Argument<'a> for Forgets<'a> {
         fields.bytes(4)?;
         let len = (count as usize).checked_mul(16);
         Ok(Forgets(fields.bytes(len.ok_or(Malformed::Truncated)?)?))
+    }
+}
+
+impl Argument<'_> for LockIn {
+    fn read(fields: &mut Fields<'_>) -> Result<Self, Malformed> {
+        Ok(LockIn {
+            handle: fields.take()?,
+            owner: fields.take()?,
+            lock: fields.take()?,
+            flock: fields.take()?,
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 use super::*;
 use crate::Lock;
-use crate::operation::{Forgets, SetAttr, TimeOrNow};
+use crate::operation::{Forgets, LockIn, SetAttr, TimeOrNow};
 use proptest::prelude::*;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -139,11 +139,11 @@ fn of_open_files() -> Vec<(Vec<u8>, Operation<'static>)> {
         (new(opcode::RELEASEDIR).q(&[1]).d(&[2, 0]).q(&[9]).end(),
          Operation::Releasedir { handle: 1 }),
         (new(opcode::GETLK).q(&[4, 5, 1, 2]).d(&[1, 9, 0, 0]).end(),
-         Operation::Getlk { handle: 4, owner: 5, lock, flock: false }),
+         Operation::Getlk { of: LockIn { handle: 4, owner: 5, lock, flock: false } }),
         (new(opcode::SETLK).q(&[4, 5, 1, 2]).d(&[1, 9, 1, 0]).end(),
-         Operation::Setlk { handle: 4, owner: 5, lock, flock: true, wait: false }),
+         Operation::Setlk { of: LockIn { handle: 4, owner: 5, lock, flock: true }, wait: false }),
         (new(opcode::SETLKW).q(&[4, 5, 1, 2]).d(&[1, 9, 0, 0]).end(),
-         Operation::Setlk { handle: 4, owner: 5, lock, flock: false, wait: true }),
+         Operation::Setlk { of: LockIn { handle: 4, owner: 5, lock, flock: false }, wait: true }),
         (new(opcode::ACCESS).d(&[4, 0]).end(), Operation::Access { mask: 4 }),
         (new(opcode::CREATE).d(&[0x8042, 0o100_644, 0o22, 0]).s(b"n\0").end(),
          Operation::Create { name: os("n"), mode: 0o100_644, umask: 0o22, flags: 0x8042 }),

@@ -430,8 +430,8 @@ fn handle(
         _ if !may_use(header) => {
             from.reply(header).error(Errno::ACCESS.raw_os_error());
         }
-        Operation::Setlk { lock, wait, .. }
-            if wait && lock.kind as i32 != libc::F_UNLCK && from.is_scarce() =>
+        Operation::Setlk { of, wait }
+            if wait && of.lock.kind as i32 != libc::F_UNLCK && from.is_scarce() =>
         {
             from.reply(header).error(Errno::NOLCK.raw_os_error());
         }

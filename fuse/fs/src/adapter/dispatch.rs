@@ -124,29 +124,8 @@ impl<N: Nfs3> Adapter<N> {
         reply: Reply,
     ) {
         match *operation {
-            Operation::Getlk {
-                handle,
-                owner,
-                lock,
-                flock,
-            } => self.getlk(
-                header,
-                node,
-                set_lock(handle, owner, flock, false, &lock),
-                reply,
-            ),
-            Operation::Setlk {
-                handle,
-                owner,
-                lock,
-                flock,
-                wait,
-            } => self.setlk(
-                header,
-                node,
-                set_lock(handle, owner, flock, wait, &lock),
-                reply,
-            ),
+            Operation::Getlk { of } => self.getlk(header, node, set_lock(&of, false), reply),
+            Operation::Setlk { of, wait } => self.setlk(header, node, set_lock(&of, wait), reply),
             // On a mount without ACLs, ENOSYS below makes the kernel not ask again.
             Operation::Getxattr { name, size } if self.fs.has_acl() => {
                 self.getxattr(header, node, name, size, reply);

@@ -12,7 +12,7 @@ use super::state::Adapter;
 use super::waiting::Held;
 use crate::fs::{Fs, SetLock};
 use crate::locks::{Mode, RELEASED_WITHIN, Tested};
-use nfsrdma_channel::{self as channel, Header, Reply};
+use nfsrdma_channel::{self as channel, Header, LockIn, Reply};
 use nfsrdma_nfs3::Nfs3;
 use std::sync::Arc;
 use std::time::Duration;
@@ -135,17 +135,12 @@ impl<N: Nfs3> Adapter<N> {
 }
 
 /// The request of the kernel in the file system's form.
-pub(super) fn set_lock(
-    handle: u64,
-    owner: u64,
-    flock: bool,
-    wait: bool,
-    lock: &channel::Lock,
-) -> SetLock {
+pub(super) fn set_lock(of: &LockIn, wait: bool) -> SetLock {
+    let lock = &of.lock;
     SetLock {
-        handle,
-        owner,
-        flock,
+        handle: of.handle,
+        owner: of.owner,
+        flock: of.flock,
         start: lock.start,
         end: lock.end,
         mode: match lock.kind as i32 {
