@@ -6,6 +6,7 @@
 use super::locking::set_lock;
 use super::state::Adapter;
 use crate::cache::WriteData;
+use crate::fs::NewMode;
 use nfsrdma_channel::{Handler, Header, Operation, Reply, Request, WriteIn};
 use nfsrdma_nfs3::Nfs3;
 use nfsrdma_rdma::BufMut;
@@ -56,11 +57,11 @@ impl<N: Nfs3> Adapter<N> {
                 rdev,
                 umask,
             } => {
-                let mode = self.masked(mode, umask);
+                let mode = NewMode { bits: mode, umask };
                 self.mknod(header, node, name, mode, rdev, reply);
             }
             Operation::Mkdir { name, mode, umask } => {
-                let mode = self.masked(mode, umask);
+                let mode = NewMode { bits: mode, umask };
                 self.mkdir(header, node, name, mode, reply);
             }
             Operation::Unlink { name } => self.remove(header, node, name, false, reply),
@@ -108,7 +109,7 @@ impl<N: Nfs3> Adapter<N> {
                 umask,
                 flags,
             } => {
-                let mode = self.masked(mode, umask);
+                let mode = NewMode { bits: mode, umask };
                 self.create(header, node, name, mode, flags, reply);
             }
             _ => self.dispatch_optional(header, node, &request.operation, reply),

@@ -254,7 +254,6 @@ pub fn serve<N: Nfs3>(
         queued,
         mount: mount.clone(),
         requests: requests.clone(),
-        applies_umask: channel.features().has(init::DONT_MASK),
         _served: end,
     };
     let workers = Workers::new(options.workers)?;

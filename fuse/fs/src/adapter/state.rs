@@ -4,7 +4,7 @@ use super::credentials::Credentials;
 use super::queued::Queued;
 use super::unmount::OwnMount;
 use super::waiting::{Held, Waiting};
-use crate::fs::{Fs, NewMode, Opened};
+use crate::fs::{Fs, Opened};
 use nfsrdma_channel::{Header, Notifier, Reply};
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_rpcrdma::exec;
@@ -21,24 +21,11 @@ pub(super) struct Adapter<N> {
     pub(super) mount: Arc<OwnMount>,
     /// The number of requests that arrived, plus the inodes that the kernel forgot.
     pub(super) requests: Arc<AtomicU64>,
-    /// The kernel does not apply the umask (FUSE_DONT_MASK), so the file system does.
-    pub(super) applies_umask: bool,
     /// Dropped with this, when the last of the threads that serve has ended.
     pub(super) _served: watch::Sender<()>,
 }
 
 impl<N: Nfs3> Adapter<N> {
-    /// The mode of a new object, and the umask if the kernel has not applied it.
-    pub(super) fn masked(&self, bits: u32, umask: u32) -> NewMode {
-        match self.applies_umask {
-            true => NewMode {
-                bits,
-                umask: umask & 0o777,
-            },
-            false => bits.into(),
-        }
-    }
-
     /// The credential of a request about `node`.
     pub(super) fn cred(&self, request: &Header, node: u64) -> Cred {
         match request.uid() == 0 && self.fs.is_superuser(node) {

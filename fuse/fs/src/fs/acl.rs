@@ -65,7 +65,7 @@ fn list(acls: &Acls, which: Which) -> &PosixAcl {
     }
 }
 
-/// The mode that a program asks for, and the umask if the kernel has not applied it.
+/// The mode that a program asks for, and its umask.
 #[derive(Debug, Clone, Copy)]
 pub struct NewMode {
     pub bits: u32,
@@ -280,7 +280,8 @@ impl<N: Nfs3> Objects<N> {
         dir: &Arc<Inode>,
         mode: NewMode,
     ) -> FsResult<u32> {
-        let masked = mode.bits & !mode.umask;
+        // Without ACLs the kernel has applied the umask already.
+        let masked = mode.bits & !(mode.umask & 0o777);
         if !self.has_acl() {
             return Ok(masked);
         }
