@@ -153,7 +153,6 @@ impl<N: Nfs3> Files<N> {
             return false;
         }
         inode.mark_valid();
-        self.export.answered();
         if inode.nodeid == ROOT && !self.fsid_known.load(Ordering::Relaxed) {
             self.table.set_fsid(attributes.fsid);
             self.records.set_fsid(attributes.fsid);

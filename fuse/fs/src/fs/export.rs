@@ -3,8 +3,8 @@
 //! RFC 1813 section 2.6: NFS3ERR_STALE says that "the file referred to by that file handle no longer
 //! exists or access to it has been revoked". If that is the root of the mount, nothing works until
 //! the server exports the directory again with its handles, or somebody mounts again. A reply to a
-//! call on another object, or on two, does not tell: so such a status, and success while the root
-//! counts as stale, has the next `Fs::tick` ask for the attributes of the root.
+//! call on another object, or on two, does not tell: so after such a status, and while the root counts
+//! as stale, `Fs::tick` asks for the attributes of the root.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,16 +21,9 @@ impl Export {
         self.asked_for.store(true, Ordering::Relaxed);
     }
 
-    /// A call was answered with attributes.
-    pub(super) fn answered(&self) {
-        if self.is_stale() {
-            self.asked_for.store(true, Ordering::Relaxed);
-        }
-    }
-
     /// Whether to ask for the attributes of the root now.
     pub(super) fn is_asked_for(&self) -> bool {
-        self.asked_for.swap(false, Ordering::Relaxed)
+        self.asked_for.swap(false, Ordering::Relaxed) || self.is_stale()
     }
 
     pub(super) fn is_stale(&self) -> bool {
