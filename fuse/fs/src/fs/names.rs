@@ -213,11 +213,6 @@ impl Names {
             .collect()
     }
 
-    /// Whether `name` in `dir` led to `node` when it was cached.
-    pub(super) fn leads_to(&self, dir: u64, name: &[u8], node: u64) -> bool {
-        self.last(dir, name) == Some(node)
-    }
-
     /// The node that `name` in `dir` led to when it was last looked up.
     pub(super) fn last(&self, dir: u64, name: &[u8]) -> Option<u64> {
         let key = self.key(dir, name);

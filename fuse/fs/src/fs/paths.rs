@@ -58,7 +58,7 @@ impl<N: Nfs3> Paths<N> {
     }
 
     fn walk(&self, node: u64) -> String {
-        let holds = |node, (dir, name): &Place| self.fs.names.leads_to(*dir, name, node);
+        let holds = |node, (dir, name): &Place| self.fs.names.last(*dir, name) == Some(node);
         path(node, |node| {
             self.index.get(&node).filter(|place| holds(node, place))
         })
