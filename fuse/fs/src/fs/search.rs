@@ -147,13 +147,10 @@ impl<N: Nfs3> Fs<N> {
         let Some(attributes) = known else { return };
         let is_known = self.root_squash.lock().may_search(&attributes).is_some();
         let status = match found {
-            Ok(_) => Status::Ok,
-            Err(error) => match error.status() {
-                Some(status) => status,
-                None => return,
-            },
+            Ok(_) => Some(Status::Ok),
+            Err(error) => error.status(),
         };
-        let granted = match status {
+        let granted = match status.unwrap_or(Status::Io) {
             // An export may begin to squash root, so a refusal counts also after grants.
             Status::Access if cred.uid == 0 => false,
             _ if is_known => return,
@@ -171,11 +168,7 @@ impl<N: Nfs3> Fs<N> {
             }
             _ => return,
         };
-        if self.root_squash.lock().answered(&attributes, granted) {
-            tracing::debug!(
-                "the server squashes root: names in private directories are looked up each time"
-            );
-        }
+        self.root_squash.lock().answered(&attributes, granted);
     }
 }
 

@@ -75,11 +75,10 @@ impl RootSquashes {
         }
     }
 
-    /// The server answered an ACCESS or LOOKUP by uid 0 in `dir`. Returns whether that has told
-    /// that uid 0 is squashed.
-    pub(super) fn answered(&mut self, dir: &Attributes, granted: bool) -> bool {
+    /// The server answered an ACCESS or LOOKUP by uid 0 in `dir`.
+    pub(super) fn answered(&mut self, dir: &Attributes, granted: bool) {
         if everybody_may_search(dir) {
-            return false;
+            return;
         }
         if !granted {
             // An export may begin to squash root while it is mounted: what was granted is asked anew.
@@ -88,8 +87,7 @@ impl RootSquashes {
         if self.0.len() >= Self::MOST {
             self.0.clear();
         }
-        let before = self.0.insert(class(dir), granted);
-        !granted && before.is_none()
+        self.0.insert(class(dir), granted);
     }
 }
 
@@ -120,7 +118,7 @@ mod tests {
     fn an_answer_counts_for_directories_of_the_same_owner_group_and_mode() {
         let mut root = RootSquashes::default();
         assert_eq!(root.may_search(&dir(1, 1, 0o700)), None);
-        assert!(!root.answered(&dir(1, 1, 0o700), true));
+        root.answered(&dir(1, 1, 0o700), true);
         assert_eq!(root.may_search(&dir(1, 1, 0o1700)), Some(true));
         for other in [dir(2, 1, 0o700), dir(1, 2, 0o700), dir(1, 1, 0o750)] {
             assert_eq!(root.may_search(&other), None);
@@ -133,10 +131,8 @@ mod tests {
         let mut root = RootSquashes::default();
         root.answered(&dir(1, 1, 0o700), true);
         root.answered(&dir(2, 2, 0o700), true);
-        assert!(
-            !root.answered(&dir(1, 1, 0o755), false),
-            "for another reason"
-        );
+        // For another reason.
+        root.answered(&dir(1, 1, 0o755), false);
         assert_eq!(root.may_search(&dir(1, 1, 0o700)), Some(true));
         root.answered(&dir(1, 1, 0o700), false);
         assert_eq!(root.may_search(&dir(1, 1, 0o700)), Some(false));
@@ -150,9 +146,9 @@ mod tests {
             ..dir(0, 0, 0o700)
         };
         let mut root = RootSquashes::default();
-        assert!(!root.answered(&of(7), true));
+        root.answered(&of(7), true);
         assert_eq!(root.may_search(&of(8)), None);
-        assert!(root.answered(&of(8), false) && !root.answered(&of(8), false));
+        root.answered(&of(8), false);
         assert_eq!(root.may_search(&of(8)), Some(false));
         assert_eq!(root.may_search(&of(7)), Some(true));
         for fsid in 0..3000 {
