@@ -24,16 +24,6 @@ use std::sync::Arc;
 /// Who asks whether a lock is in the way; the kernel does not use this number.
 const STRANGER: Owner = Owner::LAST;
 
-/// A range that was being asked for or unlocked.
-#[derive(Debug)]
-struct Unsure {
-    /// Requests for locks of the owner wait for it.
-    releasing: Releasing,
-    range: ByteRange,
-    mode: Mode,
-    record: Record<Lock>,
-}
-
 impl Locks {
     /// Takes what is recorded. Sends nothing yet: if this process fails before it serves, the next one inherits.
     pub(super) fn inherit(self: &Arc<Self>) {
@@ -65,17 +55,13 @@ impl Locks {
                 }
                 _ => {
                     drop(state);
-                    let Some(releasing) = self.releasing(file, owner, range) else {
-                        continue;
-                    };
-                    let unsure = Unsure {
-                        releasing,
-                        range,
-                        mode,
-                        record,
-                    };
-                    let this = self.clone();
-                    later.push(Box::pin(async move { this.make_sure(unsure).await }));
+                    // Requests for locks of the owner wait for it.
+                    if let Some(releasing) = self.releasing(file, owner, range) {
+                        let (this, of) = (self.clone(), (range, mode));
+                        later.push(Box::pin(async move {
+                            this.make_sure(releasing, of, record).await;
+                        }));
+                    }
                 }
             }
         }
@@ -126,14 +112,18 @@ impl Locks {
         holding
     }
 
-    /// Makes the server's state of a range that of the table.
-    async fn make_sure(&self, unsure: Unsure) {
+    /// Makes the server's state of a range that was being asked for or unlocked that of the table.
+    async fn make_sure(
+        &self,
+        releasing: Releasing,
+        (range, mode): (ByteRange, Mode),
+        record: Record<Lock>,
+    ) {
         self.server.settled().await;
-        let holding = &unsure.releasing.holding;
+        let holding = &releasing.holding;
         let _gate = holding.gate.clone().lock_owned().await;
-        let queued = unsure.record.standing == Lock::QUEUED;
-        self.withdraw(holding, unsure.range, unsure.mode, queued)
-            .await;
+        let queued = record.standing == Lock::QUEUED;
+        self.withdraw(holding, range, mode, queued).await;
     }
 
     /// Unlocks what an owner has on a file that is not known here. False if the mount ends before.
