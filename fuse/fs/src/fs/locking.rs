@@ -65,10 +65,12 @@ impl<N: Nfs3> Objects<N> {
     /// Makes locks be taken at the server. Call it once, before the mount is served.
     pub fn set_locks(self: &Arc<Self>, locks: Arc<Locks>) {
         let fs = Arc::downgrade(self);
-        locks.find_paths(Box::new(move |fileids| match fs.upgrade() {
-            Some(fs) => fs.names.paths(fileids.iter().copied()),
-            None => HashMap::new(),
-        }));
+        locks
+            .log
+            .find_paths(Box::new(move |fileids| match fs.upgrade() {
+                Some(fs) => fs.names.paths(fileids.iter().copied()),
+                None => HashMap::new(),
+            }));
         let _ = self.locks.set(locks);
     }
 

@@ -18,7 +18,7 @@ use std::time::Instant;
 pub(crate) type FindPaths = Box<dyn Fn(&[u64]) -> HashMap<u64, String> + Send + Sync>;
 
 #[derive(Default)]
-pub(super) struct LockLog {
+pub(crate) struct LockLog {
     paths: OnceLock<FindPaths>,
     lost: Mutex<Throttle<Instant>>,
     journal: Mutex<Throttle<Instant>>,
@@ -26,7 +26,8 @@ pub(super) struct LockLog {
 }
 
 impl LockLog {
-    pub(super) fn find_paths(&self, paths: FindPaths) {
+    /// Sets how lines find the paths of files.
+    pub(crate) fn find_paths(&self, paths: FindPaths) {
         let _ = self.paths.set(paths);
     }
 

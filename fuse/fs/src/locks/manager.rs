@@ -7,7 +7,7 @@ use super::config::{Kinds, Lasting, LockConfig};
 use super::error::LockError;
 use super::holding::{Holding, LockFile, Request};
 use super::interrupt::Interrupt;
-use super::lock_log::{FindPaths, LockLog};
+use super::lock_log::LockLog;
 use super::lock_table::{Conflict, FileId, LockTable, Owner, WaiterId};
 use super::range::{ByteRange, Mode};
 use super::svids::Svids;
@@ -136,7 +136,7 @@ pub struct Locks {
     pub(super) records: Arc<Region<Lock>>,
     /// From which the next mount unlocks if nobody goes on.
     pub(super) journal: Option<Journal>,
-    pub(super) log: LockLog,
+    pub(crate) log: LockLog,
     pub(super) runtime: Handle,
     pub(super) state: Mutex<State>,
     /// Whether there are holdings. It can be read without locking `state`.
@@ -163,11 +163,6 @@ impl fmt::Debug for Locks {
 }
 
 impl Locks {
-    /// Sets how lines of the log find the paths of files.
-    pub(crate) fn find_paths(&self, paths: FindPaths) {
-        self.log.find_paths(paths);
-    }
-
     /// The locks of a mount at `server`; background work runs in `runtime`.
     pub(super) fn new(
         server: Arc<dyn LockServer>,
