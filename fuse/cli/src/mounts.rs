@@ -1,68 +1,48 @@
-//! The table of mounts of this mount namespace, /proc/self/mountinfo (proc(5)).
+//! What commands ask of the table of mounts.
 
 use crate::failure::Failure;
 use crate::options::mount_source::MountSource;
 use crate::output::{is_obeyed, without_number};
-use std::ffi::OsString;
+pub use nfsrdma_mountinfo::{FSTYPE, Mount, all, on_top_of, unescape};
 use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-/// The file system type of this program's mounts.
-pub const FSTYPE: &str = "fuse.nfsrdma";
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Mount {
-    /// The mount's ID.
-    pub id: u64,
-    /// `major:minor` of the file system.
-    pub device: String,
-    pub dir: PathBuf,
-    /// Flags of the mount, `rw,nosuid,...`.
-    pub flags: String,
-    pub fstype: String,
-    pub source: OsString,
-    /// `user_id=` of a FUSE mount.
-    pub owner: Option<u32>,
-}
-
-impl Mount {
-    /// The line that says that this mount, whose process has ended, was replaced. It names the other
-    /// mounts of `table` that go with it, and those of the same file system.
-    pub(crate) fn replaced(&self, table: &[Mount]) -> String {
-        let dir = self.dir.display();
-        let source = self.source.to_string_lossy();
-        let mut line = format!(
-            "the program of the mount of {source} on {dir} had ended (its log says why): took that dead mount away"
+/// The line that says that `of`, whose process has ended, was replaced. It names the other
+/// mounts of `table` that go with it, and those of the same file system.
+pub(crate) fn replaced(of: &Mount, table: &[Mount]) -> String {
+    let dir = of.dir.display();
+    let source = of.source.to_string_lossy();
+    let mut line = format!(
+        "the program of the mount of {source} on {dir} had ended (its log says why): took that dead mount away"
+    );
+    // A mount comes after those that it is in.
+    let later = table.iter().skip_while(|mount| mount.id != of.id).skip(1);
+    let below: Vec<&Mount> = later
+        .filter(|mount| mount.dir.starts_with(&of.dir) && mount.dir != of.dir)
+        .collect();
+    let others: Vec<&Mount> = table
+        .iter()
+        .filter(|mount| mount.device == of.device && mount.id != of.id)
+        .filter(|mount| !below.contains(mount))
+        .collect();
+    let names = |mounts: &[&Mount]| {
+        let names = mounts.iter().map(|mount| mount.dir.display().to_string());
+        names.collect::<Vec<_>>().join(", ")
+    };
+    if !below.is_empty() {
+        line += &format!(
+            "; with it went what was mounted on {}: mount that again",
+            names(&below)
         );
-        // A mount comes after those that it is in.
-        let later = table.iter().skip_while(|mount| mount.id != self.id).skip(1);
-        let below: Vec<&Mount> = later
-            .filter(|mount| mount.dir.starts_with(&self.dir) && mount.dir != self.dir)
-            .collect();
-        let others: Vec<&Mount> = table
-            .iter()
-            .filter(|mount| mount.device == self.device && mount.id != self.id)
-            .filter(|mount| !below.contains(mount))
-            .collect();
-        let names = |mounts: &[&Mount]| {
-            let names = mounts.iter().map(|mount| mount.dir.display().to_string());
-            names.collect::<Vec<_>>().join(", ")
-        };
-        if !below.is_empty() {
-            line += &format!(
-                "; with it went what was mounted on {}: mount that again",
-                names(&below)
-            );
-        }
-        if !others.is_empty() {
-            line += &format!(
-                "; its file system is dead on {}, too: unmount that",
-                names(&others)
-            );
-        }
-        line
     }
+    if !others.is_empty() {
+        line += &format!(
+            "; its file system is dead on {}, too: unmount that",
+            names(&others)
+        );
+    }
+    line
 }
 
 /// Encodes a field for getmntent(3): blanks and backslashes become octal escapes, and so does what a
@@ -98,75 +78,11 @@ fn escape_where(field: &[u8], is_escaped: impl Fn(char) -> bool) -> Vec<u8> {
     escaped
 }
 
-/// Decodes the octal escapes of a field.
-pub fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut plain = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((&byte, behind)) = rest.split_first() {
-        let digits = behind
-            .get(..3)
-            .filter(|digits| byte == b'\\' && digits.iter().all(|d| (b'0'..b'8').contains(d)));
-        if let Some(digits) = digits {
-            let value = digits
-                .iter()
-                .fold(0u32, |sum, digit| sum * 8 + u32::from(digit - b'0'));
-            plain.push(value as u8);
-            rest = &behind[3..];
-        } else {
-            plain.push(byte);
-            rest = behind;
-        }
-    }
-    plain
-}
-
-/// Parses the table. Lines that do not have the format of proc(5) are left out.
-pub fn parse(table: &[u8]) -> Vec<Mount> {
-    table
-        .split(|&b| b == b'\n')
-        .filter_map(parse_line)
-        .collect()
-}
-
-fn parse_line(line: &[u8]) -> Option<Mount> {
-    let mut fields = line.split(|&b| b == b' ');
-    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
-    let device = fields.nth(1)?;
-    let dir = fields.nth(1)?;
-    let flags = fields.next()?;
-    fields.find(|field| *field == b"-")?;
-    let fstype = fields.next()?;
-    let source = fields.next()?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let options = text(fields.next().unwrap_or_default());
-    Some(Mount {
-        id,
-        device: text(device),
-        dir: OsString::from_vec(unescape(dir)).into(),
-        flags: text(flags),
-        fstype: text(fstype),
-        source: OsString::from_vec(unescape(source)),
-        owner: options
-            .split(',')
-            .find_map(|option| option.strip_prefix("user_id=")?.parse().ok()),
-    })
-}
-
-/// The mounts of this process's namespace. A mount comes after those that it covers.
-pub fn all() -> io::Result<Vec<Mount>> {
-    Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
-}
-
 /// Those of this program.
 pub fn ours() -> io::Result<Vec<Mount>> {
     let mut ours = all()?;
     ours.retain(|mount| mount.fstype == FSTYPE);
     Ok(ours)
-}
-
-/// The topmost mount on `dir`, which must be absolute and without symbolic links.
-pub fn on_top_of(dir: &Path) -> io::Result<Option<Mount>> {
-    Ok(all()?.into_iter().rev().find(|mount| mount.dir == dir))
 }
 
 /// Resolves symbolic links of `dir`, without touching a mount there, which may not answer.
@@ -312,47 +228,4 @@ fn not_ours(what: String) -> Failure {
             }
         ),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn a_table() {
-        let table = b"\
-22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/root rw\n\
-broken\n\
-40 22 0:51 / /mnt/a\\040b\\134 ro,nosuid,nodev - fuse.nfsrdma srv:/x\\011y rw,user_id=1000,group_id=0,allow_other\n";
-        let mounts = parse(table);
-        assert_eq!(mounts.len(), 2);
-        assert_eq!(
-            mounts[1],
-            Mount {
-                id: 40,
-                device: "0:51".into(),
-                dir: "/mnt/a b\\".into(),
-                flags: "ro,nosuid,nodev".into(),
-                fstype: "fuse.nfsrdma".into(),
-                source: "srv:/x\ty".into(),
-                owner: Some(1000),
-            }
-        );
-        assert_eq!(mounts[0].owner, None);
-    }
-
-    #[test]
-    fn this_namespace_has_a_root() {
-        assert!(on_top_of(Path::new("/")).unwrap().is_some());
-        assert_eq!(on_top_of(Path::new("/no/such/place")).unwrap(), None);
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_answered(bytes: Vec<u8>) {
-            parse(&bytes);
-            unescape(&bytes);
-        }
-    }
 }

@@ -10,6 +10,7 @@
 //! caller replaces the line breaks of foreign text.
 
 use crate::failure::{Exit, Failure};
+pub(crate) use nfsrdma_mountinfo::{is_obeyed, plain};
 use std::fmt::{Display, Write as _};
 use std::io::{self, IsTerminal, Write};
 
@@ -96,20 +97,7 @@ pub(crate) fn without_numbers(text: &str) -> String {
     plain
 }
 
-/// Whether a terminal would do something other than show this character: controls (C0, DEL and C1),
-/// the separators of lines and paragraphs, and those that change the direction of the text, by
-/// which a name can look like another one.
-pub(crate) fn is_obeyed(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
-/// Foreign text as a part of one line, with question marks for what a terminal would obey.
-pub(crate) fn plain(text: &str) -> String {
-    text.replace(is_obeyed, "?")
-}
-
-/// The same for text that may have several lines, and tabs between its fields.
+/// [`plain`] for text that may have several lines, and tabs between its fields.
 pub(crate) fn plain_lines(text: &str) -> String {
     text.replace(|c| is_obeyed(c) && !matches!(c, '\n' | '\t'), "?")
 }
@@ -129,11 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_terminal_obeys_is_replaced() {
-        let obeyed = "\0\u{7}\t\n\u{1b}\u{7f}\u{80}\u{9b}\u{61c}\u{200e}\u{2028}\u{2029}\u{202a}\u{202e}\u{2066}\u{2069}";
-        assert_eq!(plain(obeyed), "?".repeat(obeyed.chars().count()));
-        let shown = "a b~\u{a0}\u{e9}\u{5d0}\u{200d}\u{2027}\u{202f}\u{2065}\u{206a}\u{fffd}";
-        assert_eq!(plain(shown), shown);
+    fn lines_and_tabs_stay() {
         assert_eq!(plain_lines("a\n\u{9b}b\r\n"), "a\n?b?\n");
     }
 }

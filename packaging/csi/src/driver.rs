@@ -1,7 +1,7 @@
 //! What all services share.
 
 use crate::messages::CapacityRange;
-use crate::mount::{Mounter, mounts};
+use crate::mount::Mounter;
 use anyhow::Context;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ impl Driver {
         std::fs::create_dir_all(work_dir)
             .and_then(|()| work_dir.canonicalize())
             .and_then(|work_dir| {
-                for mount in mounts()? {
+                for mount in nfsrdma_mountinfo::all()? {
                     if mount.dir.starts_with(&work_dir) && mounter.unmount(&mount.dir).is_ok() {
                         let _ = std::fs::remove_dir(&mount.dir);
                     }

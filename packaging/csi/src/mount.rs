@@ -1,85 +1,10 @@
-//! Mounts: what the kernel says of them, and the program that makes and ends them.
+//! Mounts: the program that makes and ends them.
 
-use std::ffi::OsString;
+use nfsrdma_mountinfo::on_top_of;
 use std::io;
-use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use tonic::{Code, Status};
-
-/// The type of our mounts.
-const FSTYPE: &str = "fuse.nfsrdma";
-
-/// A mount of the table of mounts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Mount {
-    pub dir: PathBuf,
-    pub source: OsString,
-    pub fstype: String,
-    pub read_only: bool,
-}
-
-impl Mount {
-    pub(crate) fn is_ours(&self) -> bool {
-        self.fstype == FSTYPE
-    }
-}
-
-/// The mounts that this process sees, later ones after those that they cover.
-pub(crate) fn mounts() -> io::Result<Vec<Mount>> {
-    let table = std::fs::read("/proc/self/mountinfo")?;
-    Ok(all_in(&table))
-}
-
-/// The mounts in a table. A container may have given any name to a directory of which a part is mounted; what is asked
-/// for is text always.
-fn all_in(table: &[u8]) -> Vec<Mount> {
-    let table = String::from_utf8_lossy(table);
-    table.lines().filter_map(parse).collect()
-}
-
-/// The mount on top of a directory.
-pub(crate) fn on(dir: &Path) -> io::Result<Option<Mount>> {
-    Ok(mounts()?.into_iter().rfind(|mount| mount.dir == dir))
-}
-
-/// A line of /proc/self/mountinfo (proc_pid_mountinfo(5)).
-fn parse(line: &str) -> Option<Mount> {
-    let (mount, file_system) = line.split_once(" - ")?;
-    let mut mount = mount.split(' ').skip(4);
-    let (dir, options) = (mount.next()?, mount.next()?);
-    let mut file_system = file_system.split(' ');
-    let (fstype, source) = (file_system.next()?, file_system.next()?);
-    Some(Mount {
-        dir: unescape(dir).into(),
-        source: unescape(source),
-        fstype: fstype.to_owned(),
-        read_only: options.split(',').any(|option| option == "ro"),
-    })
-}
-
-/// Replaces `\ooo` by the byte with that octal number.
-fn unescape(text: &str) -> OsString {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once('\\') {
-        bytes.extend(before.bytes());
-        let number = after
-            .get(..3)
-            .and_then(|octal| u8::from_str_radix(octal, 8).ok());
-        (bytes, rest) = match number {
-            Some(byte) => (with(bytes, byte), &after[3..]),
-            None => (with(bytes, b'\\'), after),
-        };
-    }
-    bytes.extend(rest.bytes());
-    OsString::from_vec(bytes)
-}
-
-fn with(mut bytes: Vec<u8>, byte: u8) -> Vec<u8> {
-    bytes.push(byte);
-    bytes
-}
 
 /// The program `nfsrdma`, and the options of each mount.
 #[derive(Debug)]
@@ -131,7 +56,7 @@ impl Mounter {
             all.as_ref(),
         ])?;
         // By `nofail` the program says nothing of a mount that failed, and without propagation it is seen by nobody here.
-        match on(dir) {
+        match on_top_of(dir) {
             Ok(Some(mount)) if mount.is_ours() && mount.source == *source => Ok(()),
             _ => Err(Status::unavailable(format!(
                 "{source} is not mounted on {}: leave out 'nofail', and see that the driver sees mounts of its host",
@@ -190,32 +115,6 @@ fn one_line(said: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_mount_is_read_from_its_line() {
-        let line =
-            "40 22 0:51 / /mnt/a\\040b\\134 ro,nosuid - fuse.nfsrdma srv:/x\\011y rw,allow_other";
-        let expected = Mount {
-            dir: "/mnt/a b\\".into(),
-            source: "srv:/x\ty".into(),
-            fstype: "fuse.nfsrdma".into(),
-            read_only: true,
-        };
-        assert_eq!(parse(line), Some(expected));
-        assert_eq!(parse("40 22 0:51 / /mnt"), None);
-        let table = [
-            b"41 22 0:9 /\xff /pods/v rw - tmpfs none rw\n",
-            line.as_bytes(),
-        ]
-        .concat();
-        let found: Vec<_> = all_in(&table)
-            .into_iter()
-            .map(|mount| mount.fstype)
-            .collect();
-        assert_eq!(found, ["tmpfs", "fuse.nfsrdma"]);
-        assert_eq!(unescape("a\\9\\04"), "a\\9\\04");
-        assert_eq!(unescape("é\\é"), "é\\é");
-    }
 
     #[test]
     fn what_the_program_said_becomes_one_line() {

@@ -7,8 +7,8 @@ use crate::messages::{
     NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse, ServiceCapabilities, Type, Unit,
     VolumeUsage,
 };
-use crate::mount::{self, Mount};
 use crate::volume::{Attributes, Place, check, flags, identified, invalid, is_read_only};
+use nfsrdma_mountinfo::{Mount, on_top_of};
 use rustix::fs::statvfs;
 use rustix::io::Errno;
 use std::fs::DirBuilder;
@@ -68,7 +68,7 @@ impl Driver {
         match on(target)? {
             Some(mount) if !is_dead(&mount) => {
                 let same = mount.is_ours() && mount.source == *place.source();
-                return match same && mount.read_only == read_only {
+                return match same && mount.is_read_only() == read_only {
                     true => Ok(NodePublishVolumeResponse {}),
                     false => Err(Status::already_exists(format!(
                         "something else is mounted on {}: unpublish it first",
@@ -179,7 +179,7 @@ fn resolved(dir: &Path) -> PathBuf {
 
 /// The mount on a directory.
 fn on(dir: &Path) -> Result<Option<Mount>, Status> {
-    mount::on(dir)
+    on_top_of(dir)
         .map_err(|error| Status::internal(format!("the table of mounts cannot be read: {error}")))
 }
 

@@ -3,6 +3,7 @@
 use crate::driver::Driver;
 use anyhow::Context;
 use http::{Request, Response};
+use nfsrdma_mountinfo::plain;
 use std::convert::Infallible;
 use std::fs;
 use std::future::Future;
@@ -162,9 +163,4 @@ impl<Q: Send + 'static, A: Send + 'static> UnaryService<Q> for Call<Q, A> {
             }
         })
     }
-}
-
-/// Foreign text without what a terminal obeys.
-fn plain(text: &str) -> String {
-    text.replace(char::is_control, "?")
 }

@@ -387,7 +387,7 @@ fn greet(plan: &Plan, begun: &Begun, device: OwnedFd) -> io::Result<Kernel> {
 fn cleared(plan: &Plan, reporter: &mut Reporter) -> Result<MountPoint, Failure> {
     let mut point = plan.point.clone();
     while let Some(dead) = point.dead.take() {
-        let line = dead.replaced(&mounts::all().unwrap_or_default());
+        let line = mounts::replaced(&dead, &mounts::all().unwrap_or_default());
         unmount::detach_exactly(&point.path, dead.id)?;
         let _ = utab::remove(dead.source.as_bytes(), &point.path);
         reporter.notice(&line);

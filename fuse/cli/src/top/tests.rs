@@ -25,6 +25,7 @@ const DELAY: Duration = Duration::from_secs(2);
 fn target(id: u64, dir: &str) -> Target {
     Target::Mounted(Mount {
         id,
+        parent: 1,
         device: format!("0:{id}"),
         dir: dir.into(),
         flags: String::new(),

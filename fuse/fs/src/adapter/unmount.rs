@@ -7,21 +7,17 @@
 //! Linux has no call that unmounts by ID (umount2(2) of `/proc/self/fd/N` unmounts what is on top),
 //! so the comparison is made immediately before the call.
 
+use nfsrdma_mountinfo::{Mount, plain};
 use parking_lot::Mutex;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, open, openat2};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
-use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-
-/// The mounts of this mount namespace, one in each line.
-const TABLE: &str = "/proc/self/mountinfo";
 
 /// A mount of this process.
 #[derive(Debug)]
@@ -76,40 +72,10 @@ pub fn mount_id(descriptor: &OwnedFd) -> io::Result<u64> {
     id.ok_or_else(|| io::Error::other("no mount ID in /proc/self/fdinfo"))
 }
 
-/// Parses a line of /proc/self/mountinfo: ID, ID of the parent, mount point (escaped).
-fn parse_line(line: &[u8]) -> Option<(u64, u64, &[u8])> {
-    let mut fields = line.split(|&byte| byte == b' ');
-    let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse().ok();
-    let (id, parent) = (number()?, number()?);
-    Some((id, parent, fields.nth(2)?))
-}
-
-/// The mount point of the mount with this ID, as the table shows it.
-fn place_of(table: &[u8], id: u64) -> Option<PathBuf> {
-    let mut lines = table.split(|&byte| byte == b'\n').filter_map(parse_line);
-    let (_, _, dir) = lines.find(|(own, ..)| *own == id)?;
-    Some(OsString::from_vec(unescape(dir)).into())
-}
-
-/// The path in a field of the table, in which blanks and backslashes are octal escapes.
-fn unescape(path: &[u8]) -> Vec<u8> {
-    let mut rest = path;
-    let mut plain = Vec::with_capacity(path.len());
-    while let Some((&byte, after)) = rest.split_first() {
-        let digits = after.get(..3).filter(|_| byte == b'\\');
-        let octal = digits.and_then(|digits| std::str::from_utf8(digits).ok());
-        match octal.and_then(|octal| u8::from_str_radix(octal, 8).ok()) {
-            Some(escaped) => {
-                plain.push(escaped);
-                rest = &after[3..];
-            }
-            None => {
-                plain.push(byte);
-                rest = after;
-            }
-        }
-    }
-    plain
+/// The mount point of the mount with this ID.
+fn place_of(table: &[Mount], id: u64) -> Option<PathBuf> {
+    let own = table.iter().find(|mount| mount.id == id)?;
+    Some(own.dir.clone())
 }
 
 impl OwnMount {
@@ -150,7 +116,7 @@ impl OwnMount {
             let root = open_root(&dir).ok()?;
             (mount_id(&root).ok()? == self.id).then_some((dir, root))
         };
-        at(self.dir.clone()).or_else(|| at(place_of(&fs::read(TABLE).ok()?, self.id)?))
+        at(self.dir.clone()).or_else(|| at(place_of(&nfsrdma_mountinfo::all().ok()?, self.id)?))
     }
 
     /// Takes or gives back a reference: while `on`, umount(2) fails with EBUSY. Does nothing if no
@@ -207,15 +173,14 @@ impl OwnMount {
     /// Whether the mount is no longer in this namespace. `ResourceBusy` if another mount is on top of it or
     /// below it.
     fn is_gone(&self) -> io::Result<bool> {
-        let table = fs::read(TABLE)?;
-        let lines = || table.split(|&byte| byte == b'\n').filter_map(parse_line);
-        if self.id == 0 || !lines().any(|(id, ..)| id == self.id) {
+        let table = nfsrdma_mountinfo::all()?;
+        if self.id == 0 || !table.iter().any(|mount| mount.id == self.id) {
             return Ok(self.id != 0);
         }
-        let Some((.., other)) = lines().find(|&(_, parent, _)| parent == self.id) else {
+        let Some(other) = table.iter().find(|mount| mount.parent == self.id) else {
             return Ok(false);
         };
-        let other = String::from_utf8_lossy(other);
+        let other = plain(&other.dir.to_string_lossy());
         Err(io::Error::new(
             io::ErrorKind::ResourceBusy,
             format!("{other} is mounted on top of it or below it"),
@@ -224,18 +189,16 @@ impl OwnMount {
 
     /// The paths, relative to the root of this mount, on which others are mounted in this namespace.
     pub(super) fn mounts_below(&self) -> Vec<Vec<u8>> {
-        let Ok(table) = fs::read(TABLE) else {
+        let Ok(table) = nfsrdma_mountinfo::all() else {
             return Vec::new();
         };
         // Not where it was mounted: a directory above it may have been renamed since.
         let Some(own) = place_of(&table, self.id) else {
             return Vec::new();
         };
-        let lines = table.split(|&byte| byte == b'\n').filter_map(parse_line);
-        let others = lines.filter(|&(_, parent, _)| parent == self.id);
-        let below = |(_, _, dir)| {
-            let dir = unescape(dir);
-            let rest = Path::new(OsStr::from_bytes(&dir)).strip_prefix(&own).ok()?;
+        let others = table.iter().filter(|mount| mount.parent == self.id);
+        let below = |mount: &Mount| {
+            let rest = mount.dir.strip_prefix(&own).ok()?;
             let rest = rest.as_os_str().as_bytes();
             (!rest.is_empty()).then(|| rest.to_vec())
         };
@@ -302,19 +265,6 @@ pub fn by_helper(dir: &Path, lazy: bool) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lines_of_the_table() {
-        let line = br"40 22 0:51 / /mnt/a\040b ro,nosuid - fuse.nfsrdma srv:/x rw,user_id=0";
-        assert_eq!(parse_line(line), Some((40, 22, &br"/mnt/a\040b"[..])));
-        assert_eq!(parse_line(b"40 22"), None);
-        assert_eq!(parse_line(b""), None);
-        assert_eq!(unescape(br"/mnt/a\040b\134040\"), br"/mnt/a b\040\");
-        let table = [b"22 1 0:1 / / rw", &line[..], b""].join(&b'\n');
-        assert_eq!(place_of(&table, 40), Some("/mnt/a b".into()));
-        assert_eq!(place_of(&table, 4), None);
-        assert_eq!(unescape(br"\9 \04"), br"\9 \04");
-    }
 
     #[test]
     fn the_root_of_this_namespace_is_found_by_its_id() {
