@@ -89,6 +89,13 @@ class Paths(Server):
         return [json.loads(result.stdout)[0]["stats64"]["tx"]["bytes"] for result in found]
 
 
+def carried(paths):
+    """The bytes of data that the mount says it has written by each path."""
+    ends = [f"{server}:{paths.port}" for server in SERVER]
+    counted = [(link["path"], link["counters"]["rdma_read_bytes"]) for link in document(paths)["connections"]]
+    return [sum(count for path, count in counted if path.startswith(f"{end} ")) for end in ends]
+
+
 class Load(threading.Thread):
     """Makes rounds on a path until it is told to end."""
 
@@ -197,10 +204,11 @@ def test_a_path_that_is_cut_costs_its_time_and_nothing_else(end, nconnect, recor
         expect(paths.mount(f"{words},nolock", "--log", log), 0)
         until(lambda: up(paths) == [[True] * half] * 2, "connections by both paths")
         with loads(paths, 3) as all:
-            before = paths.sent()
+            before, counted = paths.sent(), carried(paths)
             for load in all:
                 load.goes_on(8, "with both paths")
             for number in (0, 1):
+                until(lambda: carried(paths)[number] - counted[number] > 1 << 20, f"data counted of path {number}")
                 until(lambda: paths.sent()[number] - before[number] > 1 << 20, f"data by path {number}")
             for number in (1, 0):
                 with paths.cut(ENDS[end](paths), number):

@@ -209,7 +209,9 @@ fn mount(document: &Document, to: &mut Families) {
     limits(document, mount, to);
     process(document, mount, to);
     for (index, link) in document.connections.iter().enumerate() {
-        connection(link, &[mount, ("connection", &index.to_string())], to);
+        let index = index.to_string();
+        let labels = [mount, ("connection", index.as_str()), ("path", &link.path)];
+        connection(link, &labels, to);
     }
 }
 
@@ -407,6 +409,11 @@ fn process(document: &Document, mount: Label<'_>, to: &mut Families) {
 fn connection(link: &Connection, labels: &[Label<'_>], to: &mut Families) {
     let states = [
         ("up", "Whether it is connected.", u64::from(link.connected)),
+        (
+            "silent",
+            "Whether others are used because the server could not be heard on its path.",
+            u64::from(link.silent),
+        ),
         ("credits_wanted", "Credits asked for.", link.credits_wanted),
         (
             "credits_granted",
@@ -469,7 +476,12 @@ mod tests {
                 ("b d".to_owned(), 9),
             ]
             .into(),
-            connections: vec![Connection::default(); 2],
+            connections: ["10.0.0.1:20049", "10.0.1.1:20049"]
+                .map(|path| Connection {
+                    path: path.into(),
+                    ..Connection::default()
+                })
+                .into(),
             ..Document::default()
         }
     }
@@ -518,7 +530,8 @@ mod tests {
             r#"nfsrdma_fs_read_hits_total{mount="/m\"\\\n"} 7"#.into(),
             r#"nfsrdma_fs_inodes{mount="/m\"\\\n"} 8"#.into(),
             r#"nfsrdma_fs_dirty_limit_bytes{mount="/m\"\\\n"} 0"#.into(),
-            r#"nfsrdma_connection_up{mount="/m\"\\\n",connection="1"} 0"#.into(),
+            r#"nfsrdma_connection_up{mount="/m\"\\\n",connection="1",path="10.0.1.1:20049"} 0"#
+                .into(),
         ] {
             assert!(text.lines().any(|l| l == line), "{line} is not in {text}");
         }
