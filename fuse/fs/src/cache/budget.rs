@@ -42,10 +42,6 @@ impl<T: Evict> Budget<T> {
         }
     }
 
-    pub fn limit(&self) -> usize {
-        self.limit
-    }
-
     pub fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
@@ -73,19 +69,18 @@ impl<T: Evict> Budget<T> {
         self.files.lock().by_age.remove(&number);
     }
 
-    /// Drops clean blocks until `bytes` more fit. False if they do not fit even then. Must not be
-    /// called with a file locked.
-    pub fn make_room(&self, bytes: usize) -> bool {
-        self.evict(|| self.used() + bytes <= self.limit)
+    /// Drops clean blocks until `bytes` more fit, or none are left. Must not be called with a file locked.
+    pub fn make_room(&self, bytes: usize) {
+        self.evict(|| self.used() + bytes <= self.limit);
     }
 
     /// Drops clean blocks of at least `bytes` in total, whatever the limit.
-    pub fn reclaim(&self, bytes: usize) -> bool {
+    pub fn reclaim(&self, bytes: usize) {
         let target = self.used().saturating_sub(bytes);
-        self.evict(|| self.used() <= target)
+        self.evict(|| self.used() <= target);
     }
 
-    fn evict(&self, enough: impl Fn() -> bool) -> bool {
+    fn evict(&self, enough: impl Fn() -> bool) {
         // Files that are added meanwhile are left alone.
         let mut end = None;
         while !enough() {
@@ -95,15 +90,12 @@ impl<T: Evict> Budget<T> {
                 let first = files.by_age.range(..end).next();
                 first.map(|(number, owner)| (*number, owner.clone()))
             };
-            let Some((number, owner)) = first else {
-                return false;
-            };
+            let Some((number, owner)) = first else { return };
             match owner.upgrade() {
                 Some(owner) => owner.evict(),
                 None => self.forget(number),
             }
         }
-        true
     }
 }
 
