@@ -13,9 +13,12 @@ use crate::cache::WriteData;
 use futures_util::future::join_all;
 use nfsrdma_nfs3::{Nfs3, NfsError};
 use nfsrdma_rdma::contract::Segs;
-use nfsrdma_xdr::nfs3::Stable;
+use nfsrdma_xdr::nfs3::{Stable, Status};
 use std::ops::Range;
 use std::sync::Arc;
+
+/// How often a part is written that a restarting server has lost before it was committed.
+const MOST_TRIES: u32 = 4;
 
 impl<N: Nfs3> Objects<N> {
     /// An O_DIRECT write: it is on stable storage when this returns, and not cached.
@@ -70,7 +73,7 @@ impl<N: Nfs3> Objects<N> {
         part: Range<usize>,
     ) -> FsResult<()> {
         let inode = &file.inode;
-        let mut at = part.start;
+        let (mut at, mut tries) = (part.start, 0);
         while at < part.end {
             let n = part.end - at;
             let piece = match given.part(at..part.end) {
@@ -91,9 +94,17 @@ impl<N: Nfs3> Objects<N> {
                     if done.count == 0 {
                         return Err(NfsError::misbehaved("WRITE took nothing").into());
                     }
-                    // RFC 1813 section 3.3.7: the server must do what it was asked for.
                     if done.committed != Stable::FileSync {
-                        return Err(NfsError::misbehaved("WRITE is not as stable as asked").into());
+                        // RFC 1813 section 3.3.7 forbids this answer; a COMMIT makes the data
+                        // stable, unless the server has restarted and lost it.
+                        let commit = self.commit_call(&file.cred, inode).await?;
+                        if commit.1 != done.verifier {
+                            tries += 1;
+                            if tries == MOST_TRIES {
+                                return Err(NfsError::Status(Status::Io).into());
+                            }
+                            continue;
+                        }
                     }
                     at += (done.count as usize).min(n);
                 }

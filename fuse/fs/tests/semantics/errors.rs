@@ -64,6 +64,33 @@ fn a_flush_ends_though_the_write_verifier_changes_with_each_commit() {
     m.close(f).unwrap();
 }
 
+/// A server that neither keeps what it is told to keep, nor its verifier, for so many COMMITs.
+fn forgetful(m: &Mount, restarts: u64) {
+    m.server.set_never_stable();
+    let server = std::sync::Arc::downgrade(&m.server);
+    m.server.set_hook(move |op, before| {
+        if op == Op::Commit && before < restarts {
+            assert!(before < 1000, "it is written and committed for ever");
+            server.upgrade().unwrap().restart();
+        }
+        Fate::Done
+    });
+}
+
+#[test]
+fn a_direct_write_that_a_restarting_server_has_lost_is_written_again() {
+    let m = Mount::new();
+    let (_, f) = m.create("f");
+    forgetful(&m, 2);
+    let write = || block_on(m.fs.write(f, 0, b"text", RW | libc::O_DIRECT, || true));
+    assert_eq!(write().unwrap(), 4);
+    assert_eq!(m.server.durable("f").unwrap(), b"text");
+    forgetful(&m, u64::MAX);
+    assert_eq!(errno(write()), libc::EIO);
+    m.server.clear_hook();
+    m.close(f).unwrap();
+}
+
 #[test]
 fn data_nobody_waits_for_is_reported_at_shutdown() {
     let m = Mount::new();
