@@ -21,7 +21,6 @@ use futures_util::stream::{self, StreamExt};
 use nfsrdma_nfs3::Nfs3;
 use nfsrdma_rpcrdma::exec;
 use nfsrdma_xdr::nfs3::FileType;
-use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -95,41 +94,40 @@ impl<N: Nfs3> Objects<N> {
         if !self.keeps_attributes() || self.checking.swap(true, Ordering::AcqRel) {
             return;
         }
-        let due = self.unchecked_files();
+        let due = self.unchecked_files(self.next_check.load(Ordering::Relaxed));
+        let next = match due.get(MOST_CHECKED) {
+            Some((handle, _)) => *handle,
+            None => 0,
+        };
+        self.next_check.store(next, Ordering::Relaxed);
         let fs = self.clone();
         exec::spawn(async move {
-            let check = async |file: Arc<OpenFile>| {
+            let files = stream::iter(due.into_iter().take(MOST_CHECKED));
+            let check = async |(_, file): (u64, Arc<OpenFile>)| {
                 // An error is that of the next call.
                 let _ = fs.fetch(&file.cred, &file.inode).await;
             };
-            let files = stream::iter(due);
             files.for_each_concurrent(CHECKED_AT_A_TIME, check).await;
             fs.checking.store(false, Ordering::Release);
         });
     }
 
-    /// An open file of each that is to be checked now: of those with the oldest attributes.
-    fn unchecked_files(&self) -> Vec<Arc<OpenFile>> {
+    /// One open file of each that is to be checked, with its handle: those from `first` on, then the rest.
+    fn unchecked_files(&self, first: u64) -> Vec<(u64, Arc<OpenFile>)> {
         let kept = |file: &OpenFile| file.can_read() && file.inode.flags.has(Flag::KernelPages);
+        let mut files = self.files.select(kept);
+        let late = files.partition_point(|(handle, _)| *handle < first);
+        files.rotate_left(late);
         let (now, mut seen) = (self.now(), HashSet::new());
-        let due = |(_, file): (u64, Arc<OpenFile>)| {
+        files.retain(|(_, file)| {
             let inode = &file.inode;
-            let age = {
+            let is_due = !inode.is_dirty() && {
                 let state = inode.state.lock();
-                let is_due = state.fresh(now).is_none() && !state.is_changing();
-                is_due.then(|| state.age(now))?
+                state.fresh(now).is_none() && !state.is_changing()
             };
-            (!inode.is_dirty() && seen.insert(inode.nodeid)).then_some((age, file))
-        };
-        let mut files: Vec<_> = self
-            .files
-            .select(kept)
-            .into_iter()
-            .filter_map(due)
-            .collect();
-        files.sort_by_key(|(age, _)| Reverse(*age));
-        files.truncate(MOST_CHECKED);
-        files.into_iter().map(|(_, file)| file).collect()
+            is_due && seen.insert(inode.nodeid)
+        });
+        files
     }
 
     /// The kernel is about to read into its pages.

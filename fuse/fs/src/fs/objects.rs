@@ -6,7 +6,7 @@ use super::files::Files;
 use super::handles::Handles;
 use super::inode::Inode;
 use super::open_file::OpenFile;
-use crate::sync::atomic::AtomicBool;
+use crate::sync::atomic::{AtomicBool, AtomicU64};
 use nfsrdma_nfs3::{Cred, Nfs3};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -15,8 +15,10 @@ use std::sync::Arc;
 pub struct Objects<N> {
     below: Arc<Files<N>>,
     pub(super) files: Handles<OpenFile>,
-    /// Attributes of open files are being asked for ([`Objects::check_open_files`]).
+    /// Attributes of open files are being asked for ([`Objects::check_open_files`]), and the handle
+    /// at which the next round begins.
     pub(super) checking: AtomicBool,
+    pub(super) next_check: AtomicU64,
 }
 
 impl<N> Deref for Objects<N> {
@@ -33,6 +35,7 @@ impl<N: Nfs3> Objects<N> {
             below: Arc::new(below),
             files: Handles::default(),
             checking: AtomicBool::new(false),
+            next_check: AtomicU64::new(0),
         }
     }
 
