@@ -19,11 +19,9 @@ use nfsrdma_channel::Notifier;
 use nfsrdma_nfs3::Nfs3;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
-use std::future::ready;
 use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
-use std::thread::Builder;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, oneshot};
@@ -62,7 +60,7 @@ impl Queue {
 }
 
 /// The queues, as the file system uses them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Queues {
     attributes: Arc<Queue>,
     data: Arc<Queue>,
@@ -103,8 +101,8 @@ pub(super) async fn tell(notifier: &Notifier, behind: Option<Behind>) {
     }
 }
 
-/// The same, on threads that may wait for page locks.
-async fn tell_apart(notifier: &Notifier, behind: Behind) {
+/// The same, on threads that may wait for page locks. False if there is no thread to be had.
+async fn tell_apart(notifier: &Notifier, behind: Behind) -> bool {
     let (node, end) = (behind.nodeid(), behind.end);
     apart(
         notifier,
@@ -114,7 +112,7 @@ async fn tell_apart(notifier: &Notifier, behind: Behind) {
         },
         || behind.told(),
     )
-    .await;
+    .await
 }
 
 /// Makes the kernel drop the pages of `range`.
@@ -127,13 +125,13 @@ pub(super) async fn drop_pages(notifier: &Notifier, node: u64, range: Range<u64>
     apart(notifier, drop_pages, || {}).await;
 }
 
-/// Sends what waits for locks ([`Notifier::apart`]), and waits for it, and for `then`, which may wake others. If
-/// there is no thread to be had, the kernel is told with the next change.
+/// Sends what waits for locks ([`Notifier::apart`]), and waits for it, and for `then`, which may wake others. False if
+/// there is no thread to be had.
 async fn apart(
     notifier: &Notifier,
     send: impl Fn(&Notifier) + Send + Sync + 'static,
     then: impl FnOnce() + Send + 'static,
-) {
+) -> bool {
     let (over, ended) = oneshot::channel();
     let notifier = notifier.clone();
     let work = move || {
@@ -142,22 +140,13 @@ async fn apart(
         // Whoever waited may have been killed.
         let _ = over.send(());
     };
-    let _ = Builder::new().name("inval-now".into()).spawn(work);
-    // An error means that the thread has ended, or was not started.
-    let _ = ended.await;
-}
-
-/// Does `work` for each inode number that comes into a queue, `pause` after it came. Does not end.
-async fn serve<F: Future<Output = ()>>(
-    queue: Arc<Queue>,
-    pause: Duration,
-    mut work: impl FnMut(u64) -> F,
-) {
-    loop {
-        for node in queue.take(pause).await {
-            work(node).await;
-        }
+    let thread = std::thread::Builder::new().name("inval-now".into());
+    let started = thread.spawn(work).is_ok();
+    if started {
+        // An error means that the thread has ended.
+        let _ = ended.await;
     }
+    started
 }
 
 /// Starts the tasks that send notifications, and makes `fs` use them.
@@ -167,53 +156,73 @@ pub(super) fn start<N: Nfs3>(
     tasks: &mut JoinSet<()>,
     runtime: &Handle,
 ) {
-    let queues = Queues::default();
-    let now = notifier.clone();
-    let attributes = move |node| {
-        let _ = now.inval_inode(node, -1, 0);
-        ready(())
+    let queues = Queues {
+        attributes: Arc::default(),
+        data: Arc::default(),
+        names: Arc::default(),
     };
-    tasks.spawn_on(
-        serve(queues.attributes.clone(), Duration::ZERO, attributes),
-        runtime,
-    );
-    let (of_data, waiting) = (fs.clone(), notifier.clone());
-    let (one_at_a_time, mut waits) = (Arc::new(Semaphore::new(1)), JoinSet::new());
-    let data = move |node| {
-        let (fs, waiting, turn) = (of_data.clone(), waiting.clone(), one_at_a_time.clone());
-        waits.spawn(async move {
-            // The notification would wait for a READ that the server does not answer, and
-            // umount(2) for the notification.
-            fs.kernel_reads_answered(node).await;
-            let _turn = turn.acquire().await;
-            if let Some(behind) = fs.old_pages(node) {
-                tell_apart(&waiting, behind).await;
+    let (queue, now) = (queues.attributes.clone(), notifier.clone());
+    let attributes = async move {
+        loop {
+            for node in queue.take(Duration::ZERO).await {
+                let _ = now.inval_inode(node, -1, 0);
             }
-        });
-        while waits.try_join_next().is_some() {}
-        ready(())
-    };
-    tasks.spawn_on(serve(queues.data.clone(), PAUSE, data), runtime);
-    let (of_names, waiting, queue) = (fs.clone(), notifier.clone(), queues.names.clone());
-    let names = move |node| {
-        let outdated = of_names.names_to_expire(node, LEAST_NAMES);
-        if outdated.len() >= LEAST_NAMES {
-            queue.put(node);
         }
-        let waiting = waiting.clone();
-        async move {
-            // A kernel without this notification would unmount what is mounted below.
-            if waiting.can_expire() && !outdated.is_empty() {
-                let expire = move |notifier: &Notifier| {
-                    for name in &outdated {
-                        // An error means that the kernel does not know the name.
-                        let _ = notifier.expire_entry(node, name);
+    };
+    tasks.spawn_on(attributes, runtime);
+    let (queue, of_data) = (queues.data.clone(), fs.clone());
+    let waiting = notifier.clone();
+    let data = async move {
+        let (one_at_a_time, mut waits) = (Arc::new(Semaphore::new(1)), JoinSet::new());
+        loop {
+            for node in queue.take(PAUSE).await {
+                let (fs, waiting, turn) = (of_data.clone(), waiting.clone(), one_at_a_time.clone());
+                let again = queue.clone();
+                waits.spawn(async move {
+                    // The notification would wait for a READ that the server does not answer, and
+                    // umount(2) for the notification.
+                    fs.kernel_reads_answered(node).await;
+                    let _turn = turn.acquire().await;
+                    if let Some(behind) = fs.old_pages(node)
+                        && !tell_apart(&waiting, behind).await
+                    {
+                        again.put(node);
                     }
-                };
-                apart(&waiting, expire, || {}).await;
+                });
+            }
+            while waits.try_join_next().is_some() {}
+        }
+    };
+    tasks.spawn_on(data, runtime);
+    let (queue, of_names) = (queues.names.clone(), fs.clone());
+    let waiting = notifier.clone();
+    let names = async move {
+        loop {
+            for node in queue.take(Duration::ZERO).await {
+                let outdated = of_names.names_to_expire(node, LEAST_NAMES);
+                if outdated.len() >= LEAST_NAMES {
+                    queue.put(node);
+                }
+                // A kernel without this notification would unmount what is mounted below.
+                if waiting.can_expire() && !outdated.is_empty() {
+                    let outdated = Arc::new(outdated);
+                    let expire = || {
+                        let names = outdated.clone();
+                        let expire = move |notifier: &Notifier| {
+                            for name in &*names {
+                                // An error means that the kernel does not know the name.
+                                let _ = notifier.expire_entry(node, name);
+                            }
+                        };
+                        apart(&waiting, expire, || {})
+                    };
+                    while !expire().await {
+                        sleep(PAUSE).await;
+                    }
+                }
             }
         }
     };
-    tasks.spawn_on(serve(queues.names.clone(), Duration::ZERO, names), runtime);
+    tasks.spawn_on(names, runtime);
     fs.set_kernel_cache(Box::new(queues));
 }
