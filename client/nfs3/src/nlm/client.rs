@@ -37,7 +37,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
-use tokio::sync::watch;
+use tokio::sync::{OnceCell, watch};
 
 /// Time limit of one call, connecting included.
 const CALL: Duration = Duration::from_secs(10);
@@ -83,6 +83,8 @@ pub struct NlmClient {
     senseless: Mutex<Throttle<Instant>>,
     callbacks: OnceLock<Arc<Callbacks>>,
     tap: OnceLock<Arc<Tap>>,
+    /// Whether the calls of processes that died before this one began are over.
+    settled: OnceCell<()>,
 }
 
 /// Asks rpcbind where lockd listens, TCP first; `None` if it knows no NLM version 4.
@@ -129,6 +131,7 @@ impl NlmClient {
             senseless: Mutex::default(),
             callbacks: OnceLock::new(),
             tap: OnceLock::new(),
+            settled: OnceCell::new(),
         }
     }
 
@@ -485,11 +488,15 @@ impl LockServer for NlmClient {
             let Ok(target) = self.target().await else {
                 return;
             };
-            let begun = Instant::now();
             let over_tcp = target.protocol == Protocol::Tcp;
-            while over_tcp && begun.elapsed() < SETTLED && orphaned::any_to(target.address) {
-                tokio::time::sleep(SETTLED / 500).await;
-            }
+            let settle = async {
+                let begun = Instant::now();
+                while over_tcp && begun.elapsed() < SETTLED && orphaned::any_to(target.address) {
+                    tokio::time::sleep(SETTLED / 500).await;
+                }
+            };
+            // Once: what others ask for later, this process itself has sent.
+            self.settled.get_or_init(|| settle).await;
         })
     }
 

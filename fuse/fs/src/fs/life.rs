@@ -2,7 +2,9 @@
 
 use super::Fs;
 use super::clock::{Nanos, nanos};
+use super::inode::Inode;
 use super::unwritten::Unwritten;
+use crate::sync::Mutex;
 use nfsrdma_nfs3::Nfs3;
 use nfsrdma_rpcrdma::exec;
 use std::collections::HashMap;
@@ -15,7 +17,7 @@ const REST: Nanos = 10_000_000_000;
 /// The most files of one user that are written back at a time because of their age: other calls must not
 /// wait for those of thousands. Where one user's have no answer, as while the server keeps saying
 /// NFS3ERR_JUKEBOX, or there is no Kerberos context for him, the data of others is not held up.
-const MOST_AT_A_TIME: usize = 64;
+const MOST_AT_A_TIME: usize = 16;
 /// How long the end of the mount waits for the removal of hidden names, which a server may put off.
 const LAST_WAIT: Duration = Duration::from_secs(10);
 
@@ -33,7 +35,8 @@ impl<N: Nfs3> Fs<N> {
             self.pool.release_unused();
         }
         let before = now.saturating_sub(nanos(self.config.dirty_age));
-        let (mut under_way, mut due) = (HashMap::new(), Vec::new());
+        let mut under_way: HashMap<u32, usize> = HashMap::new();
+        let mut due: HashMap<u32, Vec<Arc<Inode>>> = HashMap::new();
         for inode in self.unsafe_inodes() {
             let Some(data) = inode.data() else { continue };
             // WRITEs that the server answered with FILE_SYNC, and COMMITs for lack of memory, leave
@@ -46,17 +49,20 @@ impl<N: Nfs3> Fs<N> {
             });
             match state {
                 Some((user, true, _)) => *under_way.entry(user).or_default() += 1,
-                Some((user, false, true)) => due.push((user, inode)),
+                Some((user, false, true)) => due.entry(user).or_default().push(inode),
                 _ => {}
             }
         }
-        for (user, inode) in due {
-            let under_way: &mut usize = under_way.entry(user).or_default();
-            if *under_way < MOST_AT_A_TIME {
-                *under_way += 1;
-                let fs = self.clone();
+        for (user, files) in due {
+            let busy = under_way.get(&user).copied().unwrap_or(0);
+            let files = Arc::new(Mutex::new(files));
+            for _ in busy..MOST_AT_A_TIME {
+                let (fs, files) = (self.clone(), files.clone());
                 exec::spawn(async move {
-                    fs.write_back(&inode, true).await;
+                    let next = || files.lock().pop();
+                    while let Some(inode) = next() {
+                        fs.write_back(&inode, true).await;
+                    }
                 });
             }
         }

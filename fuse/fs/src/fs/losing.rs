@@ -164,11 +164,17 @@ impl<N: Nfs3> Fs<N> {
     /// Waits as long as [`Fs::may_go`]. The file may be gone then.
     pub(super) async fn until_it_stays(&self, cred: &Cred, inode: &Arc<Inode>) -> FsResult<()> {
         loop {
-            let removed = self.removed.notified();
+            let going = inode.names_going();
             if !self.may_go(cred, inode).await? {
                 return Ok(());
             }
-            removed.await;
+            loop {
+                let removed = self.removed.notified();
+                if inode.names_going() != going {
+                    break;
+                }
+                removed.await;
+            }
         }
     }
 }

@@ -333,8 +333,8 @@ impl<N: Nfs3> Files<N> {
             if answer.eof {
                 break;
             }
-            // So the buffers are not larger than what is in them.
-            most = count;
+            // So the buffers are at most some two times as large as what is in them.
+            most = count.max(n / 2);
         }
         Ok((wanted.start..at, found))
     }

@@ -185,7 +185,8 @@ impl<N: Nfs3> Server<N> {
         }
         if !first {
             tokio::select! {
-                () = freed => {}
+                // Only those that are [`RETRY_PAUSE`] apart count.
+                () = freed => *looks = (*looks - 1).max(1),
                 () = self.pause() => {}
             }
         }
