@@ -82,3 +82,23 @@ def test_the_machine_sleeps_without_a_server_that_is_silent():
             writer.communicate(b"\n", timeout=LIMIT)
             asker.wait(LIMIT)
         assert (server.export / "draft").read_text() == "words"
+
+
+def test_a_mount_whose_process_is_frozen_holds_nobody_up():
+    with Server() as server, Relay(server.port) as relay:
+        relayed = server.options().replace(f"port={server.port},", f"port={relay.port},", 1)
+        expect(nfsrdma("mount", server.spec, server.mnt, "-o", relayed), 0)
+        before = len(relay.peers)
+        processes = servers_of(server.mnt)
+        for pid in processes:
+            os.kill(pid, signal.SIGSTOP)
+        begin = time.monotonic()
+        try:
+            expect(nfsrdma("sleep", "pre"), 0, f"{server.mnt}: its process does not answer")
+            expect(nfsrdma("sleep", "post"), 0)
+        finally:
+            for pid in processes:
+                os.kill(pid, signal.SIGCONT)
+        assert time.monotonic() - begin < 10
+        # It does what it was asked for meanwhile.
+        until(lambda: len(relay.peers) > before, "a new connection")

@@ -2,7 +2,7 @@
 //! could not be done is said, for the journal.
 
 use crate::failure::Failure;
-use crate::ipc::control;
+use crate::ipc::control::{self, AskError};
 use crate::ipc::sleep_request::{AFTER, Answer, BEFORE, LIMIT};
 use crate::mounts::{self, Mount};
 use crate::output;
@@ -28,24 +28,45 @@ pub(crate) fn run(after: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One that nobody serves has nothing to do.
+/// How long a process that is not frozen may take to answer anything.
+const AWAKE: Duration = Duration::from_secs(1);
+
+/// One that nobody serves has nothing to do. One that was mounted from a terminal may be frozen: systemd freezes the
+/// sessions of users before its hooks run, and thaws them after (since version 256). Its connection is accepted then by
+/// the kernel, and nobody reads from it.
 fn ask(mount: &Mount, after: bool) {
-    let request = if after { AFTER } else { BEFORE };
+    let (device, owner) = (&mount.device, mount.owner);
+    if after {
+        // It is read when the process runs again, whoever waits.
+        let _ = control::begin_to_ask(device, owner, AFTER);
+        return;
+    }
+    let dir = mount.dir.display();
+    match control::ask_within(device, owner, control::STATS, AWAKE) {
+        Ok(_) => {}
+        Err(AskError::Unreachable(_)) => return,
+        Err(AskError::Broken(_)) => {
+            output::message(format_args!(
+                "{dir}: its process does not answer, as systemd freezes users' sessions first: what is not at the server \
+                 yet is written after the sleep"
+            ));
+            return;
+        }
+    }
     let limit = LIMIT + Duration::from_secs(2);
-    let Ok(line) = control::ask_within(&mount.device, mount.owner, request, limit) else {
+    let Ok(line) = control::ask_within(device, owner, BEFORE, limit) else {
         return;
     };
     let Ok(Answer { left, waiting }) = serde_json::from_slice(&line) else {
         return;
     };
-    let dir = mount.dir.display();
-    if !after && left > 0 {
+    if left > 0 {
         output::message(format_args!(
             "{dir}: {} are not at the server yet, and are written after the sleep",
             bytes(left)
         ));
     }
-    if !after && waiting > 0 {
+    if waiting > 0 {
         output::message(format_args!(
             "{dir}: calls have waited long for the server, and Linux does not sleep while programs wait for them: 'nfsrdma umount -f {dir}' ends that"
         ));
