@@ -142,15 +142,10 @@ impl Making {
         uid: u32,
         gid: u32,
     ) -> Result<Box<dyn SecurityContext>, NoContext> {
-        let target = Target {
-            address: reachable(servers, self.port).await?,
-            protocol: Protocol::Tcp,
-            privileged: false,
-            timeout: ANSWER,
-        };
         let this = Arc::clone(self);
         let started = blocking(move || this.helpers.start(uid, gid)).await?;
         let mut helper = started.map_err(|error| not_started(&error))?;
+        let mut target = None;
         let mut answer: Option<Initiated> = None;
         for _ in 0..MAX_STEPS {
             let (kept, stepped) = step(helper, answer.as_mut()).await?;
@@ -159,7 +154,17 @@ impl Making {
                 Progress::Token(token) => {
                     let handle = answer.as_ref().map_or(&[][..], |answer| &answer.handle);
                     let program = (nfs3::PROGRAM, nfs3::VERSION);
-                    let got = initiate(&target, program, handle, &token.0).await;
+                    // Who has no ticket costs the server nothing.
+                    let target = match &mut target {
+                        Some(target) => target,
+                        none => none.insert(Target {
+                            address: reachable(servers, self.port).await?,
+                            protocol: Protocol::Tcp,
+                            privileged: false,
+                            timeout: ANSWER,
+                        }),
+                    };
+                    let got = initiate(target, program, handle, &token.0).await;
                     answer = Some(accepted(got)?);
                 }
                 Progress::Done(context) => {
@@ -283,6 +288,36 @@ mod tests {
         assert!(matches!(busy, NoContext::NoCredential(_)), "{busy:?}");
         let short = not_started(&io::ErrorKind::OutOfMemory.into());
         assert!(matches!(short, NoContext::Unavailable(_)), "{short:?}");
+    }
+
+    #[test]
+    fn who_has_no_ticket_costs_the_server_no_connection() {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let first = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = first.local_addr().unwrap().port();
+        let second = std::net::TcpListener::bind(("127.0.0.2", port)).unwrap();
+        let helpers = Helpers {
+            // It ends without a token.
+            program: "/bin/true".into(),
+            ..Helpers::new("nfs@server")
+        };
+        let kerberos = Kerberos::new(helpers, port, runtime.handle().clone());
+        let servers = ["127.0.0.1", "127.0.0.2"].map(|server| server.parse().unwrap());
+        let cred = Cred::new(nfsrdma_rpcrdma::rpc::Credential {
+            uid: 1000,
+            gid: 1000,
+            groups: Vec::new(),
+        });
+        let made = runtime.block_on(kerberos.establish(&servers, Service::None, &cred));
+        assert!(made.is_err());
+        for listener in [first, second] {
+            listener.set_nonblocking(true).unwrap();
+            let asked = listener.accept().map_err(|error| error.kind());
+            assert!(matches!(asked, Err(io::ErrorKind::WouldBlock)), "{asked:?}");
+        }
     }
 
     #[test]
