@@ -104,21 +104,21 @@ impl Driver {
         })
     }
 
-    /// Deletes the directory with all that is in it.
+    /// Deletes the directory with all that is in it, unless it is retained.
     pub(crate) fn delete_volume(
         &self,
         request: DeleteVolumeRequest,
     ) -> Result<DeleteVolumeResponse, Status> {
         identified(&request.volume_id)?;
         // What this driver cannot have made does not exist, and is deleted.
-        if let Some(id) = Id::parse(&request.volume_id)
-            && !id.retain
-        {
+        if let Some(id) = Id::parse(&request.volume_id) {
             let source = id.place.source();
             let _taken = self.take(&source)?;
-            // Nothing but the id and secrets comes with this request.
-            let options = request.secrets.get("mountOptions").map(String::as_str);
-            self.mounted(&id.place, options, |root| remove(root, &id.place.directory))?;
+            if !id.retain {
+                // Nothing but the id and secrets comes with this request.
+                let options = request.secrets.get("mountOptions").map(String::as_str);
+                self.mounted(&id.place, options, |root| remove(root, &id.place.directory))?;
+            }
             self.asked().remove(&source);
         }
         Ok(DeleteVolumeResponse {})

@@ -271,18 +271,22 @@ fn one_call_at_a_time_works_on_a_directory() {
     stand.unpublish().unwrap();
 }
 
-fn create(stand: &Stand, name: &str, more: &[(&str, &str)]) -> Result<Volume, Status> {
+fn creation(name: &str, more: &[(&str, &str)]) -> CreateVolumeRequest {
     let mut parameters = strings([("server", "127.0.0.1"), ("share", "/srv")]);
     parameters.extend(
         more.iter()
             .map(|(key, value)| ((*key).to_owned(), (*value).to_owned())),
     );
-    let request = CreateVolumeRequest {
+    CreateVolumeRequest {
         name: name.into(),
         volume_capabilities: vec![capability(Mode::MultiNodeMultiWriter)],
         parameters,
         ..Default::default()
-    };
+    }
+}
+
+fn create(stand: &Stand, name: &str, more: &[(&str, &str)]) -> Result<Volume, Status> {
+    let request = creation(name, more);
     let answer: CreateVolumeResponse = stand.call("Controller/CreateVolume", request)?;
     Ok(answer.volume.expect("a volume"))
 }
@@ -346,6 +350,26 @@ fn a_dynamic_volume_may_be_named_and_kept() {
     assert!(stand.export.join("team/claim-pvc-2").is_dir());
     delete(&stand, &volume.volume_id).unwrap();
     assert!(!stand.export.join("team/claim-pvc-2").exists() && stand.export.join("team").is_dir());
+}
+
+/// The record of a volume's size goes with the volume, not with its directory.
+#[test]
+fn a_volume_that_was_kept_may_be_made_in_another_size() {
+    let Some(stand) = Stand::new() else { return };
+    let kept = [("onDelete", "retain")];
+    let sized = |bytes| {
+        let mut request = creation("pvc-1", &kept);
+        request.capacity_range = Some(CapacityRange {
+            required_bytes: bytes,
+            limit_bytes: 0,
+        });
+        let made: Result<CreateVolumeResponse, _> = stand.call("Controller/CreateVolume", request);
+        made
+    };
+    let volume = sized(1).unwrap().volume.expect("a volume");
+    assert_eq!(code(sized(2)), Code::AlreadyExists);
+    delete(&stand, &volume.volume_id).unwrap();
+    assert_eq!(code(sized(2)), Code::Ok);
 }
 
 #[test]
