@@ -4,6 +4,7 @@ use crate::common::data::*;
 use crate::common::*;
 use nfsrdma_nfs3::{Acls, Nfs3, NfsError, SetLists, Transport};
 use nfsrdma_nfs3::{ClientOptions, Recovery, TransportOptions, WriteChunk};
+use nfsrdma_rdma_testing::fault::{ConnectFault, Plan};
 use nfsrdma_rdma_testing::loopback::Options;
 use nfsrdma_rpcrdma::abandon::Caller;
 use nfsrdma_rpcrdma::exec;
@@ -322,6 +323,29 @@ async fn many_callers_share_few_credits() {
             leaves_nothing(mounted, pool).await;
         }
     }
+}
+
+/// After a sleep a machine has no network for a while. Pauses that double would have lasted 22 seconds here.
+#[tokio::test]
+async fn a_network_that_comes_back_is_found_soon() {
+    let server = Server::scripted::<Write>(|_, n| match n {
+        0 => Act::Hangup,
+        _ => Act::Answer,
+    });
+    let mut connects = vec![None];
+    connects.resize(10, Some(ConnectFault::NoRoute));
+    let plan = Plan {
+        connects,
+        ..Plan::default()
+    };
+    let (mounted, pool) = server.mount_faulty(plan).await;
+    let f = server.plant(b"f", b"");
+    let bytes = pattern(100, 3);
+    let written = write(&mounted, &pool, &f, &bytes, 4096);
+    let soon = Duration::from_secs(12);
+    assert!(tokio::time::timeout(soon, written).await.is_ok());
+    assert_eq!(mounted.client.stats().connections[0].connect_failures, 9);
+    leaves_nothing(mounted, pool).await;
 }
 
 #[tokio::test]

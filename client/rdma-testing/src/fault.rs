@@ -32,6 +32,8 @@ pub enum When {
 pub enum ConnectFault {
     /// [`Error::Refused`].
     Refuse,
+    /// [`Error::Local`]: this machine has no route.
+    NoRoute,
 }
 
 /// What fails.
@@ -136,6 +138,10 @@ impl<P: Provider> Provider for Faulty<P> {
             .and_then(|n| self.plan.connects.get(n).copied().flatten());
         match fault {
             Some(ConnectFault::Refuse) => return Err(Error::Refused(Vec::new())),
+            Some(ConnectFault::NoRoute) => {
+                let error = ErrorKind::NetworkUnreachable.into();
+                return Err(Error::local("injected fault: connect", error));
+            }
             None => {}
         }
         let connection = self.inner.connect(peer, params)?;

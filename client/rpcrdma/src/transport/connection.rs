@@ -3,9 +3,10 @@
 //!
 //! Whatever may block is done on this thread and not on an event loop: connecting, and the clean-up
 //! after a connection's end. The pauses between attempts to connect grow up to ten seconds until a
-//! connection has brought a reply. While the connection is up, an event loop may borrow the polling
-//! ([`super::event_loop`]). Each connection starts with a new state machine (`Requester`), so that
-//! no credit or XID of an earlier one counts in it.
+//! connection has brought a reply, but less where it is this machine that has no network. While the
+//! connection is up, an event loop may borrow the polling ([`super::event_loop`]). Each connection
+//! starts with a new state machine (`Requester`), so that no credit or XID of an earlier one counts in
+//! it.
 
 use super::counters::count;
 use super::link::Link;
@@ -15,6 +16,7 @@ use crate::error::Error;
 use crate::exec;
 use crate::protocol::Requester;
 use nfsrdma_rdma::{Error as RdmaError, Wait};
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -22,6 +24,8 @@ use std::time::{Duration, Instant};
 /// First and longest pause between attempts to connect.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// The longest pause while this machine has no way to the server, as after a sleep: to look again costs nobody else anything.
+const NO_WAY_PAUSE: Duration = Duration::from_millis(500);
 
 impl Link {
     /// Runs the slot until shutdown. `first` is a connection that is already made and installed,
@@ -93,6 +97,9 @@ impl Link {
                     }
                     drop(state);
                     count(&self.counters.connect_failures);
+                    if has_no_way(&error) {
+                        *pause = (*pause).min(NO_WAY_PAUSE);
+                    }
                     tracing::debug!(server = %self.shared.server, %error, "cannot connect");
                     // Others may only have been quicker after a restart of the server.
                     let lasts = *pause == LONGEST_PAUSE || (self.shared.several_paths && silent);
@@ -222,4 +229,18 @@ impl Link {
             self.no_memory.store(false, Relaxed);
         }
     }
+}
+
+/// Whether this machine has no network, or no route or address for the server: nothing was sent to it.
+fn has_no_way(error: &ConnectError) -> bool {
+    let ConnectError::Provider(RdmaError::Local { error, .. }) = error else {
+        return false;
+    };
+    matches!(
+        error.kind(),
+        ErrorKind::NetworkUnreachable
+            | ErrorKind::HostUnreachable
+            | ErrorKind::NetworkDown
+            | ErrorKind::AddrNotAvailable
+    )
 }
