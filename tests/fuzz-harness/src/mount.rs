@@ -2,7 +2,6 @@
 //! passes them on, and the kernel's table of mounts.
 
 use nfsrdma::cli::{self, Command};
-use nfsrdma::mounts;
 use nfsrdma::options::mount_source::MountSource;
 use nfsrdma::options::size::{parse_size, show_size};
 use nfsrdma::options::{Options, show::Negotiated};
@@ -20,7 +19,7 @@ pub fn mount(bytes: &[u8]) {
         spec(line);
         fstab(line);
     }
-    for found in mounts::parse(bytes) {
+    for found in nfsrdma_mountinfo::parse(bytes) {
         assert!(!found.fstype.contains(' '));
     }
 }
@@ -72,7 +71,7 @@ fn fstab(line: &[u8]) {
     let fields: Vec<OsString> = line
         .split(|byte| matches!(byte, b' ' | b'\t'))
         .filter(|field| !field.is_empty())
-        .map(|field| OsString::from_vec(mounts::unescape(field)))
+        .map(|field| OsString::from_vec(nfsrdma_mountinfo::unescape(field)))
         .collect();
     let [spec, dir, kind, words, ..] = &fields[..] else {
         return;
