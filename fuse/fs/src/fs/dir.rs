@@ -59,7 +59,12 @@ impl<N: Nfs3> Fs<N> {
             let mut state = inode.state.lock();
             let epoch = state.epoch;
             let cached = std::mem::replace(&mut state.kernel_epoch, epoch);
-            cached == epoch && !self.children_need_attributes(&state, now)
+            let anew = self.children_need_attributes(&state, now)
+                || state.listed().is_some_and(|listed| listed.forgotten);
+            if anew {
+                state.listed_mut().forgotten = false;
+            }
+            cached == epoch && !anew
         };
         inode.opens.fetch_add(1, Ordering::Relaxed);
         let record = self.record_open(&inode, cred, 0);

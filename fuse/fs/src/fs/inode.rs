@@ -129,6 +129,8 @@ pub struct Listed {
     /// Whether a program looked at the children while it listed them, as `ls -l` does. The kernel
     /// shows it by asking for attributes with entries after the first ones.
     pub lists_attributes: bool,
+    /// The kernel may have names that are not known here any more.
+    pub forgotten: bool,
 }
 
 /// What a reply means for the caches of data and names, and for the kernel.

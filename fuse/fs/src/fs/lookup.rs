@@ -116,13 +116,30 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// Frees the memory of names that are no longer valid: those of directories that have changed
-    /// since, and of those that the kernel has forgotten. To be called while the mount is idle.
+    /// since, of what the kernel has forgotten, and those that it got by listings only, of directories that nobody has
+    /// open any more. To be called while the mount is idle.
     pub fn forget_stale_names(&self) {
-        self.names.retain(|dir, epoch| {
+        self.names.retain(|dir, epoch, child| {
             let valid = |dir: Arc<Inode>| dir.state.lock().epoch == epoch;
-            self.table.get(dir).is_some_and(valid)
+            self.table.get(dir).is_some_and(valid) && !self.is_closed_name(dir, child)
         });
         self.table.tidy();
+    }
+
+    /// Whether a name leads to an object that the kernel does not know, in a directory that nobody has
+    /// open. The kernel may have the name alone, from a listing: it is to list the directory again.
+    fn is_closed_name(&self, dir: u64, child: &Child) -> bool {
+        if !matches!(child, Child::Is(inode) if Arc::strong_count(inode) == 1) {
+            return false;
+        }
+        let Some(dir) = self.table.get(dir) else {
+            return true;
+        };
+        let closed = dir.opens.load(Ordering::Relaxed) == 0;
+        if closed {
+            dir.state.lock().listed_mut().forgotten = true;
+        }
+        closed
     }
 
     /// FORGET: the kernel gives up `count` references to an inode.

@@ -161,14 +161,14 @@ impl Names {
         misleads
     }
 
-    /// Drops the names for which `holds`, called with directory and epoch, is false. It visits every
-    /// entry, so call it while the mount is idle.
-    pub(super) fn retain(&self, holds: impl Fn(u64, u64) -> bool) {
+    /// Drops the names for which `holds`, called with directory, epoch and what the name leads to, is
+    /// false. It visits every entry, so call it while the mount is idle.
+    pub(super) fn retain(&self, holds: impl Fn(u64, u64, &Child) -> bool) {
         for shard in &self.shards {
             let stale: Vec<Key> = {
                 let shard = shard.lock();
                 let all = shard.iter();
-                all.filter(|(key, (epoch, _))| !holds(key.dir, *epoch))
+                all.filter(|(key, (epoch, child))| !holds(key.dir, *epoch, child))
                     .map(|(key, _)| key.clone())
                     .collect()
             };
@@ -178,7 +178,7 @@ impl Names {
                 for key in part {
                     // It may have been cached again meanwhile.
                     let found = shard.peek(key);
-                    if found.is_some_and(|(epoch, _)| !holds(key.dir, *epoch)) {
+                    if found.is_some_and(|(epoch, child)| !holds(key.dir, *epoch, child)) {
                         old.push(shard.pop(key));
                     }
                 }
