@@ -66,7 +66,7 @@ inside timeout -k 5 240 sh -c 'cat /mnt/hello && echo told >/mnt/answer' >"$work
 reader=$!
 check "the log says that the server does not respond" until_true 60 logged "server server not responding, still trying$"
 check "stats says so of the mount" eval "inside nfsrdma stats | grep -E '^/mnt +server:/export +down .*not connected'"
-check "and of each connection" eval "inside nfsrdma stats /mnt | grep '^connection 0: down$'"
+check "and of each connection" eval "inside nfsrdma stats /mnt | grep '^connection 0: down, to '"
 check "so does top" eval "newcomer '${lines[2]} -b -n 1' | grep -E '^/mnt +no connection to the server, [1-9][0-9]* calls? waits?'"
 check "who reads waits" refuses "" not_running "$reader"
 check "the server is started again" serve
