@@ -155,9 +155,13 @@ class Server(Place):
             raise
         return self
 
+    def enter(self):
+        """The words before the responder's, to run it elsewhere."""
+        return []
+
     def start(self):
         """Starts the responder, at its previous ports if it had some."""
-        command = [BIN / "nfsrdma-responder", self.export, *self.words]
+        command = [*self.enter(), BIN / "nfsrdma-responder", self.export, *self.words]
         ports = (self.port, self.mountport)
         self.child, self.port, self.mountport = start_responder(command, self.base, *ports, env=self.environment)
 

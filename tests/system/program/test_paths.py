@@ -10,19 +10,15 @@ import uuid
 import pytest
 
 from program.effects import document
+from program.paths_support import CLIENT, SERVER, Apart
 from program.support import *  # noqa: F403
-from program.test_locks_net import ip
-
-SERVER = ("169.254.98.1", "169.254.99.1")
-CLIENT = ("169.254.98.2", "169.254.99.2")
-"""The addresses of the pairs."""
 
 TIMEO = 2
 """In seconds."""
 
 
-class Paths(Server):
-    """A responder that is reached by two pairs of interfaces. The ends of a pair are called `path0` and `path1`."""
+class Paths(Apart, Server):
+    """A responder and its mount in namespaces of their own."""
 
     def __init__(self):
         root()
@@ -32,61 +28,9 @@ class Paths(Server):
         mark = uuid.uuid4().hex[:8]
         self.there, self.here = f"paths-{mark}-server", f"paths-{mark}-client"
 
-    def __enter__(self):
-        try:
-            for name in (self.there, self.here):
-                ip("netns", "add", name)
-                ip("-n", name, "link", "set", "lo", "up")
-            for number, (server, client) in enumerate(zip(SERVER, CLIENT)):
-                device = f"path{number}"
-                ip("-n", self.here, "link", "add", device, "type", "veth", "peer", "name", device, "netns", self.there)
-                for space, address in ((self.there, server), (self.here, client)):
-                    ip("-n", space, "address", "add", f"{address}/30", "dev", device)
-                    ip("-n", space, "link", "set", device, "up")
-                # Linux would keep packets for an address that it does not find any longer, for three seconds, also those
-                # of a connection that is closed. A call in them is carried out when the path is back.
-                (found,) = json.loads(run("ip", "-n", self.there, "-j", "link", "show", "dev", device).stdout)
-                known = (server, "lladdr", found["address"], "nud", "permanent", "dev", device)
-                ip("-n", self.here, "neighbour", "replace", *known)
-            return super().__enter__()
-        except BaseException:
-            self.forget()
-            raise
-
-    def __exit__(self, *words):
-        try:
-            super().__exit__(*words)
-        finally:
-            self.forget()
-
-    def forget(self):
-        for name in (self.there, self.here):
-            run("ip", "netns", "delete", name)
-
-    def start(self):
-        # `ip netns exec` would hide the mounts, which must be visible here.
-        command = [*self.within(self.there), BIN / "nfsrdma-responder", self.export, *self.words]
-        self.child, self.port, self.mountport = start_responder(command, self.base, self.port, self.mountport)
-
-    def within(self, name):
-        return ["nsenter", f"--net=/run/netns/{name}"]
-
     def mount(self, more="", *words, at=None, **keywords):
         command = [*self.within(self.here), BIN / "nfsrdma", "mount", self.spec, at or self.mnt]
         return run(*command, "-o", self.options(more), *words, **keywords)
-
-    def cut(self, side, number):
-        """Nothing goes by a path until the end of the block."""
-
-        @contextlib.contextmanager
-        def scope():
-            ip("-n", side, "link", "set", f"path{number}", "down")
-            try:
-                yield
-            finally:
-                ip("-n", side, "link", "set", f"path{number}", "up")
-
-        return scope()
 
     def sent(self):
         """The bytes that the client has sent by each path."""
