@@ -485,18 +485,18 @@ impl LockServer for NlmClient {
 
     fn settled(&self) -> Done<'_> {
         Box::pin(async {
-            let Ok(target) = self.target().await else {
-                return;
-            };
-            let over_tcp = target.protocol == Protocol::Tcp;
             let settle = async {
+                let target = self.target().await?;
+                let over_tcp = target.protocol == Protocol::Tcp;
                 let begun = Instant::now();
                 while over_tcp && begun.elapsed() < SETTLED && orphaned::any_to(target.address) {
                     tokio::time::sleep(SETTLED / 500).await;
                 }
+                Ok::<(), PlainError>(())
             };
-            // Once: what others ask for later, this process itself has sent.
-            self.settled.get_or_init(|| settle).await;
+            // Once: what others ask for later, this process itself has sent. If rpcbind does not answer, the calls that
+            // follow ask it again.
+            let _ = self.settled.get_or_try_init(|| settle).await;
         })
     }
 

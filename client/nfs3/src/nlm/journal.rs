@@ -244,7 +244,8 @@ impl Journal {
     }
 
     /// What may be locked.
-    pub fn all(&self) -> Vec<Orphan> {
+    #[cfg(test)]
+    fn all(&self) -> Vec<Orphan> {
         orphans(self.state.lock().live.clone())
     }
 

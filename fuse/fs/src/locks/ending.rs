@@ -1,7 +1,8 @@
 //! The end of a mount's locks, and the locks that killed mounts have left at the server.
 
 use super::manager::Locks;
-use nfsrdma_nfs3::nlm::Abandoned;
+use super::repeat::is_unanswered;
+use nfsrdma_nfs3::nlm::{Abandoned, LockCall, LockTarget, Orphan};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,6 +46,19 @@ impl Locks {
             }
             journal.done();
         }
+    }
+
+    /// Unlocks what an owner has on a file that is not known here. False if the mount ends before.
+    async fn unlock_of(&self, orphan: &Orphan) -> bool {
+        let target = LockTarget {
+            file: orphan.file,
+            svid: orphan.svid,
+            offset: 0,
+            length: 0,
+        };
+        let unlock = LockCall::Unlock;
+        let unlocked = self.repeat(&orphan.cred, &target, unlock, is_unanswered);
+        unlocked.await.is_some()
     }
 }
 

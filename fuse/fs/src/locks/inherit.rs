@@ -3,8 +3,7 @@
 //!
 //! Of a range that was being asked for or unlocked nobody knows how the server has locked it. Its state is
 //! restored, before any other request of the owner changes it, but after the server has run what that process had
-//! sent. Whoever still waits for an answer asks again,
-//! because the kernel sends these requests to this process, too.
+//! sent. Whoever still waits for an answer asks again, because the kernel sends these requests to this process, too.
 //!
 //! The server may have restarted while no process served the mount. So it is asked whether a lock is still in
 //! the way of others.
@@ -16,7 +15,7 @@ use super::range::{ByteRange, Mode};
 use super::releasing::Releasing;
 use super::repeat::is_unanswered;
 use crate::credential::cred_of;
-use nfsrdma_nfs3::nlm::{LockCall, LockTarget, Orphan, Status};
+use nfsrdma_nfs3::nlm::{LockCall, LockTarget, Status};
 use nfsrdma_record::{Lock, Record};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -124,19 +123,6 @@ impl Locks {
         let _gate = holding.gate.clone().lock_owned().await;
         let queued = record.standing == Lock::QUEUED;
         self.withdraw(holding, range, mode, queued).await;
-    }
-
-    /// Unlocks what an owner has on a file that is not known here. False if the mount ends before.
-    pub(super) async fn unlock_of(&self, orphan: &Orphan) -> bool {
-        let target = LockTarget {
-            file: orphan.file,
-            svid: orphan.svid,
-            offset: 0,
-            length: 0,
-        };
-        let unlock = LockCall::Unlock;
-        let unlocked = self.repeat(&orphan.cred, &target, unlock, is_unanswered);
-        unlocked.await.is_some()
     }
 
     /// Asks for one lock whether the server still has it. An answer that it is in its grace period is a sign of
