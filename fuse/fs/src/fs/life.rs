@@ -55,8 +55,9 @@ impl<N: Nfs3> Fs<N> {
         }
         for (user, files) in due {
             let busy = under_way.get(&user).copied().unwrap_or(0);
+            let places = MOST_AT_A_TIME.saturating_sub(busy).min(files.len());
             let files = Arc::new(Mutex::new(files));
-            for _ in busy..MOST_AT_A_TIME {
+            for _ in 0..places {
                 let (fs, files) = (self.clone(), files.clone());
                 exec::spawn(async move {
                     let next = || files.lock().pop();
