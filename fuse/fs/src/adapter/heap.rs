@@ -23,7 +23,7 @@ pub fn limit_arenas() {
 }
 
 /// Gives the pages of freed memory back to the system.
-fn give_back() {
+pub(super) fn give_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: malloc_trim(3) takes the allocator's own locks, and touches free memory only.
     unsafe {
@@ -31,51 +31,32 @@ fn give_back() {
     }
 }
 
-/// Decides once a second whether to give memory back: after many requests, once there were few for
-/// some seconds, or after a longer time if the mount is never idle.
+/// Decides once a second whether to give memory back: some seconds after many requests.
 #[derive(Debug, Default)]
 pub(super) struct Rest {
-    /// The requests answered at the last tick; `given`: when memory was last given back.
-    seen: u64,
+    /// The requests that had been answered when memory was last given back.
     given: u64,
-    quiet: u32,
-    busy: u32,
+    seconds: u32,
 }
 
-/// The most requests in a second in which the mount counts as idle.
-const FEW: u64 = 20;
 /// The least requests after which there may be freed memory to give back.
 const MANY: u64 = 200;
-/// Seconds for which the mount must be idle before memory is given back.
-const QUIET: u32 = 5;
-/// Seconds after which memory is given back even if the mount is never idle.
-const BUSY: u32 = 60;
+/// Seconds after so many requests.
+const PAUSE: u32 = 20;
 
 impl Rest {
     /// A second has passed; `answered` requests were answered so far. Returns whether to give
     /// memory back now.
-    fn due(&mut self, answered: u64) -> bool {
-        let quiet = answered - self.seen <= FEW;
-        self.seen = answered;
-        self.quiet = if quiet { self.quiet + 1 } else { 0 };
-        self.busy += 1;
+    pub(super) fn due(&mut self, answered: u64) -> bool {
         if answered - self.given < MANY {
-            self.busy = 0;
             return false;
         }
-        let due = self.quiet >= QUIET || self.busy >= BUSY;
+        self.seconds += 1;
+        let due = self.seconds > PAUSE;
         if due {
-            (self.given, self.busy) = (answered, 0);
+            (self.given, self.seconds) = (answered, 0);
         }
         due
-    }
-
-    /// A second has passed. Gives memory back if it is due, after `before`, which may free some.
-    pub(super) fn tick(&mut self, answered: u64, before: impl FnOnce()) {
-        if self.due(answered) {
-            before();
-            give_back();
-        }
     }
 }
 
@@ -84,27 +65,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_given_back_at_rest_once() {
+    fn memory_is_given_back_once_after_many_requests_and_at_times_under_load() {
         let mut rest = Rest::default();
-        let mut answered = 0;
-        for _ in 0..30 {
-            answered += 1000;
-            assert!(!rest.due(answered));
-        }
-        let due: Vec<bool> = (0..300).map(|_| rest.due(answered)).collect();
-        assert_eq!(due.iter().position(|&due| due), Some(QUIET as usize - 1));
+        assert!((0..100).all(|answered| !rest.due(answered)));
+        let due: Vec<bool> = (0..300).map(|_| rest.due(1000)).collect();
+        assert_eq!(due.iter().position(|&due| due), Some(PAUSE as usize));
         assert_eq!(due.iter().filter(|&&due| due).count(), 1);
-        // Few requests free no memory worth giving back.
-        for _ in 0..100 {
-            answered += 1;
-            assert!(!rest.due(answered));
-        }
-    }
-
-    #[test]
-    fn memory_is_given_back_without_rest_once_in_a_while() {
-        let mut rest = Rest::default();
-        let due = (1..=600).filter(|second| rest.due(second * 1000)).count();
-        assert_eq!(due, 10);
+        let due = (2..602).filter(|second| rest.due(second * 1000)).count();
+        assert_eq!(due, 600 / (PAUSE as usize + 1));
     }
 }

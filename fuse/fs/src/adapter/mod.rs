@@ -261,12 +261,8 @@ pub fn serve<N: Nfs3>(
         .into_iter()
         .map(|worker| |reader| worker.run(reader));
     let serving = channel.serve_loops(loops.collect(), keep)?;
-    let (own, held) = (fs.clone(), mount.clone());
-    let before = move || {
-        own.hold_unsafe();
-        !held.is_looking()
-    };
-    tasks.spawn_on(waiting.watch(before), runtime);
+    let own = fs.clone();
+    tasks.spawn_on(waiting.watch(move || own.hold_unsafe()), runtime);
     tasks.spawn_on(tick(fs, requests, workers.clone()), runtime);
     Ok(Session {
         serving: Mutex::new(Some(serving)),
@@ -300,7 +296,10 @@ async fn tick<N: Nfs3>(fs: Arc<Fs<N>>, requests: Arc<AtomicU64>, workers: Arc<Wo
         sleep(Duration::from_secs(1)).await;
         workers.look_after(&mut seen);
         fs.tick();
-        rest.tick(requests.load(Ordering::Relaxed), || fs.forget_stale_names());
+        if rest.due(requests.load(Ordering::Relaxed)) {
+            fs.forget_stale_names();
+            heap::give_back();
+        }
     }
 }
 

@@ -17,7 +17,6 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 
 /// A mount of this process.
 #[derive(Debug)]
@@ -32,9 +31,6 @@ pub struct OwnMount {
 #[derive(Debug, Default)]
 struct Hold {
     descriptor: Option<OwnedFd>,
-    wanted: bool,
-    /// A thread is looking for the mount.
-    looking: bool,
     /// The connection to the kernel has ended, so unwritten data no longer depends on the mount.
     released: bool,
 }
@@ -50,15 +46,12 @@ fn open_root(dir: &Path) -> io::Result<OwnedFd> {
     Ok(open(dir, ROOT, Mode::empty())?)
 }
 
-/// The same if the kernel has the path in its cache (Linux 5.12). Asks nobody.
+/// The same if the kernel has the path in its cache. Asks nobody, but before Linux 5.12.
 fn open_root_at_once(dir: &Path) -> io::Result<OwnedFd> {
-    Ok(openat2(
-        CWD,
-        dir,
-        ROOT,
-        Mode::empty(),
-        ResolveFlags::CACHED,
-    )?)
+    match openat2(CWD, dir, ROOT, Mode::empty(), ResolveFlags::CACHED) {
+        Err(Errno::INVAL | Errno::NOSYS) => open_root(dir),
+        result => Ok(result?),
+    }
 }
 
 /// The ID of the mount that a descriptor is on, from /proc. This needs no request to the file
@@ -104,16 +97,11 @@ impl OwnMount {
         &self.dir
     }
 
-    /// The root of the mount, if a path leads to it.
-    pub(super) fn root(&self) -> Option<OwnedFd> {
-        self.find().map(|(_, root)| root)
-    }
-
     /// The path and the root of the mount. The path differs from that at mount time if the mount was
     /// moved, or a directory above it was renamed.
-    fn find(&self) -> Option<(PathBuf, OwnedFd)> {
+    fn find(&self, open: fn(&Path) -> io::Result<OwnedFd>) -> Option<(PathBuf, OwnedFd)> {
         let at = |dir: PathBuf| {
-            let root = open_root(&dir).ok()?;
+            let root = open(&dir).ok()?;
             (mount_id(&root).ok()? == self.id).then_some((dir, root))
         };
         at(self.dir.clone()).or_else(|| at(place_of(&nfsrdma_mountinfo::all().ok()?, self.id)?))
@@ -122,44 +110,14 @@ impl OwnMount {
     /// Takes or gives back a reference: while `on`, umount(2) fails with EBUSY. Does nothing if no
     /// path leads to the mount: then another mount on top keeps it busy, or it is detached.
     ///
-    /// The mount may be inside one whose server is away. This is called by threads that serve
-    /// requests, so a path that is not in the kernel's cache is looked up by another thread.
-    pub fn hold(self: &Arc<Self>, on: bool) {
-        {
-            let mut hold = self.hold.lock();
-            hold.wanted = on;
-            if !on {
-                hold.descriptor = None;
-            }
-            if !on || hold.released || hold.looking || hold.descriptor.is_some() {
-                return;
-            }
-            let found = open_root_at_once(&self.dir).ok();
-            hold.descriptor = found.filter(|root| mount_id(root).ok() == Some(self.id));
-            hold.looking = hold.descriptor.is_none();
-            if !hold.looking {
-                return;
-            }
-        }
-        let this = self.clone();
-        let thread = std::thread::Builder::new().name("hold".into());
-        if thread.spawn(move || this.look_for_hold()).is_err() {
-            self.look_for_hold();
-        }
-    }
-
-    /// Whether a thread is looking for the mount, to take the reference.
-    pub(super) fn is_looking(&self) -> bool {
-        self.hold.lock().looking
-    }
-
-    /// Takes the reference, if it is still wanted when the mount is found.
-    fn look_for_hold(&self) {
-        let root = self.root();
+    /// This is called by threads that serve requests. So it does nothing either if the mount is inside
+    /// another one whose server would have to be asked for the path, and may be away.
+    pub fn hold(&self, on: bool) {
         let mut hold = self.hold.lock();
-        hold.looking = false;
-        if hold.wanted && !hold.released {
-            hold.descriptor = root;
+        if !on {
+            hold.descriptor = None;
+        } else if !hold.released && hold.descriptor.is_none() {
+            hold.descriptor = self.find(open_root_at_once).map(|(_, root)| root);
         }
     }
 
@@ -214,7 +172,7 @@ impl OwnMount {
         if self.is_gone()? {
             return Ok(());
         }
-        let found = self.find();
+        let found = self.find(open_root);
         if self.is_gone()? {
             return Ok(());
         }
@@ -268,9 +226,9 @@ mod tests {
 
     #[test]
     fn the_root_of_this_namespace_is_found_by_its_id() {
-        let own = Arc::new(OwnMount::on(Path::new("/")));
+        let own = OwnMount::on(Path::new("/"));
         assert_ne!(own.id, 0);
-        assert!(own.root().is_some());
+        assert!(own.find(open_root).is_some());
         // Mostly there are mounts below it: then nothing is unmounted.
         match own.is_gone() {
             Ok(gone) => assert!(!gone),

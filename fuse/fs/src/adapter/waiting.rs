@@ -26,8 +26,6 @@ use tokio::time::sleep;
 /// promises that SIGKILL ends a process: it makes one request after the other to close its files, and
 /// waits so long for each.
 const PERIOD: Duration = Duration::from_millis(50);
-/// How long a killed caller waits for a reference to the mount, by which umount(2) is refused.
-const MOST: Duration = Duration::from_secs(1);
 /// The most callers that one check looks at without a new signal. Each takes two files of /proc, about
 /// 30 microseconds.
 const MOST_LOOKS: usize = 64;
@@ -96,16 +94,17 @@ impl Waiting {
     }
 
     /// Checks callers, and does not end. It calls `before` before a caller is let go, whose operation
-    /// goes on without it. If that returns false, the caller waits for the next check, unless it has
-    /// waited for longer than [`MOST`].
-    pub(super) async fn watch(self: Arc<Self>, before: impl Fn() -> bool) {
+    /// goes on without it.
+    pub(super) async fn watch(self: Arc<Self>, before: impl Fn()) {
         let pace = Pace {
             period: PERIOD,
             most: MOST_LOOKS,
         };
-        let let_go =
-            |look: &Look| let_go(&caller(look.pid), look) && (before() || look.age >= MOST);
-        self.0.run(&pace, sleep, let_go).await;
+        let goes = |look: &Look| {
+            let goes = let_go(&caller(look.pid), look);
+            goes.then(&before).is_some()
+        };
+        self.0.run(&pace, sleep, goes).await;
     }
 }
 
