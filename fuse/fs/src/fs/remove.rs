@@ -8,7 +8,7 @@
 //! `losing.rs` decides whether a file is hidden.
 
 use super::Fs;
-use super::error::{FsError, FsResult};
+use super::error::FsResult;
 use super::inode::{Inode, Silly};
 use super::inode_flags::Flag;
 use super::losing::Losing;
@@ -110,32 +110,10 @@ impl<N: Nfs3> Fs<N> {
         let handle = &dir.handle;
         let call = pin!(self.nfs.rename(cred, handle, name, handle, &hidden));
         let call = self.changing_name(dir, name, call, |wcc| wcc.to_dir);
-        if let Err(error) = call.await
-            && !self.was_hidden(cred, dir, &hidden, inode, &error).await
-        {
-            return Err(error);
-        }
+        call.await?;
         self.own_name(dir, name, None);
         self.hidden(silly, inode).await;
         Ok(hidden)
-    }
-
-    /// Whether a call that was to give `inode` the name `hidden` has done so though it ended with
-    /// `error`: without a status of the server it may have been run. Nobody else would ever remove the
-    /// name, which may be the only one.
-    async fn was_hidden(
-        &self,
-        cred: &Cred,
-        dir: &Inode,
-        hidden: &[u8],
-        inode: &Inode,
-        error: &FsError,
-    ) -> bool {
-        if error.status().is_some() {
-            return false;
-        }
-        let found = Box::pin(self.nfs.lookup(cred, &dir.handle, hidden)).await;
-        found.is_ok_and(|found| found.object == inode.handle)
     }
 
     /// Records that `inode` has a hidden name, which is to be removed at the last close.

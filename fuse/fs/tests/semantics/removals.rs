@@ -384,34 +384,6 @@ fn an_open_file_that_does_not_get_its_name_back_is_not_removed_at_its_last_close
     assert_eq!(m.server.contents(hidden).unwrap(), b"old");
 }
 
-/// The server has given the open file its hidden name, but the reply to that call comes too late.
-#[test]
-fn a_file_that_was_hidden_without_a_reply_has_no_other_name_afterwards() {
-    for by in [Op::Remove, Op::Rename] {
-        let m = Mount::new();
-        m.server.plant("x", b"old");
-        m.server.plant("tmp", b"new");
-        let file = m.open(m.node("x"), RW).unwrap();
-        m.node("tmp");
-        let first = AtomicU64::new(0);
-        m.server.set_hook(move |op, _| match op {
-            Op::Rename if first.fetch_add(1, Ordering::Relaxed) == 0 => Fate::Lost,
-            _ => Fate::Done,
-        });
-        let context = format!("{by:?}");
-        assert_eq!(errno(take_name(&m, by)), 0, "{context}");
-        m.server.clear_hook();
-        assert_eq!(m.read(file, 0, 9).unwrap(), b"old", "{context}");
-        m.close(file).unwrap();
-        let (left, contents) = match by {
-            Op::Remove => ("tmp", None),
-            _ => ("x", Some(b"new".to_vec())),
-        };
-        assert_eq!(m.server.names(""), [left], "{context}");
-        assert_eq!(m.server.contents("x"), contents, "{context}");
-    }
-}
-
 /// Another client has put a file there after the open one was hidden, and so the RENAME is refused.
 #[test]
 fn a_name_that_is_given_back_takes_the_place_of_no_other_file() {
