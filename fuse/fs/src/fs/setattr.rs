@@ -22,11 +22,6 @@ fn plain_size(of: &Attributes) -> Option<u64> {
     (of.kind == FileType::Regular && of.mode & 0o6000 == 0).then_some(of.size)
 }
 
-/// The last known size, as [`plain_size`].
-fn known_size(inode: &Inode) -> Option<u64> {
-    inode.state.lock().attributes().and_then(plain_size)
-}
-
 impl<N: Nfs3> Objects<N> {
     /// SETATTR. `by_name`: a new size comes from truncate(2), not from an open file.
     pub async fn setattr(
@@ -51,27 +46,6 @@ impl<N: Nfs3> Objects<N> {
         };
         let ttl = self.attr_ttl(&inode, self.now());
         Ok((self.visible_attributes(&inode, attributes), ttl))
-    }
-
-    /// Whether a regular file already has this size at the server, which is asked only if the last
-    /// known size is the same. truncate(2) must then leave the times alone, but a SETATTR may
-    /// change them (RFC 1813 section 3.3.2 does not say).
-    async fn has_size(
-        self: &Arc<Self>,
-        cred: &Cred,
-        inode: &Arc<Inode>,
-        size: u64,
-    ) -> FsResult<bool> {
-        if known_size(inode) != Some(size) {
-            return Ok(false);
-        }
-        match self.ask_access(cred, inode, access::MODIFY).await {
-            // What is known may be older: a reply to another call may have come in between.
-            Ok(told) => Ok(told.as_ref().and_then(plain_size) == Some(size)),
-            // SETATTR is sent, for the server's error.
-            Err(FsError::AccessDenied) => Ok(false),
-            Err(error) => Err(error),
-        }
     }
 
     /// SETATTR, alone as the head of this module says. `by_name`: as for [`Objects::setattr`].
@@ -102,9 +76,13 @@ impl<N: Nfs3> Objects<N> {
         let mut new = *new;
         let mut touch = false;
         if let Some(size) = new.size {
+            let same = |of: Option<Attributes>| of.as_ref().and_then(plain_size) == Some(size);
+            let is_known = same(inode.state.lock().attributes().copied());
             if !by_name {
-                touch = new.mtime == SetTime::Keep && known_size(inode) == Some(size);
-            } else if self.has_size(cred, inode, size).await? {
+                touch = new.mtime == SetTime::Keep && is_known;
+            // truncate(2) to the same size leaves the times alone, but a SETATTR may change them (RFC
+            // 1813 section 3.3.2 does not say). What is known may be old, and there may be no permission.
+            } else if is_known && same(self.ask_access(cred, inode, access::MODIFY).await?) {
                 new.size = None;
                 if new == SetAttributes::default() {
                     return Ok(());
