@@ -3,14 +3,10 @@
 import multiprocessing
 import os
 import shutil
-import subprocess
-import tempfile
-import threading
 import time
 import traceback
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 
 import accepted
 import kernel
@@ -19,7 +15,7 @@ from calls import LOOKING, Call, Place
 from generate import USERS, Known
 from kernel import libc
 from observe import Tree, errno_name
-from suites import start_responder, stop
+from stands import Ground, Watch
 from worker import Worker
 
 CHECK = 250
@@ -99,55 +95,34 @@ def of_trees(call, mount, local):
     return found
 
 
-class Stand:
-    """The trees: an export in a file system in memory, its mount, and a directory beside the export. The path of that is as
-    long as the mount's, so that paths reach their length limit at the same names."""
+class Stand(Ground):
+    """The trees: an export, its mount, and a directory beside the export. The path of that is as long as the mount's, so that
+    paths reach their length limit at the same names."""
 
-    def __init__(self, folder, directory, options, words):
-        self.program = folder / "nfsrdma"
-        self.base = Path(tempfile.mkdtemp(prefix="nfsrdma-differential.", dir=directory)).resolve()
-        self.export, self.mount, self.local = (self.base / name for name in ("exp", "mnt", "loc"))
+    def __init__(self, directory, options, words):
+        super().__init__("differential", directory)
+        self.local = self.base / "loc"
+        self.local.mkdir(0o755)
         self.server_checks = "permissions=server" in options.split(",")
-        # Reading from a cache does not change the access time ("time of access"). So it is the same on both trees only if
-        # reading never changes it.
-        what = ["--bind", "-o", "noatime", self.base] if directory else ["-t", "tmpfs", "-o", "size=2g,noatime", "tmpfs"]
-        subprocess.run(["mount", *what, self.base], check=True)
-        self.base.chmod(0o755)
-        for made in (self.export, self.mount, self.local):
-            made.mkdir(0o755)
         # An ACL with one user beside owner, group and others.
         acl = kernel.acl([(tag, 7, 10001 if tag == 2 else kernel.NO_ID) for tag in (1, 2, 4, 0x10, 0x20)])
         path, name = os.fsencode(self.local), observe.ACLS[True]
         self.acls = kernel.found(libc.setxattr, path, name, acl, len(acl), 0) is not None
         if self.acls:
             libc.removexattr(path, name)
-        responder = [folder / "nfsrdma-responder", self.export, *words]
-        self.server, rdma, nfs = start_responder(responder, self.base)
-        own = f"port={rdma},mountport={nfs},mountproto=tcp,noresvport"
-        self.log = self.base / "client.log"
-        mount = [self.program, "mount", f"127.0.0.1:{self.export}", self.mount, "--log", self.log]
+        self.serve(*words)
         # Each hidden name that stays, and not one a minute (`accepted.leaves_hidden_name`).
-        environment = {**os.environ, "RUST_LOG": "info,nfsrdma_fs::fs::hidden=debug"}
-        mount += ["-o", f"{own},{options}" if options else own]
-        subprocess.run(mount, check=True, env=environment, stdout=subprocess.DEVNULL)
+        self.mounted = self.mount("mnt", options, RUST_LOG="info,nfsrdma_fs::fs::hidden=debug")
 
     def log_since(self, read):
         """The lines of the client's log after `read` bytes, and where they end."""
-        if not self.log.exists():
+        log = self.log(self.mounted)
+        if not log.exists():
             return [], read
-        with self.log.open("rb") as file:
+        with log.open("rb") as file:
             file.seek(read)
             text = file.read(1 << 20)
         return text.decode(errors="replace").splitlines(), read + len(text)
-
-    def unmount(self):
-        subprocess.run([self.program, "umount", self.mount], check=True)
-
-    def end(self):
-        subprocess.run(["umount", "-l", self.mount], stderr=subprocess.DEVNULL, check=False)
-        stop(self.server)
-        subprocess.run(["umount", "-l", self.base], check=False)
-        shutil.rmtree(self.base, ignore_errors=True)
 
 
 class Hand:
@@ -179,19 +154,7 @@ class Session:
         self.may_hide = self.lost = False
         """Whether a name was removed from a file that may be open, since the trees were begun; whether permission was lost at
         some time: the log reports it later."""
-        self.note("the beginning")
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def note(self, what):
-        self.since, self.current = time.monotonic(), what
-
-    def _watch(self):
-        """Ends the program when a call does not return. It is the first process of a PID namespace, so all processes that it
-        started end with it."""
-        while time.monotonic() - self.since < PATIENCE:
-            time.sleep(1)
-        print(f"FAILED   no answer within {PATIENCE} s: {self.current}\n0 passed, 1 failed, 0 skipped", flush=True)
-        os._exit(1)
+        self.note = Watch(PATIENCE).note
 
     def both(self, user, *request):
         for hands in (self.mount, self.local):
@@ -210,7 +173,7 @@ class Session:
         self.number += 1
         name = f"e{self.number}"
         # The root is two levels down, so that a link may lead out of it, but not out of the mount.
-        roots = [base / name / "t" for base in (self.stand.mount, self.stand.local)]
+        roots = [base / name / "t" for base in (self.stand.mounted, self.stand.local)]
         for root in roots:
             root.mkdir(parents=True)
             root.chmod(0o777)
@@ -300,7 +263,7 @@ class Session:
         """Compares whole trees: the mount's with the local one, and then with the exported directory."""
         self.note("comparing trees")
         local = Tree(self.stand.local / name)
-        found = of_trees("tree", Tree(self.stand.mount / name), local)
+        found = of_trees("tree", Tree(self.stand.mounted / name), local)
         found = found or of_trees("server's tree", Tree(self.stand.export / name, hidden_links=True), local)
         return self.not_accepted(last, found)
 
@@ -323,10 +286,10 @@ class Session:
                 differs("the client's log", line)
                 break
         errors = []
-        for base in (self.stand.mount, self.stand.local):
+        for base in (self.stand.mounted, self.stand.local):
             shutil.rmtree(base / name, onerror=lambda _, path, error: errors.append(f"{path}: {error[1]}"))
         # A hidden name may go by itself meanwhile.
-        if any((base / name).exists() for base in (self.stand.mount, self.stand.local)):
+        if any((base / name).exists() for base in (self.stand.mounted, self.stand.local)):
             differs("the tree cannot be removed", f"{errors}; {Tree(export).nodes}")
             shutil.rmtree(export, ignore_errors=True)
         return found

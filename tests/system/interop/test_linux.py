@@ -130,7 +130,8 @@ def test_knfsd_restart():
             compare("copied from the server", run(["sha256sum", back]).split()[0], wanted)
 
 
-# The ports of `nfsrdma-clients serve` in the guest: for the exported directory, and for Linux's own mount.
+EXECUTOR = HERE.parents[1] / "clients/executor.py"
+# The ports at which it serves calls in the guest: for the exported directory, and for Linux's own mount.
 CALLS_AT_SERVER, CALLS_OF_LINUX = 9101, 9102
 # Milliseconds within which ext4 in the guest may give two changes the same time: its clock ticks each 4 ms, or later if the
 # emulator waits for a processor.
@@ -138,14 +139,14 @@ TICK = 20
 
 
 class Calls:
-    """`nfsrdma-clients serve` in the guest: makes system calls in `directory`."""
+    """The executor of tests/clients in the guest: makes system calls in `directory`."""
 
     def __init__(self, guest, port, directory):
         self.guest, self.port, self.directory = guest, port, directory
 
     def __enter__(self):
         self.job = self.guest.start(f"""echo $$ >/run/calls-{self.port}
-            exec /usr/local/bin/nfsrdma-clients serve --listen 0.0.0.0:{self.port} {self.directory}""")
+            exec python3 -B /job/{EXECUTOR.name} 0.0.0.0:{self.port} {self.directory}""")
         until(lambda: self.job in self.guest.statuses or "listening" in self.guest.output(self.job), "the executor", 60)
         return f"127.0.0.1:{self.guest.ports[self.port]}"
 
@@ -171,13 +172,14 @@ def test_several_clients(form, judged):
              "tcp": f"kernel_mount_tcp 10.0.2.15 {MOUNTD} {EXPORT}"}[form]
     with Knfsd(forward=(CALLS_AT_SERVER, CALLS_OF_LINUX)) as server:
         guest = server.guest
-        indent(guest.run(f"cp {guest.put(program('nfsrdma-clients'))} /usr/local/bin/; {linux}"))
+        guest.put(EXECUTOR)
+        indent(guest.run(linux))
         with (server.mount() as one, server.mount() as two, Calls(guest, CALLS_AT_SERVER, EXPORT) as directory,
               Calls(guest, CALLS_OF_LINUX, "/mnt") as kernel):
             print(f"    seed {seed}, {runs} runs of {calls} calls", flush=True)
-            indent(run([program("nfsrdma-clients"), "--at", f"one={one.path}", "--at", f"two={two.path}",
+            indent(run([EXECUTOR.with_name("run"), "--at", f"one={one.path}", "--at", f"two={two.path}",
                         "--remote", f"linux={kernel}", "--remote", f"server={directory}",
-                        f"--{judged}", "linux", "--tick", TICK, "--seed", seed, "--runs", runs, "--calls", calls, "--keep-going"],
+                        f"--{judged}", "linux", "--tick", TICK, "--seed", seed, "--runs", runs, "--calls", calls],
                        600))
         guest.run("umount /mnt; unlink_link siw")
 

@@ -1,0 +1,101 @@
+"""What the suites of random calls share: namespaces of their own, a server on a file system in memory, mounts of it, and an
+end where a call hangs."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from suites import start_responder, stop
+
+ROOT = Path(__file__).resolve().parents[2]
+INSIDE = "NFSRDMA_INSIDE_NAMESPACES"
+NAMESPACES = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+
+
+def programs():
+    """The directory of our programs: NFSRDMA_BIN, or else they are built."""
+    if given := os.environ.get("NFSRDMA_BIN"):
+        return Path(given).resolve()
+    build = ["cargo", "build", "--release", "--quiet", "-p", "nfsrdma", "-p", "nfsrdma-responder"]
+    subprocess.run(build, cwd=ROOT, check=True)
+    return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "release"
+
+
+def enter_namespaces():
+    """Goes on as the first process of namespaces, with which all mounts and processes end. Exits where that cannot be."""
+    if os.environ.pop(INSIDE, None):
+        return
+    missing = None if os.path.exists("/dev/fuse") and os.geteuid() == 0 else "/dev/fuse and root"
+    if not missing and subprocess.run([*NAMESPACES, "true"], check=False).returncode:
+        missing = "namespaces (unshare)"
+    if missing:
+        print(f"skipped: needs {missing}", file=sys.stderr)
+        print("0 passed, 0 failed, 1 skipped")
+        sys.exit(77)
+    environment = {**os.environ, "NFSRDMA_BIN": str(programs()), INSIDE: "1"}
+    os.execvpe("unshare", [*NAMESPACES, sys.executable, *sys.argv], environment)
+
+
+class Ground:
+    """A directory with a file system in memory (or that of `directory`), a server in it, and mounts of its export."""
+
+    def __init__(self, name, directory=None):
+        self.base = Path(tempfile.mkdtemp(prefix=f"nfsrdma-{name}.", dir=directory)).resolve()
+        # Reading from a cache does not change the access time (docs/SEMANTICS.md): so reading never changes it here.
+        what = ["--bind", "-o", "noatime", self.base] if directory else ["-t", "tmpfs", "-o", "size=2g,noatime", "tmpfs"]
+        subprocess.run(["mount", *what, self.base], check=True)
+        self.base.chmod(0o755)
+        self.export, self.mounts = self.base / "exp", []
+        self.export.mkdir(0o755)
+
+    def serve(self, *words):
+        self.server, self.rdma, self.nfs = start_responder([programs() / "nfsrdma-responder", self.export, *words], self.base)
+
+    def log(self, at):
+        return at.with_suffix(".log")
+
+    def mount(self, name, options="", **environment):
+        at = self.base / name
+        at.mkdir(0o755)
+        own = f"port={self.rdma},mountport={self.nfs},mountproto=tcp,noresvport"
+        words = [f"127.0.0.1:{self.export}", at, "-o", f"{own},{options}" if options else own, "--log", self.log(at)]
+        command = [programs() / "nfsrdma", "mount", *words]
+        subprocess.run(command, check=True, env={**os.environ, **environment}, stdout=subprocess.DEVNULL)
+        self.mounts.append(at)
+        return at
+
+    def unmount(self):
+        while self.mounts:
+            subprocess.run([programs() / "nfsrdma", "umount", self.mounts.pop()], check=True, stdout=subprocess.DEVNULL)
+
+    def end(self):
+        for at in self.mounts:
+            subprocess.run(["umount", "-l", at], check=False)
+        stop(self.server)
+        subprocess.run(["umount", "-l", self.base], check=False)
+        shutil.rmtree(self.base, ignore_errors=True)
+
+
+class Watch:
+    """Ends the program when a call does not return, with all processes and mounts of its namespaces."""
+
+    def __init__(self, patience, last=print):
+        """`last` is called before the end."""
+        self.patience, self.last = patience, last
+        self.note("the beginning")
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def note(self, what):
+        self.since, self.current = time.monotonic(), what
+
+    def _watch(self):
+        while time.monotonic() - self.since < self.patience:
+            time.sleep(1)
+        self.last()
+        print(f"FAILED   no answer within {self.patience} s: {self.current}\n0 passed, 1 failed, 0 skipped", flush=True)
+        os._exit(1)
