@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from network import Network
 from suites import LIMIT, kill_mount, of_threads, servers_of, start_responder, state, until  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -32,10 +33,7 @@ def program(name):
 def build():
     if os.environ.get("NFSRDMA_BIN"):
         return
-    subprocess.run(
-        ["cargo", "build", "--release", "-q", "-p", "nfsrdma", "-p", "nfsrdma-responder", "-p", "nfsrdma-soak"],
-        cwd=ROOT, check=True,
-    )  # fmt: skip
+    subprocess.run(["cargo", "build", "--release", "-q", "-p", "nfsrdma", "-p", "nfsrdma-responder"], cwd=ROOT, check=True)
     os.environ["NFSRDMA_BIN"] = str(Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release")
 
 
@@ -81,7 +79,7 @@ class Setup:
     def mount(self):
         result = run(
             program("nfsrdma"), "mount", f"{self.address}:{self.export}", self.mnt, "--log", self.base / "client.log", "-o",
-            f"port={self.proxy_port if self.proxy else self.port},mountport={self.mountport},mountproto=tcp,noresvport" + self.more,
+            f"port={(self.proxy or self).port},mountport={self.mountport},mountproto=tcp,noresvport" + self.more,
         )  # fmt: skip
         assert result.returncode == 0, result.stderr
         (self.client,) = servers_of(self.mnt)
@@ -92,18 +90,12 @@ class Setup:
         self.server, self.port, self.mountport = start_responder(command, self.base, self.port, self.mountport)
 
     def start_proxy(self):
-        self.proxy = subprocess.Popen(
-            [program("nfsrdma-soak"), "proxy", "--to", f"{self.address}:{self.port}"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        self.helpers.append(self.proxy)
-        self.proxy_port = int(self.proxy.stdout.readline().split("=")[1])
+        self.proxy = Network(self.address, self.port)
+        self.helpers.append(self.proxy.child)
 
     def network(self, command):
-        """Sends a command to the proxy: see `nfsrdma-soak proxy --help`."""
-        self.proxy.stdin.write(command + "\n")
-        self.proxy.stdin.flush()
-        assert self.proxy.stdout.readline() == "done\n", command
+        """Sends a command to the proxy: see tests/system/network.py."""
+        self.proxy(command)
 
     def stats(self):
         result = run(program("nfsrdma"), "stats", "--json", self.mnt)
