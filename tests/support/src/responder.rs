@@ -3,9 +3,7 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io::{self, BufRead, BufReader};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
@@ -14,9 +12,6 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 pub struct Launch {
     program: PathBuf,
     arguments: Vec<OsString>,
-    log: Option<PathBuf>,
-    user: Option<u32>,
-    own_group: bool,
 }
 
 impl Launch {
@@ -30,9 +25,6 @@ impl Launch {
                 "--state-dir".into(),
                 state.into(),
             ],
-            log: None,
-            user: None,
-            own_group: false,
         }
     }
 
@@ -43,79 +35,28 @@ impl Launch {
         self
     }
 
-    /// Appends its messages to this file.
-    pub fn log(mut self, path: impl Into<PathBuf>) -> Self {
-        self.log = Some(path.into());
-        self
-    }
-
-    /// Runs it as a user, and as the group with the same number.
-    pub fn user(mut self, id: u32) -> Self {
-        self.user = Some(id);
-        self
-    }
-
-    /// Runs it in its own process group, which signals to this program's group do not reach.
-    pub fn own_group(mut self) -> Self {
-        self.own_group = true;
-        self
-    }
-
     /// Starts it on free ports, and waits until it serves them.
     pub fn start(self) -> io::Result<Responder> {
+        let mut command = Command::new(&self.program);
+        command
+            .args(&self.arguments)
+            .args(["--rdma-port", "0", "--nfs-port", "0"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| {
+            let program = self.program.display();
+            io::Error::new(error.kind(), format!("starting {program}: {error}"))
+        })?;
+        let out = child.stdout.take();
+        // It owns the process before anything can fail, because dropping it ends the process.
         let mut responder = Responder {
-            launch: self,
-            child: None,
+            child: Some(child),
             rdma: 0,
             nfs: 0,
             mount: 0,
             portmap: 0,
             lock: 0,
         };
-        responder.start_again()?;
-        Ok(responder)
-    }
-}
-
-/// A running responder, which is killed when this is dropped. Ports that are not served are 0.
-#[derive(Debug)]
-pub struct Responder {
-    launch: Launch,
-    child: Option<Child>,
-    pub rdma: u16,
-    /// The port of NFS over TCP, which also serves MOUNT and the other programs.
-    pub nfs: u16,
-    pub mount: u16,
-    pub portmap: u16,
-    pub lock: u16,
-}
-
-impl Responder {
-    /// Starts it again, at its previous ports for RDMA and NFS, if it has ended.
-    pub fn start_again(&mut self) -> io::Result<()> {
-        let mut command = Command::new(&self.launch.program);
-        command
-            .args(&self.launch.arguments)
-            .args(["--rdma-port", &self.rdma.to_string()])
-            .args(["--nfs-port", &self.nfs.to_string()])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped());
-        if let Some(log) = &self.launch.log {
-            command.stderr(File::options().create(true).append(true).open(log)?);
-        }
-        if let Some(id) = self.launch.user {
-            command.uid(id).gid(id);
-        }
-        if self.launch.own_group {
-            command.process_group(0);
-        }
-        let mut child = command.spawn().map_err(|error| {
-            let program = self.launch.program.display();
-            io::Error::new(error.kind(), format!("starting {program}: {error}"))
-        })?;
-        let out = child.stdout.take();
-        // Take ownership before anything can fail, because dropping it ends the process.
-        self.child = Some(child);
         let mut line = String::new();
         if let Some(out) = out {
             BufReader::new(out).read_line(&mut line)?;
@@ -131,23 +72,32 @@ impl Responder {
                 .find_map(|word| word.strip_prefix(name)?.parse().ok())
                 .unwrap_or(0)
         };
-        self.rdma = port("rdma=");
-        self.nfs = port("nfs=");
-        self.mount = port("mount=");
-        self.portmap = port("portmap=");
-        self.lock = port("lock=");
-        Ok(())
+        responder.rdma = port("rdma=");
+        responder.nfs = port("nfs=");
+        responder.mount = port("mount=");
+        responder.portmap = port("portmap=");
+        responder.lock = port("lock=");
+        Ok(responder)
     }
+}
 
-    fn process(&self) -> io::Result<Pid> {
-        let child = self.child.as_ref();
-        let child = child.ok_or_else(|| io::Error::other("the responder does not run"))?;
-        Ok(Pid::from_child(child))
-    }
+/// A running responder, which is killed when this is dropped. Ports that are not served are 0.
+#[derive(Debug)]
+pub struct Responder {
+    child: Option<Child>,
+    pub rdma: u16,
+    /// The port of NFS over TCP, which also serves MOUNT and the other programs.
+    pub nfs: u16,
+    pub mount: u16,
+    pub portmap: u16,
+    pub lock: u16,
+}
 
+impl Responder {
     /// Its process id.
     pub fn pid(&self) -> io::Result<u32> {
-        Ok(self.process()?.as_raw_nonzero().get().unsigned_abs())
+        let child = self.child.as_ref();
+        child.map(Child::id).ok_or_else(ended)
     }
 
     /// Kills it, so that it cannot save anything. Does nothing if it has ended.
@@ -161,12 +111,14 @@ impl Responder {
 
     /// Ends it by SIGTERM. Returns its exit status.
     pub fn terminate(&mut self) -> io::Result<ExitStatus> {
-        kill_process(self.process()?, Signal::TERM)?;
-        let child = self.child.take();
-        child
-            .ok_or_else(|| io::Error::other("the responder does not run"))?
-            .wait()
+        let mut child = self.child.take().ok_or_else(ended)?;
+        kill_process(Pid::from_child(&child), Signal::TERM)?;
+        child.wait()
     }
+}
+
+fn ended() -> io::Error {
+    io::Error::other("the responder does not run")
 }
 
 impl Drop for Responder {
