@@ -8,6 +8,7 @@ A call is a line of JSON, its name and arguments; its result is one, too, before
 There is no authentication: whoever connects may do with the files of DIR what this process may. Standard library only.
 """
 
+import contextlib
 import ctypes
 import errno
 import itertools
@@ -48,6 +49,13 @@ class Local:
 
     def __init__(self, root):
         self.root, self.files, self.numbers = os.fspath(root), {}, itertools.count(1)
+
+    def end(self):
+        """Closes all files, also those that are gone."""
+        for fd in self.files.values():
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        self.files.clear()
 
     def call(self, name, *arguments):
         if name not in self.CALLS:
@@ -161,6 +169,12 @@ class Remote:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.settimeout(limit)
         self.stream = connection.makefile("rwb")
+        # The stream keeps the connection open.
+        connection.close()
+
+    def end(self):
+        with contextlib.suppress(OSError):
+            self.stream.close()
 
     def call(self, *call):
         try:
@@ -202,9 +216,7 @@ def main(address, directory):
                     serve(connection, local)
             except (OSError, ValueError, TypeError) as error:
                 print(f"executor.py: {peer}: {error}", file=sys.stderr)
-            # The files of a connection are closed when it ends.
-            for fd in local.files.values():
-                os.close(fd)
+            local.end()
 
 
 if __name__ == "__main__":
