@@ -85,6 +85,8 @@ struct State {
     /// How many attempts in a row had no answer, and whether others had one meanwhile.
     silent: u32,
     is_odd: bool,
+    /// When something was counted here last, or a ticket had expired.
+    failed: Option<Instant>,
 }
 
 /// The last attempt that has failed.
@@ -105,6 +107,9 @@ impl fmt::Debug for Contexts {
 /// each file. (Linux does not look again for five seconds if the ticket has expired. It does at once for who has no
 /// ticket, and so does this; but written data of that user does not need another look earlier either.)
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// For how long a context that was refused, or could not be made though there may be a ticket, is remembered at least.
+const REMEMBER: Duration = Duration::from_secs(60);
 
 /// How many contexts in a row may be useless until the user's calls wait between them, as for a server that does not
 /// answer. One that is restarted, or whose contexts are flushed, forgets them as fast as they are made, but not for long.
@@ -137,6 +142,9 @@ impl State {
     fn fail(&mut self, why: NoContext, took: Duration) {
         self.failures += 1;
         let at = Instant::now();
+        if !matches!(why, NoContext::NoCredential(_)) {
+            self.failed = Some(at);
+        }
         self.failure = Some(Failure { why, at, took });
     }
 
@@ -159,6 +167,11 @@ impl Entry {
     fn usable(&self) -> Option<Arc<Context>> {
         let made = self.state.lock().made.clone();
         made.filter(|context| !context.is_over(SystemTime::now()))
+    }
+
+    fn has_failed_lately(&self) -> bool {
+        let failed = self.state.lock().failed;
+        failed.is_some_and(|at| at.elapsed() < REMEMBER)
     }
 }
 
@@ -200,7 +213,9 @@ impl Contexts {
             return entry.clone();
         }
         // A host with many users need not remember those who have left.
-        of.retain(|_, entry| Arc::strong_count(entry) > 1 || entry.usable().is_some());
+        of.retain(|_, entry| {
+            Arc::strong_count(entry) > 1 || entry.usable().is_some() || entry.has_failed_lately()
+        });
         of.entry(cred.uid).or_default().clone()
     }
 
@@ -246,6 +261,7 @@ impl Contexts {
     async fn silence(&self, entry: &Entry, cred: &Cred, why: String) -> NoContext {
         let silent = {
             let mut state = entry.state.lock();
+            state.failed = Some(Instant::now());
             state.silent += 1;
             state.silent
         };
@@ -277,6 +293,7 @@ impl Contexts {
             return;
         }
         let known = context.is_known();
+        state.failed = Some(Instant::now());
         state.useless = match known && context.age() >= LOOK_AGAIN {
             true => 1,
             false => state.useless + 1,

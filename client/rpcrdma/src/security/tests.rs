@@ -331,6 +331,20 @@ fn who_had_no_ticket_a_moment_ago_has_none() {
     }
 }
 
+/// Also where users whose contexts fail make calls in turns.
+#[test]
+fn nobodys_failure_is_forgotten_for_those_of_others() {
+    let (slow, contexts) = contexts();
+    slow.permits.add_permits(10_000);
+    for _ in 0..1000 {
+        for uid in [1, 3] {
+            assert!(exec::block_on(contexts.get(&user(uid), Of::Program)).is_err());
+        }
+    }
+    let attempts = slow.attempts.load(Ordering::Relaxed);
+    assert!(attempts < 100, "{attempts}");
+}
+
 /// Nor are the calls of a user whose look hangs a reason for the next look.
 #[test]
 fn who_takes_long_to_have_no_ticket_is_refused_as_long() {
