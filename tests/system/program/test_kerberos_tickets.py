@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,14 @@ from program.support import LIMIT, alone, blocked, expect, nfsrdma, parent_of, r
 from program.test_kerberos_mounts import edit, listed, mount_of, put
 from program.users import A, B, User, by, refused
 from suites import links_of, until
+
+JOIN = """\
+import ctypes, os, sys
+SYS_KEYCTL, JOIN_SESSION_KEYRING = {"x86_64": 250, "aarch64": 219}[os.uname().machine], 1
+ctypes.CDLL(None).syscall(SYS_KEYCTL, JOIN_SESSION_KEYRING, None)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+"""Runs a program with a session keyring of its own."""
 
 
 def test_the_newest_cache_that_is_the_users_own_is_used(machine):
@@ -89,6 +98,19 @@ def test_caches_need_not_be_files(machine, kind):
             assert owner(server.export / "file") == SERVER_A
     finally:
         machine.kdestroy(A)
+
+
+def test_the_keyring_of_who_mounts_is_not_everybodys(machine):
+    """Where krb5.conf has tickets in the session's keyring: that of the mount has those of root, and users have none there."""
+    if "NFSRDMA_INSIDE" not in os.environ:
+        test = "test_the_keyring_of_who_mounts_is_not_everybodys"
+        return run_inside((sys.executable, "-c", JOIN), test, "NFSRDMA_INSIDE")
+    edit(machine, f"FILE:{machine.base}/ccaches/krb5cc_%{{uid}}", "KEYRING:session:tickets")
+    if machine.try_kinit("alice").returncode:
+        pytest.skip("no tickets in such caches here")
+    with mount_of(machine, "krb5") as (server, _):
+        refused(A, listed, server.mnt)
+    return None
 
 
 def test_a_realm_of_the_users_own_is_no_reason_to_wait(machine):

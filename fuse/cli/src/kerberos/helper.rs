@@ -94,6 +94,7 @@ fn become_user(request: &Request) -> io::Result<()> {
     let (uid, gid) = (Uid::from_raw(request.uid), Gid::from_raw(request.gid));
     // Who is no root can serve but himself, and has nothing to give up.
     if getuid().is_root() || getuid() != uid {
+        leave_session_keyring()?;
         set_thread_groups(&[])?;
         set_thread_res_gid(gid, gid, gid)?;
         set_thread_res_uid(uid, uid, uid)?;
@@ -110,6 +111,20 @@ fn become_user(request: &Request) -> io::Result<()> {
         lower(resource, most)?;
     }
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
+}
+
+/// Begins an empty session keyring. That of whoever has mounted may have tickets, which krb5.conf can name as everybody's
+/// own (`KEYRING:session:`). Where the system permits no keyrings, the library has none either.
+fn leave_session_keyring() -> io::Result<()> {
+    let name = std::ptr::null::<libc::c_char>();
+    // SAFETY: without a name the call reads no memory.
+    match unsafe { libc::syscall(libc::SYS_keyctl, libc::KEYCTL_JOIN_SESSION_KEYRING, name) } {
+        -1 => match io::Error::last_os_error() {
+            error if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) => Ok(()),
+            error => Err(error),
+        },
+        _ => Ok(()),
+    }
 }
 
 /// Limits a resource to `most`, or to less if it was limited already.
