@@ -33,6 +33,9 @@ struct Arguments {
     /// Which of the targets is the FUSE ceiling.
     #[arg(long, default_value = "ceiling")]
     ceiling: String,
+    /// The target beside which the others' shares are shown, by rate and by CPU time.
+    #[arg(long)]
+    beside: Option<String>,
     /// SERVER:/EXPORT,PORT,MOUNTPORT: also time the requester without FUSE on this server.
     #[arg(long, value_parser = server)]
     requester: Option<requester::Server>,
@@ -421,8 +424,37 @@ fn main() -> Result<()> {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
         print_table(&report, &bench.targets);
+        if let Some(name) = &bench.arguments.beside {
+            print_shares(&report, &bench.targets, name);
+        }
     }
     Ok(())
+}
+
+/// What the targets reach of the rate of the target `name`, and of its work for the CPU time of mounting process and
+/// server.
+fn print_shares(report: &Report, targets: &[Target], name: &str) {
+    let others = || targets.iter().filter(|target| target.name != name);
+    print!("\n| {:<18} |", format!("beside {name}"));
+    others().for_each(|target| print!(" {:>16} |", target.name));
+    print!("\n| {:-<18} |", "");
+    others().for_each(|_| print!(" {:->15}: |", ""));
+    println!();
+    for row in &report.rows {
+        let Some(base) = row.cells.get(name) else {
+            continue;
+        };
+        let cpu = |cell: &Cell| cell.client_us + cell.server_us.unwrap_or(0.0);
+        print!("| {:<18} |", row.workload);
+        for target in others() {
+            let shares = row.cells.get(&target.name).map_or(String::new(), |cell| {
+                let (rate, work) = (cell.value / base.value, cpu(base) / cpu(cell));
+                format!("{rate:.2}, CPU {work:.2}")
+            });
+            print!(" {shares:>16} |");
+        }
+        println!();
+    }
 }
 
 fn print_table(report: &Report, targets: &[Target]) {

@@ -63,6 +63,8 @@ pub(crate) fn all(growth: bool) -> Vec<Workload> {
         // LOOKUP.
         row("stat-cold", OPS, true, trips(1.0), stat),
         row("stat-warm", OPS, false, warm, stat),
+        // GETATTR.
+        row("open", OPS, false, trips(1.0), open),
         // LOOKUP (the kernel's, before each O_CREAT), CREATE, WRITE.
         row("create", OPS, true, trips(3.0), create),
         // REMOVE.
@@ -183,6 +185,17 @@ fn stat(dir: &Path, scale: &Scale) -> Result<Done> {
     timed(|| {
         for n in 0..scale.files {
             fs::symlink_metadata(dir.join(format!("f{n}")))?;
+        }
+        Ok(scale.files as u64)
+    })
+}
+
+/// One file again and again.
+fn open(dir: &Path, scale: &Scale) -> Result<Done> {
+    let path = dir.join("large");
+    timed(|| {
+        for _ in 0..scale.files {
+            File::open(&path)?;
         }
         Ok(scale.files as u64)
     })
