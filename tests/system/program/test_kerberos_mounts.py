@@ -356,6 +356,23 @@ def test_a_ticket_expires_while_a_program_writes(machine, flavor):
         assert by(A, listed, server.mnt / "alice") == ["log"]
 
 
+@each_flavor
+def test_a_ticket_is_destroyed_while_a_program_writes(machine, flavor):
+    """Its context goes on. When the server has lost that, the program is refused, and the next ticket writes what was accepted."""
+    machine.kinit("alice", A)
+    with mount_of(machine, flavor) as (server, command), Process(user=A) as program:
+        assert program.do("open", "f", str(server.mnt / "alice" / "log"), "wb") == 0
+        assert program.do("write", "f", 0, "one ") == 4 and program.do("fsync", "f") is None
+        machine.kdestroy(A)
+        assert program.do("write", "f", 4, "two ") == 4 and program.do("fsync", "f") is None
+        command("gss-forget")
+        assert program.do("write", "f", 8, "three") == 5
+        assert program.do("fsync", "f") == -errno.EACCES
+        machine.kinit("alice", A)
+        until(lambda: program.do("fsync", "f") is None, "a new context")
+        assert (server.export / "alice" / "log").read_text() == "one two three"
+
+
 def test_an_odd_ticket_is_its_users_own_matter(machine):
     """The server's daemon fails over it: the connection of each INIT ends. Nobody else's data waits with those of its user,
     whose calls fail after some attempts, as who has no ticket. What he wrote is kept."""
