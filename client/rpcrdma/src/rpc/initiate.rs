@@ -4,8 +4,13 @@
 use super::plain::{self, PlainError, Protocol, Target};
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder};
 use nfsrdma_xdr::rpc::{Auth, CallTemplate, Reply, ReplyBody, flavor};
-use nfsrdma_xdr::rpcsec_gss::{Credential, InitArgs, InitRes, Opaque, Procedure, mic_of};
+use nfsrdma_xdr::rpcsec_gss::{
+    Credential, InitArgs, InitRes, MAX_TOKEN_LEN, Opaque, Procedure, mic_of,
+};
 use std::fmt;
+
+/// Largest answer in bytes: a token, and what surrounds it.
+const MAX_ANSWER: usize = MAX_TOKEN_LEN + (4 << 10);
 
 /// What the server answers to a token.
 #[derive(Clone, PartialEq, Eq)]
@@ -66,7 +71,7 @@ pub async fn initiate(
         protocol: Protocol::Tcp,
         ..*target
     };
-    let reply = plain::answer_to(&target, xid, to.as_slice()).await?;
+    let reply = plain::answer_to(&target, xid, to.as_slice(), MAX_ANSWER).await?;
     let mut from = Decoder::new(&reply);
     let wrong = |error| PlainError::Misbehaved(format!("RPCSEC_GSS INIT: {error}"));
     let header = Reply::decode(&mut from).map_err(wrong)?;
@@ -172,5 +177,25 @@ mod tests {
             matches!(refused, Err(PlainError::Refused(_))),
             "{refused:?}"
         );
+    }
+    /// Many users' contexts are made at a time: each answer takes no more memory than a token needs.
+    #[tokio::test]
+    async fn an_answer_longer_than_any_token_is_not_read() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let target = Target {
+            address: listener.local_addr().unwrap(),
+            protocol: Protocol::Tcp,
+            privileged: false,
+            timeout: Duration::from_secs(20),
+        };
+        let server = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mark = record::mark(1 << 17, true);
+            stream.write_all(&mark).await.unwrap();
+            stream
+        };
+        let (refused, _stream) = tokio::join!(initiate(&target, (100_003, 3), b"", b"t"), server);
+        let is = matches!(refused, Err(PlainError::Misbehaved(_)));
+        assert!(is, "{refused:?}");
     }
 }

@@ -159,19 +159,20 @@ pub async fn call<P: Procedure, T>(
     with: impl FnOnce(P::Res<'_>) -> T,
 ) -> Result<T, PlainError> {
     let (xid, message) = encode::<P>(credential, args)?;
-    let reply = answer_to(target, xid, &message).await?;
+    let reply = answer_to(target, xid, &message, MAX_LIST).await?;
     decode::<P, T>(&reply, with)
 }
 
-/// Sends a call with this XID, and returns the reply.
+/// Sends a call with this XID, and returns the reply, by TCP of at most `most` bytes.
 pub(super) async fn answer_to(
     target: &Target,
     xid: u32,
     message: &[u8],
+    most: usize,
 ) -> Result<Vec<u8>, PlainError> {
     let exchange = async {
         match target.protocol {
-            Protocol::Tcp => stream(target, xid, message).await,
+            Protocol::Tcp => exchange(connect(target).await?, xid, message, most).await,
             Protocol::Udp => datagram(target, xid, message).await,
         }
     };
@@ -229,24 +230,21 @@ pub async fn call_on<P: Procedure, T>(
     with: impl FnOnce(P::Res<'_>) -> T,
 ) -> Result<T, PlainError> {
     let (xid, message) = encode::<P>(Auth::None, args)?;
-    let reply = timeout(limit, exchange(stream, xid, &message))
+    let reply = timeout(limit, exchange(stream, xid, &message, MAX_LIST))
         .await
         .map_err(|_| PlainError::TimedOut)??;
     decode::<P, T>(&reply, with)
-}
-
-async fn stream(target: &Target, xid: u32, message: &[u8]) -> Result<Vec<u8>, PlainError> {
-    exchange(connect(target).await?, xid, message).await
 }
 
 async fn exchange(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     xid: u32,
     message: &[u8],
+    most: usize,
 ) -> Result<Vec<u8>, PlainError> {
     stream.write_all(&record::mark(message.len(), true)).await?;
     stream.write_all(message).await?;
-    let mut reader = RecordReader::new(MAX_LIST, MAX_FRAGMENTS);
+    let mut reader = RecordReader::new(most, MAX_FRAGMENTS);
     let mut piece = [0; 4096];
     loop {
         let len = stream.read(&mut piece).await?;
