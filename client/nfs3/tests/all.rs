@@ -4,10 +4,8 @@
 
 mod common;
 mod engine;
-mod event_loop;
 mod hostile;
 mod limits;
 mod memory;
-mod responder;
 mod retransmitted;
 mod tap;

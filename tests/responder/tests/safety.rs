@@ -137,6 +137,9 @@ async fn handles_lead_nowhere_else() {
     assert_eq!(status, nfsstat3::NFS3ERR_STALE);
 }
 
+//= RFC 8267, Section 5.1
+//= type=test
+//# To enable interoperation of these protocols when NFS/RDMA is [...]
 #[tokio::test]
 async fn callers_are_who_they_say() {
     if !is_root() {
