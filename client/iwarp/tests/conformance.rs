@@ -1,7 +1,9 @@
 //! The tests of the provider contract, with all options of the provider.
 
 use nfsrdma_iwarp::{Fpdu, IwarpOptions, IwarpProvider};
+use nfsrdma_rdma_testing::fault::{Device, Faulty, Plan};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 fn v4() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
@@ -72,5 +74,36 @@ mod small_socket_buffers {
     nfsrdma_rdma_testing::conformance_tests!(
         super::provider(|o| o.socket_buffer = Some(8192)),
         super::v4()
+    );
+}
+
+/// What the tests of the users of providers take for other devices keeps the contract as well.
+fn like(plan: Plan) -> Faulty<IwarpProvider> {
+    Faulty::new(IwarpProvider::default(), plan)
+}
+
+mod with_late_completions {
+    use super::*;
+    nfsrdma_rdma_testing::conformance_tests!(
+        like(Plan {
+            delay: Duration::from_micros(300),
+            ..Plan::default()
+        }),
+        v4()
+    );
+}
+
+mod like_a_device_with_windows {
+    use super::*;
+    nfsrdma_rdma_testing::conformance_tests!(
+        like(Plan {
+            device: Device {
+                scatter_handle: false,
+                posted_invalidation: true,
+                ..Device::default()
+            },
+            ..Plan::default()
+        }),
+        v4()
     );
 }

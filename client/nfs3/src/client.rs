@@ -136,7 +136,7 @@ impl Nfs3Client {
         Some(self.inner.contexts.as_ref()?.in_use())
     }
 
-    /// The name of the provider: `iwarp`, `verbs`, `loopback`.
+    /// The name of the provider: `iwarp` or `verbs`.
     pub fn provider(&self) -> &'static str {
         self.inner.engine.provider()
     }

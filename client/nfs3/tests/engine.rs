@@ -1,11 +1,10 @@
-//! The requester end to end, over the loopback provider, against servers good and bad.
+//! The requester end to end, over soft-iWARP, against servers good and bad.
 
 use crate::common::data::*;
 use crate::common::*;
 use nfsrdma_nfs3::{Acls, Nfs3, NfsError, SetLists, Transport};
 use nfsrdma_nfs3::{ClientOptions, Recovery, TransportOptions, WriteChunk};
 use nfsrdma_rdma_testing::fault::{ConnectFault, Plan};
-use nfsrdma_rdma_testing::loopback::Options;
 use nfsrdma_rpcrdma::abandon::Caller;
 use nfsrdma_rpcrdma::exec;
 use nfsrdma_xdr::nfs_acl;
@@ -19,7 +18,7 @@ const SIZES: [usize; 12] = [
     1, 3, 511, 700, 1024, 3900, 4095, 4096, 4097, 65_535, 65_541, 524_287,
 ];
 
-async fn every_size(options: ClientOptions, device: Options, manners: Manners) {
+async fn every_size(options: ClientOptions, device: Device, manners: Manners) {
     let server = Server::start(device, manners, Arc::new(|_: &Seen| Act::Answer));
     let (mounted, pool) = server.mount(&options).await;
     for (seed, len) in SIZES.into_iter().enumerate() {
@@ -114,7 +113,7 @@ async fn every_size_with_every_transport_setting() {
                     },
                     ..options()
                 };
-                every_size(options, Options::default(), Manners::default()).await;
+                every_size(options, Device::default(), Manners::default()).await;
             }
         }
     }
@@ -126,13 +125,11 @@ async fn every_size_with_every_kind_of_device() {
         for posted_invalidation in [true, false] {
             for remote_invalidate in [true, false] {
                 for max_segments in [3, 16, 256] {
-                    let device = Options {
+                    let device = Device {
                         scatter_handle,
                         posted_invalidation,
                         remote_invalidate,
                         max_segments,
-                        pad_private_data: true,
-                        ..Options::default()
                     };
                     for write_chunk in [WriteChunk::PositionZero, WriteChunk::Reduced] {
                         let options = ClientOptions {
@@ -181,7 +178,7 @@ async fn servers_that_announce_little_or_nothing() {
                 },
                 ..options()
             };
-            every_size(options, Options::default(), manners).await;
+            every_size(options, Device::default(), manners).await;
         }
     }
 }
@@ -205,7 +202,7 @@ async fn a_server_may_announce_something_else_after_a_reconnect() {
         (0, Lookup::NUMBER) if seen.program == PROGRAM => Act::Hangup,
         _ => Act::Answer,
     };
-    let server = Server::start(Options::default(), manners, Arc::new(script));
+    let server = Server::start(Device::default(), manners, Arc::new(script));
     let options = ClientOptions {
         transport: TransportOptions {
             inline: 65_536,
@@ -285,11 +282,7 @@ async fn many_callers_share_few_credits() {
             grant: credits,
             ..Manners::default()
         };
-        let server = Server::start(
-            Options::default(),
-            manners,
-            Arc::new(|_: &Seen| Act::Answer),
-        );
+        let server = Server::start(Device::default(), manners, Arc::new(|_: &Seen| Act::Answer));
         for nconnect in [1, 3] {
             let options = ClientOptions {
                 transport: TransportOptions {
@@ -475,7 +468,7 @@ async fn silence_ends_in_a_new_connection_or_for_soft_mounts_in_an_error() {
 #[tokio::test]
 async fn a_call_that_is_put_off_ends_with_its_caller() {
     let server = Server::start(
-        Options::default(),
+        Device::default(),
         Manners::default(),
         Arc::new(|seen: &Seen| match (seen.program, seen.procedure) {
             (PROGRAM, Read::NUMBER | Access::NUMBER | Setattr::NUMBER) => Act::JukeBox,
@@ -570,11 +563,7 @@ async fn sizes_follow_fsinfo_and_options() {
         rtmax: 65_536,
         ..Manners::default()
     };
-    let server = Server::start(
-        Options::default(),
-        manners,
-        Arc::new(|_: &Seen| Act::Answer),
-    );
+    let server = Server::start(Device::default(), manners, Arc::new(|_: &Seen| Act::Answer));
     // The head and data of a WRITE in a Position Zero Read chunk stay within the server's limit.
     let cases = [
         (None, 65_536, 61_440, WriteChunk::PositionZero),

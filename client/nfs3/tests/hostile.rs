@@ -4,7 +4,6 @@ use crate::common::data::*;
 use crate::common::*;
 use nfsrdma_nfs3::{ClientOptions, TransportOptions};
 use nfsrdma_nfs3::{Nfs3, NfsError};
-use nfsrdma_rdma_testing::loopback::Options;
 use nfsrdma_xdr::codec::{Encode, Encoder};
 use nfsrdma_xdr::nfs3::*;
 use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, Header, ReadSegment, Segment};
@@ -213,9 +212,9 @@ async fn a_write_chunk_in_another_shape_is_taken_by_its_sum() {
         assert_eq!((link.connects, link.discards), (1, 0));
     }
     // Two segments that come back as one.
-    let whole = Options {
+    let whole = Device {
         scatter_handle: false,
-        ..Options::default()
+        ..Device::default()
     };
     let manners = Manners::default();
     let joined = Arc::new(|seen: &Seen| match (seen.program, seen.procedure) {
@@ -238,9 +237,9 @@ async fn a_write_chunk_in_another_shape_is_taken_by_its_sum() {
 async fn what_drafts_of_the_rfc_said_is_taken() {
     // Trailing unused segments are left out (the file ends in the first of two segments).
     let server = Server::start(
-        Options {
+        Device {
             scatter_handle: false,
-            ..Options::default()
+            ..Device::default()
         },
         Manners::default(),
         Arc::new(|seen: &Seen| match (seen.program, seen.procedure) {
@@ -490,7 +489,7 @@ async fn a_call_that_ends_every_connection_fails_alone() {
 #[tokio::test]
 async fn a_server_that_ends_every_connection_fails_no_call() {
     let server = Server::start(
-        Options::default(),
+        Device::default(),
         Manners::default(),
         Arc::new(|seen: &Seen| match (seen.program, seen.connection) {
             (PROGRAM, 1..=6) => Act::Hangup,
@@ -575,7 +574,7 @@ async fn rights_nobody_asked_for_are_not_taken_and_a_link_with_a_nul_is_an_error
         (PROGRAM, Readlink::NUMBER) => tamper(|_, p| *p.last_mut().unwrap() = 0),
         _ => Act::Answer,
     };
-    let server = Server::start(Options::default(), Manners::default(), Arc::new(script));
+    let server = Server::start(Device::default(), Manners::default(), Arc::new(script));
     // Its replies are inline.
     let mut options = options();
     options.transport.inline = 65_536;
@@ -729,7 +728,7 @@ async fn a_handle_that_cannot_be_used_spoils_no_other_object() {
                 }
             })
         };
-        let server = Server::start(Options::default(), Manners::default(), Arc::new(script));
+        let server = Server::start(Device::default(), Manners::default(), Arc::new(script));
         let (mounted, pool) = server.mount(&options()).await;
         let root = mounted.root;
         let [f, g] = [&b"f"[..], b"g"].map(|name| server.plant(name, b"x"));

@@ -3,7 +3,6 @@
 use crate::common::data::*;
 use crate::common::*;
 use nfsrdma_nfs3::{Nfs3, NfsError, Transport};
-use nfsrdma_rdma_testing::loopback;
 use nfsrdma_xdr::codec::Encode;
 use nfsrdma_xdr::nfs3::*;
 use nfsrdma_xdr::rpcrdma::{Body, ErrorBody, Header};
@@ -44,11 +43,7 @@ fn limited(takes: Arc<AtomicU32>, refuse: impl Fn(&Seen) -> Act + Send + Sync + 
             _ => Act::Answer,
         }
     };
-    Server::start(
-        loopback::Options::default(),
-        Manners::default(),
-        Arc::new(script),
-    )
+    Server::start(Device::default(), Manners::default(), Arc::new(script))
 }
 
 /// Loses the connection, and waits until the client has asked for the limits again.
@@ -148,11 +143,7 @@ async fn limits_are_asked_for_once_at_a_time() {
         (PROGRAM, Fsinfo::NUMBER) if off.load(SeqCst) => Act::JukeBox,
         _ => Act::Answer,
     };
-    let server = Server::start(
-        loopback::Options::default(),
-        Manners::default(),
-        Arc::new(script),
-    );
+    let server = Server::start(Device::default(), Manners::default(), Arc::new(script));
     let (mounted, pool) = server.mount(&options()).await;
     puts_off.store(true, SeqCst);
     for _ in 0..LOSSES {

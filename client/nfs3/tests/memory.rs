@@ -6,7 +6,6 @@ use nfsrdma_nfs3::{ClientOptions, Recovery, TransportOptions};
 use nfsrdma_nfs3::{Nfs3, NfsError, Transport};
 use nfsrdma_rdma_testing::drain;
 use nfsrdma_rdma_testing::fault::{Plan, When};
-use nfsrdma_rdma_testing::loopback::Options;
 use nfsrdma_rpcrdma::abandon::Caller;
 use nfsrdma_rpcrdma::stats::ConnectionStats;
 use nfsrdma_xdr::nfs3::*;
@@ -210,9 +209,9 @@ async fn calls_whose_memory_a_lost_connection_gives_back_late_are_sent_again() {
 /// then no memory can come back.
 #[tokio::test]
 async fn a_mount_is_not_idle_while_the_memory_of_its_calls_is_given_back() {
-    let device = Options {
+    let device = Device {
         posted_invalidation: true,
-        ..Options::default()
+        ..Device::default()
     };
     let server = Server::start(device, Manners::default(), Arc::new(|_: &Seen| Act::Answer));
     let f = server.plant(b"f", &pattern(20_000, 3));

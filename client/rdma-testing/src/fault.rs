@@ -1,14 +1,16 @@
-//! A provider with faults, for tests of the users of providers.
+//! A provider with faults, or like another device, for tests of the users of providers.
 //!
 //! [`Faulty`] wraps any provider and follows a [`Plan`], which says what fails and when, counted in
-//! calls of each connection.
+//! calls of each connection, and in what its [`Device`] differs from that of the wrapped provider.
 
 use nfsrdma_rdma::{
     BufMut, Capabilities, Completion, CompletionQueue, ConnectParams, Connection, Error, Exposure,
-    Invalidation, Listener, Memory, Provider, QueuePair, Result, Wait, WorkId, WorkRequest,
+    Handle, Invalidation, Listener, Memory, Protection, Provider, QueuePair, Result, Segs, Wait,
+    WorkId, WorkRequest,
 };
 use parking_lot::Mutex;
-use std::collections::VecDeque;
+use smallvec::smallvec;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -36,9 +38,35 @@ pub enum ConnectFault {
     NoRoute,
 }
 
+/// The properties in which devices differ. By default they are those of soft-iWARP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// Whether one handle covers a list of buffers, or one buffer only.
+    pub scatter_handle: bool,
+    /// Whether Send with Invalidate is supported.
+    pub remote_invalidate: bool,
+    /// Whether an invalidation takes a work request, as memory windows do.
+    pub posted_invalidation: bool,
+    /// Largest number of buffers in one exposure.
+    pub max_segments: usize,
+}
+
+impl Default for Device {
+    fn default() -> Self {
+        Device {
+            scatter_handle: true,
+            remote_invalidate: true,
+            posted_invalidation: false,
+            max_segments: 256,
+        }
+    }
+}
+
 /// What fails.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
+    /// The device that the outgoing connections seem to have.
+    pub device: Device,
     /// The results of the first calls of `connect`, in order; later calls connect.
     pub connects: Vec<Option<ConnectFault>>,
     /// The connection drops after this work request was posted; the peer may have received it.
@@ -128,7 +156,7 @@ impl<P: Provider> Provider for Faulty<P> {
     }
 
     fn remote_invalidate(&self) -> bool {
-        self.inner.remote_invalidate()
+        self.plan.device.remote_invalidate && self.inner.remote_invalidate()
     }
 
     fn connect(&self, peer: SocketAddr, params: &ConnectParams) -> Result<Connection> {
@@ -146,8 +174,14 @@ impl<P: Provider> Provider for Faulty<P> {
         }
         let connection = self.inner.connect(peer, params)?;
         let plan = &self.plan;
+        let inner = connection.queue_pair;
+        let invalidated = Arc::new(Mutex::new(Some(Vec::new())));
         let queue_pair = Arc::new(FaultyPair {
-            inner: connection.queue_pair,
+            capabilities: plan.device.seen_in(inner.capabilities()),
+            posted_invalidation: plan.device.posted_invalidation,
+            inner,
+            parts: Mutex::default(),
+            invalidated: invalidated.clone(),
             faults: Faults {
                 after_post: Counter::new(plan.drop_after_post),
                 expose: Counter::new(plan.fail_expose),
@@ -161,6 +195,7 @@ impl<P: Provider> Provider for Faulty<P> {
             queue_pair,
             completions: Box::new(FaultyQueue {
                 inner: connection.completions,
+                invalidated,
                 delay: plan.delay,
                 late: VecDeque::new(),
                 ended: None,
@@ -175,16 +210,95 @@ impl<P: Provider> Provider for Faulty<P> {
     }
 }
 
+impl Device {
+    fn seen_in(&self, inner: &Capabilities) -> Capabilities {
+        Capabilities {
+            scatter_handle: self.scatter_handle,
+            remote_invalidate: self.remote_invalidate && inner.remote_invalidate,
+            protection: match self.posted_invalidation {
+                true => Protection::Window,
+                false => inner.protection,
+            },
+            max_segments: self.max_segments.min(inner.max_segments),
+            ..inner.clone()
+        }
+    }
+}
+
+/// Invalidations that are done and not polled, and `None` once nobody polls any more.
+type Invalidated = Arc<Mutex<Option<Vec<(WorkId, Memory)>>>>;
+
 struct FaultyPair {
     inner: Arc<dyn QueuePair>,
+    capabilities: Capabilities,
+    posted_invalidation: bool,
     faults: Faults,
+    /// The exposures of single buffers, by the first handle of what the caller knows as one.
+    parts: Mutex<HashMap<Handle, Vec<Exposure>>>,
+    invalidated: Invalidated,
     /// Keeps the order of requests while a batch is posted in parts.
     posting: Mutex<()>,
 }
 
+/// The memory of each buffer.
+fn split(memory: Memory) -> Vec<Memory> {
+    match memory {
+        Memory::Sink(bufs) => {
+            let bufs = bufs.into_iter();
+            bufs.map(|buf| Memory::Sink(smallvec![buf])).collect()
+        }
+        Memory::Source(bufs) => {
+            let bufs = bufs.into_iter();
+            bufs.map(|buf| Memory::Source(smallvec![buf])).collect()
+        }
+    }
+}
+
+fn join(parts: impl IntoIterator<Item = Memory>) -> Memory {
+    let joined = parts.into_iter().reduce(|mut all, part| {
+        match (&mut all, part) {
+            (Memory::Sink(all), Memory::Sink(bufs)) => all.extend(bufs),
+            (Memory::Source(all), Memory::Source(bufs)) => all.extend(bufs),
+            _ => unreachable!("an exposure has one kind of memory"),
+        }
+        all
+    });
+    joined.expect("an exposure has a buffer")
+}
+
+impl FaultyPair {
+    /// A handle for each buffer.
+    #[allow(clippy::result_large_err, reason = "the memory has to come back")]
+    fn expose_each(&self, memory: Memory) -> std::result::Result<Exposure, (Error, Memory)> {
+        let mut parts = Vec::new();
+        let mut rest = split(memory).into_iter();
+        while let Some(one) = rest.next() {
+            match self.inner.expose(one) {
+                Ok(part) => parts.push(part),
+                Err((error, one)) => {
+                    let exposed = parts.into_iter().map(|part| self.withdraw(part));
+                    let memory = join(exposed.chain([one]).chain(rest));
+                    return Err((error, memory));
+                }
+            }
+        }
+        let segments = parts.iter().flat_map(Exposure::segments).copied();
+        let segments: Segs<_> = segments.collect();
+        self.parts.lock().insert(segments[0].handle, parts);
+        Ok(Exposure::new(segments, Memory::Sink(Segs::new())))
+    }
+
+    fn withdraw(&self, exposure: Exposure) -> Memory {
+        match self.inner.invalidate(WorkId(0), exposure) {
+            Invalidation::Done(memory) => memory,
+            Invalidation::Posted => unreachable!("soft-iWARP invalidates at once"),
+        }
+    }
+}
+
 impl QueuePair for FaultyPair {
     fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
+        &self.capabilities
     }
 
     fn local_addr(&self) -> SocketAddr {
@@ -235,11 +349,33 @@ impl QueuePair for FaultyPair {
             self.inner.disconnect();
             return Err((Error::LinkLost("injected fault".to_owned()), memory));
         }
-        self.inner.expose(memory)
+        let buffers = match &memory {
+            Memory::Sink(bufs) => bufs.len(),
+            Memory::Source(bufs) => bufs.len(),
+        };
+        if buffers > self.capabilities.max_segments {
+            return Err((Error::Misuse("an exposure of too much"), memory));
+        }
+        match self.capabilities.scatter_handle || buffers == 0 {
+            true => self.inner.expose(memory),
+            false => self.expose_each(memory),
+        }
     }
 
     fn invalidate(&self, id: WorkId, exposure: Exposure) -> Invalidation {
-        self.inner.invalidate(id, exposure)
+        let first = exposure.segments()[0].handle;
+        let parts = self.parts.lock().remove(&first);
+        let memory = match parts {
+            Some(parts) => join(parts.into_iter().map(|part| self.withdraw(part))),
+            None if !self.posted_invalidation => return self.inner.invalidate(id, exposure),
+            None => self.withdraw(exposure),
+        };
+        match &mut *self.invalidated.lock() {
+            Some(list) if self.posted_invalidation => list.push((id, memory)),
+            _ => return Invalidation::Done(memory),
+        }
+        self.inner.wake();
+        Invalidation::Posted
     }
 
     fn wake(&self) {
@@ -253,6 +389,7 @@ impl QueuePair for FaultyPair {
 
 struct FaultyQueue {
     inner: Box<dyn CompletionQueue>,
+    invalidated: Invalidated,
     delay: Duration,
     /// Delayed completions, and when they are due.
     late: VecDeque<(Instant, Completion)>,
@@ -264,6 +401,11 @@ impl CompletionQueue for FaultyQueue {
     fn poll(&mut self, out: &mut Vec<Completion>, wait: Wait) -> Result<()> {
         let mut fresh = Vec::new();
         loop {
+            let invalidated = self.invalidated.lock().as_mut().map(std::mem::take);
+            for (id, memory) in invalidated.into_iter().flatten() {
+                fresh.push(Completion::Invalidated { id, memory });
+            }
+            let wait = if fresh.is_empty() { wait } else { Wait::No };
             let wait = match self.late.front() {
                 // Wait no longer than until a delayed completion is due.
                 Some((due, _)) => match wait {
@@ -310,16 +452,8 @@ impl CompletionQueue for FaultyQueue {
     }
 }
 
-#[cfg(test)]
-mod with_delays_the_contract_holds {
-    crate::conformance_tests!(
-        crate::fault::Faulty::new(
-            crate::Loopback::new(),
-            crate::fault::Plan {
-                delay: std::time::Duration::from_micros(300),
-                ..Default::default()
-            }
-        ),
-        crate::loopback::ANY
-    );
+impl Drop for FaultyQueue {
+    fn drop(&mut self) {
+        *self.invalidated.lock() = None;
+    }
 }

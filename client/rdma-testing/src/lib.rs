@@ -1,13 +1,9 @@
 //! Support for tests of RDMA: [`conformance`] has the tests that every provider of the
-//! [`nfsrdma_rdma`] contract must pass, [`loopback`] is a provider inside the process, [`fault`]
-//! injects faults into any provider, and [`drain`] empties a pool. Only tests, examples and
-//! benchmarks use them.
+//! [`nfsrdma_rdma`] contract must pass, [`fault`] gives any provider faults and the properties of
+//! other devices, and [`drain`] empties a pool. Only tests, examples and benchmarks use them.
 
 pub mod conformance;
 pub mod fault;
-pub mod loopback;
-
-pub use loopback::Loopback;
 
 use nfsrdma_rdma::{BufMut, Pool};
 

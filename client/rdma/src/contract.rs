@@ -313,7 +313,7 @@ impl fmt::Debug for Connection {
 
 /// A maker of connections.
 pub trait Provider: Send + Sync + fmt::Debug {
-    /// `iwarp`, `verbs`, `loopback`.
+    /// `iwarp` or `verbs`.
     fn name(&self) -> &'static str;
 
     /// Whether connections of this provider will have [`Capabilities::remote_invalidate`]. It must

@@ -2,7 +2,7 @@
 //! terms of RDMA verbs: buffers that are registered memory, handles that give a peer access
 //! to them, work requests, completions, connections with private data.
 //!
-//! A provider (soft-iWARP, verbs, the one in `nfsrdma-rdma-testing`) implements [`Provider`],
+//! A provider (soft-iWARP, verbs) implements [`Provider`],
 //! [`Listener`], [`QueuePair`] and [`CompletionQueue`]; requester and responder know nothing
 //! else of it.
 

@@ -1,11 +1,9 @@
-//! RPC-over-RDMA (RFC 8166) of the responder: every form of call and reply, over the in-process
-//! provider and over soft-iWARP.
+//! RPC-over-RDMA (RFC 8166) of the responder: every form of call and reply, over soft-iWARP.
 
 use crate::common::Dirs;
 use crate::common::requester::*;
 use nfsrdma_iwarp::{IwarpOptions, IwarpProvider};
 use nfsrdma_rdma::Provider;
-use nfsrdma_rdma_testing::loopback::Loopback;
 use nfsrdma_responder::rpc::Stage;
 use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Payload};
 use nfsrdma_xdr::nfs3::*;
@@ -20,7 +18,6 @@ fn providers() -> Vec<Arc<dyn Provider>> {
         ..IwarpOptions::default()
     };
     vec![
-        Arc::new(Loopback::new()),
         Arc::new(IwarpProvider::new(IwarpOptions::default())),
         Arc::new(IwarpProvider::new(crc)),
     ]
@@ -30,7 +27,7 @@ fn providers() -> Vec<Arc<dyn Provider>> {
 /// connection's thread.
 fn over_all(test: impl Fn(&Dirs, &mut Requester)) {
     let together = providers().into_iter().map(|provider| (provider, false));
-    let apart: Arc<dyn Provider> = Arc::new(Loopback::new());
+    let apart: Arc<dyn Provider> = Arc::new(IwarpProvider::default());
     for (provider, apart) in together.chain([(apart, true)]) {
         let dirs = Dirs::new();
         let change = |settings: &mut nfsrdma_responder::rdma::Settings| settings.apart = apart;
@@ -597,7 +594,7 @@ proptest::proptest! {
             1..7,
         ),
     ) {
-        let provider: Arc<dyn Provider> = Arc::new(Loopback::new());
+        let provider: Arc<dyn Provider> = Arc::new(IwarpProvider::default());
         let dirs = Dirs::new();
         let (server, address) = serve(&dirs.export(), provider.clone(), |_| {});
         let hostile = Requester::connect(&*provider, address, true);

@@ -52,7 +52,7 @@ const ACL_TRIES: u32 = 2;
 #[derive(Debug, Clone)]
 pub struct Description {
     pub server: SocketAddr,
-    /// The provider's name: `iwarp`, `verbs`, `loopback`.
+    /// The provider's name: `iwarp` or `verbs`.
     pub provider: &'static str,
     /// The provider's description of the connection.
     pub link: String,

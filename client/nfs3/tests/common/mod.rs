@@ -1,4 +1,4 @@
-//! An RPC-over-RDMA server over the loopback provider that misbehaves on demand: it loses
+//! An RPC-over-RDMA server over soft-iWARP that misbehaves on demand: it loses
 //! connections, tampers with headers and chunks, or does not answer. The effect and the results of
 //! a call are those of the server in memory (`tests/memory-server`).
 #![allow(
@@ -16,40 +16,39 @@ pub mod data;
 mod peer;
 mod script;
 
+pub use nfsrdma_rdma_testing::fault::Device;
 pub use script::*;
 
+use nfsrdma_iwarp::IwarpProvider;
 use nfsrdma_memory_server::MemoryServer;
-use nfsrdma_nfs3::options::NFS_RDMA_PORT;
 use nfsrdma_nfs3::{
     ClientOptions, Cred, Credential, Limits, MountProtocol, MountTarget, Mounted, Nfs3,
     TransportOptions,
 };
 use nfsrdma_rdma::{Listener, Pool, Provider};
 use nfsrdma_rdma_testing::fault::{Faulty, Plan};
-use nfsrdma_rdma_testing::loopback::{Loopback, Options};
 use nfsrdma_rpcrdma::exec;
 use nfsrdma_xdr::nfs3::{self, *};
 use parking_lot::Mutex;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 pub struct Server {
-    pub address: SocketAddr,
+    /// The device that its clients seem to have.
+    device: Device,
     /// The server in memory that it serves.
     pub memory: Arc<MemoryServer>,
     pub seen: Arc<Mutex<Vec<Seen>>>,
     listener: Arc<dyn Listener>,
-    pub loopback: Loopback,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Server {
-    pub fn start(options: Options, manners: Manners, script: Arc<Script>) -> Self {
-        let loopback = Loopback::with_options(options);
-        let address: SocketAddr = ([127, 0, 0, 1], NFS_RDMA_PORT).into();
-        let listener: Arc<dyn Listener> = loopback.listen(address).unwrap().into();
+    pub fn start(device: Device, manners: Manners, script: Arc<Script>) -> Self {
+        let provider = IwarpProvider::default();
+        let listener = provider.listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let listener: Arc<dyn Listener> = listener.into();
         let limits = Limits {
             rtmax: manners.rtmax,
             wtmax: manners.rtmax,
@@ -76,18 +75,17 @@ impl Server {
             }
         });
         Server {
-            address,
+            device,
             memory,
             seen,
             listener,
-            loopback,
             thread: Some(thread),
         }
     }
 
     pub fn plain() -> Self {
         Server::start(
-            Options::default(),
+            Device::default(),
             Manners::default(),
             Arc::new(|_: &Seen| Act::Answer),
         )
@@ -99,7 +97,7 @@ impl Server {
     ) -> Self {
         let count = std::sync::atomic::AtomicUsize::new(0);
         Server::start(
-            Options::default(),
+            Device::default(),
             Manners::default(),
             Arc::new(move |seen: &Seen| {
                 if (seen.program, seen.procedure) != (P::PROGRAM, P::NUMBER) {
@@ -142,8 +140,31 @@ impl Server {
         options: &ClientOptions,
         pool: Pool,
     ) -> std::result::Result<Mounted, nfsrdma_nfs3::MountError> {
-        let provider = Arc::new(self.loopback.clone());
-        nfsrdma_nfs3::connect(&target(), options, provider, pool).await
+        let provider = IwarpProvider::default();
+        let provider: Arc<dyn Provider> = match self.device == Device::default() {
+            true => Arc::new(provider),
+            false => Arc::new(Faulty::new(provider, self.of_device(Plan::default()))),
+        };
+        self.connect(options, provider, pool).await
+    }
+
+    fn of_device(&self, plan: Plan) -> Plan {
+        let device = self.device.clone();
+        Plan { device, ..plan }
+    }
+
+    async fn connect(
+        &self,
+        options: &ClientOptions,
+        provider: Arc<dyn Provider>,
+        pool: Pool,
+    ) -> std::result::Result<Mounted, nfsrdma_nfs3::MountError> {
+        let options = ClientOptions {
+            port: self.listener.local_addr().port(),
+            ..options.clone()
+        };
+        let target = MountTarget::parse("127.0.0.1:/export").unwrap();
+        nfsrdma_nfs3::connect(&target, &options, provider, pool).await
     }
 
     /// A mount whose own side of the connections fails as `plan` says.
@@ -153,9 +174,9 @@ impl Server {
 
     pub async fn mount_faulty_with(&self, plan: Plan, options: &ClientOptions) -> (Mounted, Pool) {
         let pool = Pool::new(64 << 20).unwrap();
-        let provider = Arc::new(Faulty::new(self.loopback.clone(), plan));
-        let mounted = nfsrdma_nfs3::connect(&target(), options, provider, pool.clone()).await;
-        (mounted.unwrap(), pool)
+        let provider = Faulty::new(IwarpProvider::default(), self.of_device(plan));
+        let mounted = self.connect(options, Arc::new(provider), pool.clone());
+        (mounted.await.unwrap(), pool)
     }
 
     /// The calls of one procedure.
@@ -175,10 +196,6 @@ impl Drop for Server {
         // Not joined: the connection threads end with their peers, which the test owns.
         drop(self.thread.take());
     }
-}
-
-fn target() -> MountTarget {
-    MountTarget::parse("127.0.0.1:/export").unwrap()
 }
 
 /// The credential of root.

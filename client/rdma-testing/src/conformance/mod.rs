@@ -3,7 +3,7 @@
 //! In a provider's tests, one line makes each case a separate test:
 //!
 //! ```ignore
-//! nfsrdma_rdma_testing::conformance_tests!(Loopback::new(), "127.0.0.1:0".parse().unwrap());
+//! nfsrdma_rdma_testing::conformance_tests!(provider(), "127.0.0.1:0".parse().unwrap());
 //! ```
 //!
 //! [`run_all`] runs them elsewhere, for example in a guest with devices. A case panics if the
@@ -121,34 +121,4 @@ pub fn run_all(provider: &dyn Provider, at: SocketAddr, filter: &str) -> Vec<&'s
         }
     }
     failed
-}
-
-#[cfg(test)]
-mod loopback_tests {
-    mod by_default {
-        crate::conformance_tests!(crate::Loopback::new(), crate::loopback::ANY);
-    }
-
-    mod like_a_device_with_windows {
-        crate::conformance_tests!(
-            crate::Loopback::with_options(crate::loopback::Options {
-                scatter_handle: false,
-                posted_invalidation: true,
-                pad_private_data: true,
-                ..Default::default()
-            }),
-            crate::loopback::ANY
-        );
-    }
-
-    mod like_a_device_without_windows {
-        crate::conformance_tests!(
-            crate::Loopback::with_options(crate::loopback::Options {
-                scatter_handle: false,
-                remote_invalidate: false,
-                ..Default::default()
-            }),
-            crate::loopback::ANY
-        );
-    }
 }
