@@ -40,6 +40,44 @@ macro_rules! round_trips {
     };
 }
 
+/// Defines a test for each procedure: what its longest results take, and that none are longer.
+macro_rules! maxima {
+    ($($name:ident: $procedure:ty, $args:ident, $res:ident, $most:expr;)*) => {
+        mod maxima {
+            use super::*;
+            proptest! {
+                $(
+                    #[test]
+                    fn $name(args in strategies::$args(), res in strategies::$res()) {
+                        prop_assert_eq!(<$procedure>::max_results(&args), $most);
+                        prop_assert!(res.to_xdr().len() <= $most);
+                    }
+                )*
+            }
+        }
+    };
+}
+
+maxima! {
+    getattr: Getattr, getattr_args, getattr_res, 88;
+    setattr: Setattr, setattr_args, setattr_res, 120;
+    lookup: Lookup, lookup_args, lookup_res, 248;
+    access: Access, access_args, access_res, 96;
+    write: Write, write_args, write_res, 136;
+    create: Create, create_args, create_res, 280;
+    mkdir: Mkdir, mkdir_args, create_res, 280;
+    symlink: Symlink, symlink_args, create_res, 280;
+    mknod: Mknod, mknod_args, create_res, 280;
+    remove: Remove, remove_args, remove_res, 120;
+    rmdir: Rmdir, remove_args, remove_res, 120;
+    rename: Rename, rename_args, rename_res, 236;
+    link: Link, link_args, link_res, 208;
+    fsstat: Fsstat, root_args, fsstat_res, 144;
+    fsinfo: Fsinfo, root_args, fsinfo_res, 140;
+    pathconf: Pathconf, root_args, pathconf_res, 116;
+    commit: Commit, commit_args, commit_res, 128;
+}
+
 round_trips! { locking:
     nlm_lock_args: nlm4::LockArgs<'_>,
     nlm_test_args: nlm4::TestArgs<'_>,
