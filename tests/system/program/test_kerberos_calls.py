@@ -10,10 +10,11 @@ import sys
 
 import pytest
 
-from program.kerberos_support import machine  # noqa: F401
-from program.support import LIMIT, ROOT, run
-from program.test_kerberos_mounts import each_flavor, mount_of
-from program.users import A
+from program.kerberos_support import FLAVORS, machine  # noqa: F401
+from program.realm import ENCTYPES, Realm
+from program.support import LIMIT, ROOT, root, run
+from program.test_kerberos_mounts import each_flavor, mount_of, write_and_read
+from program.users import A, by
 
 KINDS = "procedures links directory renames appends unlinked model mapped".split()
 
@@ -43,3 +44,14 @@ def test_random_calls_to_a_file_with_kerberos(machine, flavor):
     with mount_of(machine, flavor) as (server, _):
         program = shutil.copy(tool.stdout.strip(), server.base)
         as_alice(program, "-q", "-N", "1000", "-S", "1", "-P", "/tmp", server.mnt / "alice" / "fsx")
+
+
+@pytest.mark.parametrize("enctype", ENCTYPES[1:])
+def test_each_kind_of_session_key_carries_calls(enctype):
+    """Those that the KDCs of today give; the other tests have the first of them."""
+    root()
+    with Realm(enctypes=[enctype]) as realm:
+        realm.kinit("alice", A)
+        for flavor in FLAVORS:
+            with mount_of(realm, flavor) as (server, _):
+                by(A, write_and_read, server.mnt / "alice", 2)
