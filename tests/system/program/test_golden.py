@@ -23,7 +23,7 @@ data|srv:|:/x|:|[::1]|[::1]/x|[::1|[srv]:/x|[]:/x|[fe80::1]:/x|[fe80::1%]:/x|fe8
 srv:20049:/x|srv:2049/x|[::1]:2049/x|srv:2049:x|[::1]:20049:/x|http://srv/x|https://srv/x|HTTP://srv/x|ftp://srv/x|sftp://srv/x|smb://srv/x
 file:///x|rdma://srv/x|nfsrdma://srv/x|nfs://|nfs://srv|nfs:///x|nfs://srv:0/x|nfs://srv:99999/x|nfs://srv:x/x
 nfs://[::1]7/x|nfs://[x]/x|nfs://srv/%zz|nfs://srv/%0|nfs://srv/a%00b|a b:/x|-srv:/x|/dev/sda1|srv,srv2:/x|\\\\srv\\x
-//srv/x|user@host/x|nfs://a b/x|srv|[::1]:2050:x|nfs://[fe80::1]/x|-o:/x
+//srv/x|user@host/x|joe@srv:/x|srv:4711/x|nfs://a b/x|srv|[::1]:2050:x|nfs://[fe80::1]/x|-o:/x
 """.replace("\n", "|").strip("|").split("|")  # fmt: skip
 
 OPTIONS = """
@@ -44,7 +44,7 @@ ac,noac|noac,acregmax=60|cto,nocto|crc,nocrc|actimeo=5,acdirmin=6|rdirplus,nordi
 resvport,noresvport|acregmin=9,acregmax=8|acdirmin=9,acdirmax=8|dirty=64M,cache=32M|permissions=kernel,permissions=server
 transport=verbs,nocrc|transport=verbs,fpdu=512|user_id=0|allow_other,noallow_other|uid=5|umask=022|reconnect
 acl,noacl|transport=iwarp,transport=auto|permissions=server,default_permissions|nolock,local_lock=none|lock,local_lock=all
-local_lock=some|lookupcache=po|sloppy,sec=none|xprtsec=mtls,sloppy
+local_lock=some|lookupcache=po|sloppy,sec=none|xprtsec=mtls,sloppy|ro,uid=5,sec=none,zork,reconnect,timeo=x
 """.replace("\n", "|").strip("|").split("|")  # fmt: skip
 
 FSTAB = """
@@ -68,7 +68,8 @@ COMMANDS = [
     "trace MNT --sent --slow 5", "capture MNT f --seconds x",
     "capture MNT f --packets x", "capture MNT f --snaplen x", "capture MNT f --size", "log MNT debgu", "top --delay 0",
     "top --delay 3601", "top -n 0", "top -n x", "metrics", "metrics --listen nowhere", "metrics --listen unix:x",
-    "umount ",
+    "umount ", "mount MNT", "exports :/x", "ping [::1", "exports nfs://", "ping srv/x", "exports srv:x", "ping srv:2049/x",
+    "exports srv:4711:/x",
 ]  # fmt: skip
 """The shell splits at blanks."""
 

@@ -1,7 +1,6 @@
 """Messages, exit statuses, and the life of a mount."""
 
 import contextlib
-import errno
 import mmap
 import os
 import re
@@ -17,33 +16,6 @@ from program.support import *  # noqa: F403
 from program.support import BIN
 
 # --- without a server -------------------------------------------------------------------------
-
-
-def test_usage():
-    expect(nfsrdma("mount", "srv:/x"), 1, "<DIR>")
-    expect(nfsrdma("mont"), 1, "mount")
-    expect(nfsrdma("--version"), 0, "nfsrdma ")
-    expect(nfsrdma("mount", "--help"), 0, "nfs(5)")
-
-
-def test_specifications(place):
-    expect(nfsrdma("mount", "srv", place.mnt), 1, "'srv' names no export: write SERVER:/PATH")
-    expect(nfsrdma("mount", "fe80::1:/x", place.mnt), 1, "[fe80::1]:/PATH")
-    expect(nfsrdma("mount", "srv:x", place.mnt), 1, "must begin with a slash")
-
-
-def test_options(place):
-    for option, part in (
-        ("rszie=4096", "unknown option 'rszie'; did you mean 'rsize'?"),
-        ("hard,soft", "'hard' and 'soft' contradict each other"),
-        ("vers=4", "'vers=4' cannot be honoured"),
-        ("proto=tcp", "use mount -t nfs"),
-        ("sec=none", "AUTH_SYS and Kerberos"),
-        ("credits=0", "credits takes a number from 1 to 1024"),
-    ):
-        result = nfsrdma("mount", "srv:/x", place.mnt, "-o", option)
-        expect(result, 1, part)
-        assert result.stderr.count("\n") == 1, result.stderr
 
 
 def test_mount_points(place):
@@ -110,11 +82,6 @@ def test_dns_that_does_not_answer_yet_is_waited_for(place):
             assert child.wait(LIMIT) == 8
         finally:
             child.kill()
-
-
-def test_nofail(place):
-    options = f"port={free_port()},mountport={free_port()},mountproto=tcp,nofail,retry=0"
-    expect(nfsrdma("mount", "127.0.0.1:/x", place.mnt, "-o", options), 0, "refused", "nofail")
 
 
 def test_background(place):
@@ -256,15 +223,6 @@ def test_a_mount_inside_one_whose_server_is_away_goes_on(server):
         expect(nfsrdma("umount", inner), 0)
 
 
-def test_by_umount_8(server):
-    root()
-    server.mount_well()
-    (server.mnt / "a").write_bytes(b"x" * 3_000_000)
-    assert run("umount", server.mnt).returncode == 0
-    server.ended()
-    assert (server.export / "a").read_bytes() == b"x" * 3_000_000
-
-
 @pytest.mark.alone
 def test_by_mount_8(server):
     root()
@@ -298,32 +256,6 @@ def test_by_mount_8(server):
     server.ended()
 
 
-def test_terminate(server):
-    server.mount_well()
-    (server.mnt / "a").write_bytes(b"y" * 3_000_000)
-    (pid,) = servers_of(server.mnt)
-    os.kill(pid, signal.SIGTERM)
-    server.ended()
-    assert not mounted(server.mnt)
-    assert (server.export / "a").read_bytes() == b"y" * 3_000_000
-
-
-def test_terminate_in_use(server):
-    server.mount_well()
-    (pid,) = servers_of(server.mnt)
-    with open(server.mnt / "a", "wb") as file:
-        file.write(b"z" * 1_000_000)
-        file.flush()
-        os.kill(pid, signal.SIGTERM)
-        until(lambda: not mounted(server.mnt), "the mount to be detached")
-        # It is still served for those who have it open.
-        file.write(b"z" * 1_000_000)
-        file.flush()
-        os.fsync(file.fileno())
-    server.ended()
-    assert (server.export / "a").read_bytes() == b"z" * 2_000_000
-
-
 def test_unmount_in_use(server):
     server.mount_well()
     with open(server.mnt / "a", "wb"):
@@ -332,25 +264,6 @@ def test_unmount_in_use(server):
         expect(nfsrdma("umount", "-l", server.mnt), 0)
         assert not mounted(server.mnt)
     server.ended()
-
-
-def is_dead(path):
-    try:
-        os.statvfs(path)  # the result of stat may be cached
-    except OSError as error:
-        return error.errno == errno.ENOTCONN
-    return False
-
-
-def test_killed(server):
-    server.mount_well()
-    kill_mount(server.mnt)
-    server.ended()
-    # An ending process frees its memory before it closes its files, one of which is the kernel's side.
-    until(lambda: is_dead(server.mnt), "the end of the kernel's side")
-    expect(nfsrdma("umount", server.mnt), 0)
-    assert not mounted(server.mnt)
-    server.mount_well()
 
 
 def test_foreground(server):
@@ -408,24 +321,6 @@ def test_force_without_server(server):
     server.stop()
     expect(nfsrdma("umount", "-f", "-l", server.mnt), 0)
     assert not mounted(server.mnt)
-
-
-def test_server_comes_later(server):
-    server.stop()
-    result = server.mount("bg,retry=5")
-    expect(result, 0, "background")
-    server.start()
-    until(lambda: mounted(server.mnt), "the mount in the background")
-    assert list(server.mnt.iterdir()) == []
-
-
-def test_remount(server):
-    root()
-    server.mount_well()
-    expect(nfsrdma("mount", server.spec, server.mnt, "-o", "remount,ro,noexec"), 0)
-    flags = set(mounted(server.mnt)[3].split(","))
-    assert {"ro", "noexec"} <= flags, flags
-    expect(nfsrdma("mount", server.spec, server.mnt, "-o", "remount,rsize=4K"), 1, "unmount and mount for that")
 
 
 def test_a_remount_changes_access_times_as_told_and_keeps_them_otherwise(server):

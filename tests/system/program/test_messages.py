@@ -2,7 +2,6 @@
 cannot be written."""
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -425,20 +424,3 @@ def test_paths_that_are_no_mount_points():
         expect(result, 0, f"{server.spec} on {server.mnt}: unmounting", "unmounted; all data are at the server")
         for place in ("/", "/proc", "/dev", "/sys"):
             expect(server.mount(at=place), 1, f"{place} cannot be mounted over", "choose a directory")
-
-
-def test_only_what_was_given_contradicts():
-    with Server() as server:
-        for words, shown in (
-            ("acregmax=1", {"acregmin=1", "acregmax=1"}),
-            ("acdirmin=90", {"acdirmin=90", "acdirmax=90"}),
-            ("dirty=512M", {"cache=1G", "dirty=512M"}),
-            ("rsize=0,wsize=0", {"rsize=1048576"}),
-        ):
-            expect(server.mount(words), 0)
-            options = set(json.loads(stats(server, "--json"))["options"].split(","))
-            assert shown <= options, (words, options)
-            expect(nfsrdma("umount", server.mnt), 0)
-        expect(server.mount("acregmin=2,acregmax=1"), 1, "'acregmin=2' and 'acregmax=1' contradict each other")
-        url = f"nfs://127.0.0.1:1{server.export}"
-        expect(nfsrdma("mount", url, server.mnt, "-o", "port=2"), 1, "'port 1 of the URL' and 'port=2' contradict")

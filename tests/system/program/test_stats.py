@@ -172,12 +172,6 @@ def test_metrics_over_http(server):
     expect(nfsrdma("umount", server.mnt), 0)
 
 
-def test_stats_without_a_mount(place):
-    expect(nfsrdma("stats", place.mnt), 1, "is not an nfsrdma mount")
-    expect(nfsrdma("stats", "/proc"), 1, "is not an nfsrdma mount")
-    expect(nfsrdma("stats", place.mnt, "--json", "--prometheus"), 1, "cannot be used with")
-
-
 def test_stats_of_the_dead(server):
     server.mount_well()
     kill_mount(server.mnt)
