@@ -122,28 +122,6 @@ def test_fstab_says_what_it_leaves_out():
     expect(command, 0, "srv:/x  /mnt  nfsrdma  rdma,_netdev  0  0")
 
 
-def test_fstab_takes_commands_as_mount_8_does():
-    line = "srv:/x  /mnt  nfsrdma  {},_netdev  0  0\n"
-    for command, wanted in (
-        ("mount -t nfs -o nosuid -o nodev,ro -o rdma srv:/x /mnt", "nosuid,nodev,ro,rdma"),
-        ("sudo mount srv:/x /mnt -t nfs -orw -v --options rdma", "rw,rdma"),
-        ("/bin/mount srv:/x -r /mnt --options=rdma -tnfs", "ro,rdma"),
-        ("mount -wo rdma srv:/x /mnt", "rw,rdma"),
-        ("mount --target /mnt --source srv:/x -o rdma", "rdma"),
-    ):
-        for words in ([command], command.split()):
-            result = nfsrdma("fstab", *words)
-            expect(result, 0)
-            assert result.stdout == line.format(wanted), (words, result.stdout)
-    expect(nfsrdma("fstab", "mount -o sec=none -o rdma srv:/x /mnt"), 1, "AUTH_SYS and Kerberos")
-    expect(nfsrdma("fstab", "mount --bind srv:/x /mnt"), 1, "cannot be translated: write mount -t nfs")
-    result = nfsrdma("fstab", "mount", "-o", "rdma", "srv:/a b", "/mnt")
-    assert result.stdout.startswith("srv:/a\\040b  /mnt  "), result.stdout
-    # A source is not a command, whatever its last component is.
-    for words in (["srv:/mount /mnt nfs rdma"], ["srv:/mount", "/mnt", "nfs", "rdma"]):
-        assert nfsrdma("fstab", *words).stdout == "srv:/mount  /mnt  nfsrdma  rdma,_netdev  0  0\n"
-
-
 def test_fstab_goes_on_behind_what_it_cannot_translate():
     table = (
         "srv:/a /a nfs rdma,sec=none 0 0\n/dev/sda1 / ext4 defaults 0 1\nsrv:/b /b nfs defaults,port=2049 0 0\n"
@@ -216,18 +194,6 @@ def test_nfsmount_conf_is_read():
                 expect(result, 0, "/etc/nfsmount.conf: passed over: option 'nfsvers=4' cannot be honoured")
                 (line,) = [line for line in result.stderr.splitlines() if " options: " in line]
                 assert wanted <= set(line.split(" options: ")[1].split(",")), line
-        shutil.rmtree(server.base / "etc")
-        with etc(server, nfsmount_conf="[NFSMount_Global_Options]\nSec=none\n") as there:
-            result = there(BIN / "nfsrdma", "mount", server.spec, server.mnt, "-o", server.options())
-            expect(result, 1, "sec=none", "/etc/nfsmount.conf asks for it")
-        shutil.rmtree(server.base / "etc")
-        conf = "[NFSMount_Global_Options]\nSec=krb5p\nXprtsec=mtls\nNfsvers=4\nProto=tcp\n"
-        with etc(server, nfsmount_conf=conf) as there:
-            given = "sec=sys,xprtsec=none,vers=3,proto=rdma"
-            (server.base / "mount.nfsrdma").symlink_to(BIN / "nfsrdma")
-            result = there(server.base / "mount.nfsrdma", server.spec, server.mnt, "-f", "-o", given)
-            expect(result, 0)
-            assert "nfsmount.conf" not in result.stderr, "what the mount's own options replace is of no interest"
 
 
 def test_a_line_without_netdev_is_told(place):

@@ -226,43 +226,6 @@ mod tests {
         translate_line(&line, text)
     }
 
-    fn line(text: &str) -> String {
-        let translated = translate(text.as_bytes());
-        let line = translated.unwrap_or_else(|error| panic!("{text}: {error}"));
-        String::from_utf8(line.line).unwrap()
-    }
-
-    #[test]
-    fn lines_of_fstab() {
-        assert_eq!(
-            line("srv:/x  /mnt nfs rdma,port=20049,hard,vers=3,_netdev 0 0"),
-            "srv:/x  /mnt  nfsrdma  rdma,port=20049,hard,vers=3,_netdev  0  0"
-        );
-        assert_eq!(
-            line("srv:/x /mnt nfsrdma"),
-            "srv:/x  /mnt  nfsrdma  _netdev  0  0"
-        );
-        assert_eq!(
-            line("srv:/a\\040b /mnt\\040c nfs defaults,rdma,ro 0 0"),
-            "srv:/a\\040b  /mnt\\040c  nfsrdma  rdma,ro,_netdev  0  0"
-        );
-        assert_eq!(
-            line("mount -t nfs -o vers=3,proto=rdma srv:/x /mnt"),
-            "srv:/x  /mnt  nfsrdma  vers=3,proto=rdma,_netdev  0  0"
-        );
-    }
-
-    #[test]
-    fn bytes_mean_what_they_meant() {
-        let translated = translate(b"srv:/\xe9\\040 /m\x1b nfs rdma").unwrap();
-        assert_eq!(
-            translated.line,
-            b"srv:/\\351\\040  /m\\033  nfsrdma  rdma,_netdev  0  0"
-        );
-        let said = translate(b"srv:/x /m nfs rdma,x-\xe9").unwrap_err().message;
-        assert!(said.contains("not in UTF-8"), "{said}");
-    }
-
     proptest! {
         #[test]
         fn any_line_is_answered(text: Vec<u8>) {

@@ -218,37 +218,4 @@ mod tests {
         assert!(Options::parse("user_id=0").is_err());
         assert!(Options::parse("remount,user_id=0,max_read=4096").is_ok());
     }
-
-    #[test]
-    fn access_times_change_as_told_and_stay_otherwise() {
-        for (current, wanted, expected) in [
-            ("rw,noatime", "remount,relatime", MountFlags::RELATIME),
-            ("rw,noatime", "remount,atime", MountFlags::RELATIME),
-            ("rw,noatime", "remount,ro", MountFlags::NOATIME),
-            ("rw", "remount,ro", MountFlags::STRICTATIME),
-            ("rw,noatime,nodiratime", "diratime", MountFlags::NOATIME),
-            (
-                "rw,nodiratime,relatime",
-                "remount,noatime",
-                MountFlags::NOATIME | MountFlags::NODIRATIME,
-            ),
-        ] {
-            assert_eq!(
-                access_times(current, wanted),
-                expected,
-                "{current} {wanted}"
-            );
-        }
-    }
-
-    #[test]
-    fn only_our_mounts() {
-        let options = Options::parse("remount,ro").unwrap();
-        let failure = run(Path::new("/"), &options, "remount,ro").unwrap_err();
-        let said = failure.message;
-        assert!(
-            said.starts_with("/ is not an nfsrdma mount but one of type "),
-            "{said}"
-        );
-    }
 }

@@ -469,13 +469,6 @@ mod tests {
         assert_eq!(odd.len(), 5, "{odd:?}");
     }
 
-    #[test]
-    fn small_sizes_are_warned_of() {
-        let verdicts = |rtmax| small_sizes(&FsinfoOk { rtmax, ..info() })[0].verdict;
-        assert_eq!(verdicts(4096), Verdict::Warn);
-        assert_eq!(verdicts(65536), Verdict::Ok);
-    }
-
     fn entry(name: &[u8], cookie: u64) -> DirEntry {
         DirEntry {
             fileid: 1,
@@ -492,27 +485,5 @@ mod tests {
         // A name that came or went in between is no fault.
         assert_eq!(moved(&first, &[entry(b"b", 2), entry(b"c", 3)]), None);
         assert_eq!(moved(&first, &[entry(b"b", 5)]).as_deref(), Some("b"));
-    }
-
-    #[test]
-    fn verifiers_that_change_are_a_failure() {
-        let verifier = |n: u8| Verifier([n; 8]);
-        assert_eq!(stable(&[verifier(1); 3], "x").verdict, Verdict::Ok);
-        let changing = [verifier(1), verifier(1), verifier(2)];
-        assert_eq!(stable(&changing, "x").verdict, Verdict::Fail);
-    }
-
-    #[test]
-    fn clocks_are_compared() {
-        let at = SystemTime::UNIX_EPOCH + Duration::from_secs(100);
-        let time = |seconds| Time {
-            seconds,
-            nanoseconds: 0,
-        };
-        assert_eq!(offset(time(103), at), Offset::Ahead(Duration::from_secs(3)));
-        assert_eq!(
-            offset(time(90), at),
-            Offset::Behind(Duration::from_secs(10))
-        );
     }
 }

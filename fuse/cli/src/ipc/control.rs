@@ -383,43 +383,6 @@ mod tests {
     }
 
     #[test]
-    fn questions_and_the_end() {
-        let device = format!("control:{}", std::process::id());
-        let runtime = runtime();
-        let nobody = ask(&device, own(), STATS);
-        assert!(matches!(nobody, Err(AskError::Unreachable(_))));
-        let control = runtime
-            .block_on(async { Control::start(&device, answer()) })
-            .unwrap();
-        assert_eq!(ask(&device, own(), STATS).unwrap().len(), 300_000);
-        let said = ask(&device, own(), "zork").unwrap();
-        assert_eq!(said, br#"{"error":"no such request"}"#);
-        let said = ask(&device, own(), &"s".repeat(100_000)).unwrap();
-        assert_eq!(said, br#"{"error":"the request is too long"}"#);
-        runtime.block_on(control.stop());
-        // The name is free again at once.
-        let control = runtime
-            .block_on(async { Control::start(&device, answer()) })
-            .unwrap();
-        runtime.block_on(control.stop());
-    }
-
-    #[test]
-    fn a_name_that_is_gone_is_taken_again() {
-        let device = format!("gone:{}", std::process::id());
-        let runtime = runtime();
-        runtime.block_on(async {
-            let mut control = Control::start(&device, answer()).unwrap();
-            control.name.remove();
-            control.renew();
-            let asked = device.clone();
-            let said = tokio::task::spawn_blocking(move || ask(&asked, own(), STATS).unwrap());
-            assert_eq!(said.await.unwrap().len(), 300_000);
-            control.stop().await;
-        });
-    }
-
-    #[test]
     fn a_feed_outlives_the_name() {
         let device = format!("feed:{}", std::process::id());
         let runtime = runtime();
@@ -452,45 +415,5 @@ mod tests {
             FEEDS
         );
         runtime.block_on(other.stop());
-    }
-
-    #[test]
-    fn the_silent_are_limited_and_let_go() {
-        let device = format!("silent:{}", std::process::id());
-        let runtime = runtime();
-        let control = runtime
-            .block_on(async { Control::start(&device, answer()) })
-            .unwrap();
-        let connect = || sockets::connect(&name(&device), own()).unwrap();
-        let mut silent: Vec<_> = (0..CLIENTS).map(|_| connect()).collect();
-        // One client more is refused, and not kept waiting.
-        let mut said = String::new();
-        connect().read_to_string(&mut said).unwrap();
-        assert!(said.contains("too many"), "{said}");
-        // Clients that never send a request are disconnected.
-        for stream in &mut silent {
-            assert_eq!(stream.read(&mut [0]).unwrap(), 0);
-        }
-        let begin = Instant::now();
-        while ask(&device, own(), STATS).unwrap().len() != 300_000 {
-            assert!(begin.elapsed() < Duration::from_secs(60));
-        }
-        runtime.block_on(control.stop());
-    }
-
-    #[test]
-    fn others_are_turned_away() {
-        let device = format!("others:{}", std::process::id());
-        let runtime = runtime();
-        let (listener, _name) = sockets::listen(&name(&device)).unwrap();
-        listener.set_nonblocking(true).unwrap();
-        // As if another user had mounted: only root gets an answer.
-        let task = runtime.spawn(async move {
-            let listener = tokio::net::UnixListener::from_std(listener).unwrap();
-            listen(listener, u32::MAX - 1, answer(), Arc::default()).await;
-        });
-        let said = ask(&device, own(), STATS).unwrap();
-        assert_eq!(said.len() == 300_000, geteuid().is_root());
-        task.abort();
     }
 }

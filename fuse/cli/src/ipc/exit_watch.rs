@@ -297,30 +297,6 @@ mod tests {
         assert!(watch.wait(Duration::from_secs(60), |_| ()) == ExitOutcome::Exited(String::new()));
     }
 
-    /// Before it has accepted the watcher, while it flushes, and between two lines.
-    #[test]
-    fn a_process_that_is_killed_has_not_told_all() {
-        let device = format!("silent:{}", std::process::id());
-        let end = |watch: ExitWatch| watch.wait(Duration::from_secs(60), |_| ());
-        let notifier = ExitNotifier::listen(&device).unwrap();
-        let watch = ExitWatch::connect(&device, own()).unwrap();
-        drop(notifier);
-        assert_eq!(end(watch), ExitOutcome::Killed(String::new()));
-        let mut notifier = ExitNotifier::listen(&device).unwrap();
-        let watch = ExitWatch::connect(&device, own()).unwrap();
-        notifier.end_session();
-        notifier.report_unwritten(17);
-        drop(notifier);
-        assert_eq!(end(watch), ExitOutcome::Killed(String::new()));
-        let mut notifier = ExitNotifier::listen(&device).unwrap();
-        let watch = ExitWatch::connect(&device, own()).unwrap();
-        notifier.end_session();
-        let _ = notifier.watchers[0].write_all(b"bytes 1-2 of /a are lost\ncompl");
-        drop(notifier);
-        let said = "bytes 1-2 of /a are lost\ncompl".to_owned();
-        assert_eq!(end(watch), ExitOutcome::Killed(said));
-    }
-
     #[test]
     fn a_process_of_an_older_version_is_believed_to_have_written_all() {
         let device = format!("old:{}", std::process::id());
@@ -332,25 +308,6 @@ mod tests {
         let watch = ExitWatch::connect_last(&device, own()).unwrap();
         drop(listener);
         assert!(watch.wait(Duration::from_secs(60), |_| ()) == ExitOutcome::Exited(String::new()));
-    }
-
-    #[test]
-    fn a_name_that_is_gone_is_taken_again() {
-        let device = format!("gone:{}", std::process::id());
-        let mut notifier = ExitNotifier::listen(&device).unwrap();
-        let early = ExitWatch::connect(&device, own()).unwrap();
-        notifier.renew();
-        ExitWatch::connect(&device, own()).unwrap();
-        notifier.name.as_ref().unwrap().remove();
-        assert!(ExitWatch::connect(&device, own()).is_err());
-        notifier.renew();
-        let late = ExitWatch::connect(&device, own()).unwrap();
-        notifier.report_end(&[]);
-        drop(notifier);
-        for watch in [early, late] {
-            let end = watch.wait(Duration::from_secs(60), |_| ());
-            assert_eq!(end, ExitOutcome::Exited(String::new()));
-        }
     }
 
     #[test]

@@ -112,11 +112,6 @@ impl Name {
     }
 
     /// Removes the name, as somebody does who cleans up.
-    #[cfg(test)]
-    pub(crate) fn remove(&self) {
-        fs::remove_file(&self.path).unwrap();
-    }
-
     /// Renames the socket to `name`. False if another process has taken the old name since.
     pub(crate) fn rename(&mut self, name: &str) -> io::Result<bool> {
         let _lock = lock(self.dir())?;

@@ -391,57 +391,6 @@ mod tests {
     }
 
     #[test]
-    fn lines_name_the_mount() {
-        let lines = |stamped, level| {
-            let path = std::env::temp_dir().join(format!(
-                "nfsrdma-lines-{}-{stamped}-{level}",
-                std::process::id()
-            ));
-            let file = File::create(&path).unwrap();
-            let layer = tracing_subscriber::fmt::layer()
-                .with_ansi(false)
-                .event_format(LineFormat {
-                    mount: "srv:/x on /mnt".into(),
-                    stamped,
-                })
-                .with_writer(file);
-            let subscriber = Registry::default().with(layer);
-            tracing::subscriber::with_default(subscriber, || match level {
-                Level::WARN => tracing::warn!(fileid = 7, "server {} OK", "srv"),
-                Level::ERROR => {
-                    let name = "a\nsrv:/x on /mnt: forged\u{1b}[2J";
-                    tracing::error!(%name, "lost: {name}");
-                }
-                _ => tracing::debug!("a detail"),
-            });
-            let text = std::fs::read_to_string(&path).unwrap();
-            std::fs::remove_file(&path).unwrap();
-            text
-        };
-        assert_eq!(
-            lines(false, Level::WARN),
-            "srv:/x on /mnt: server srv OK fileid=7\n"
-        );
-        let stamped = lines(true, Level::WARN);
-        let (time, rest) = stamped.split_once(' ').unwrap();
-        assert!(time.ends_with('Z'), "{stamped}");
-        assert_eq!(rest, "WARN  srv:/x on /mnt: server srv OK fileid=7\n");
-        let forged = "a?srv:/x on /mnt: forged";
-        let lost = lines(false, Level::ERROR);
-        assert_eq!(lost.matches('\n').count(), 1, "{lost}");
-        assert!(
-            lost.starts_with(&format!("srv:/x on /mnt: lost: {forged}")),
-            "{lost}"
-        );
-        assert!(!lost.contains('\u{1b}'), "{lost:?}");
-        let detail = lines(false, Level::DEBUG);
-        assert_eq!(
-            detail,
-            format!("srv:/x on /mnt: {}: a detail\n", module_path!())
-        );
-    }
-
-    #[test]
     fn an_event_is_one_line_whatever_names_are_in_it() {
         let event = "bytes of /a\nERROR forged\x1b[2J\u{85} are lost\n";
         let line = "bytes of /a?ERROR forged?[2J? are lost\n";

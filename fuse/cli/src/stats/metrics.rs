@@ -384,26 +384,6 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_socket_of_a_killed_process_is_replaced_and_no_other() {
-        let dir = std::env::temp_dir().join(format!("nfsrdma-metrics-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        let path = dir.join("socket");
-        drop(UnixListener::bind(&path).unwrap());
-        assert!(path.exists(), "left behind");
-        let at = MetricsAt::Unix(path.clone());
-        let first = listen(&at, "metrics=").unwrap();
-        assert_eq!(symlink_metadata(&path).unwrap().mode() & 0o777, 0o600);
-        let said = listen(&at, "metrics=").expect_err("in use").message;
-        assert!(said.starts_with("cannot serve metrics at unix:/"), "{said}");
-        drop(first);
-        assert!(!path.exists());
-        std::fs::write(&path, "a file").unwrap();
-        assert!(listen(&at, "metrics=").is_err());
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "a file");
-        std::fs::remove_dir_all(&dir).unwrap();
-    }
-
-    #[test]
     fn requests() {
         for (request, whole, answer) in [
             (

@@ -1,7 +1,7 @@
 //! Screens as ratatui's test terminal shows them, and the terminal after a panic.
 
 use super::model::Model;
-use super::screen::{Action, Session, action};
+use super::screen::Session;
 use super::view::{Detail, View};
 use crate::ipc::pending::Pending;
 use crate::mounts::Mount;
@@ -15,7 +15,6 @@ use nix::sys::termios::{LocalFlags, tcgetattr};
 use proptest::prelude::*;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
@@ -290,24 +289,6 @@ fn users_and_processes() {
 }
 
 #[test]
-fn a_small_terminal() {
-    let shown = screen(40, 10, Detail::Minute);
-    let lines: Vec<&str> = shown.lines().collect();
-    assert_eq!(
-        lines[1..3].join("\n"),
-        "\
-MOUNT             rdMB/s  wrMB/s   ops/s
-/srv/data           32.8     5.2     530",
-        "{shown}"
-    );
-    assert!(
-        lines.iter().all(|line| line.chars().count() <= 40),
-        "{shown}"
-    );
-    assert!(lines[9].starts_with("q quit"), "{shown}");
-}
-
-#[test]
 fn mounts_come_and_go() {
     let begin = Instant::now();
     let (mut model, now) = model(begin, 3);
@@ -373,22 +354,6 @@ fn a_restarted_process_is_not_compared_with_the_old_one() {
     model.answered(&target, answer, now);
     let (_, lines) = model.table(80, now);
     assert!(lines[0].ends_with(" restarted 3 s ago"), "{lines:?}");
-}
-
-#[test]
-fn keys() {
-    let key = |code, modifiers| action(KeyEvent::new(code, modifiers));
-    let plain = KeyModifiers::NONE;
-    assert_eq!(key(KeyCode::Char('q'), plain), Some(Action::Quit));
-    assert_eq!(
-        key(KeyCode::Char('c'), KeyModifiers::CONTROL),
-        Some(Action::Quit)
-    );
-    assert_eq!(
-        key(KeyCode::Char('c'), plain),
-        Some(Action::Show(Detail::Connections))
-    );
-    assert_eq!(key(KeyCode::Char('x'), plain), None);
 }
 
 proptest! {
