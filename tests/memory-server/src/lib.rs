@@ -213,11 +213,6 @@ impl MemoryServer {
         self.tree.lock().capacity = bytes;
     }
 
-    /// Gives the fileid of a removed object to the next new one.
-    pub fn reuse_fileids(&self) {
-        self.tree.lock().reuse = true;
-    }
-
     /// Invalidates all directory cookies given so far.
     pub fn renumber_cookies(&self) {
         self.tree.lock().renumber();

@@ -54,7 +54,6 @@ pub(super) struct Tree {
     pub(super) verifier: u64,
     pub(super) cookie_verifier: u64,
     pub(super) capacity: u64,
-    pub(super) reuse: bool,
     pub(super) bare: bool,
     /// SETATTR is answered without attributes.
     pub(super) bare_setattr: bool,
@@ -76,7 +75,6 @@ pub(super) struct Tree {
     pub(super) cookies_repeat: Option<u64>,
     /// The cookie that is given as another one.
     pub(super) cookie_changed: Option<(u64, u64)>,
-    free_fileids: Vec<u64>,
 }
 
 const ROOT: Id = 2;
@@ -97,7 +95,6 @@ impl Tree {
             verifier: 1,
             cookie_verifier: 0,
             capacity: u64::MAX,
-            reuse: false,
             bare: false,
             bare_setattr: false,
             acls: None,
@@ -110,7 +107,6 @@ impl Tree {
             offset: 0,
             cookies_repeat: None,
             cookie_changed: None,
-            free_fileids: Vec::new(),
         };
         let body = Body::Dir(Dir {
             parent: ROOT,
@@ -180,10 +176,6 @@ impl Tree {
         let id = self.next;
         self.next += 1;
         let now = self.now();
-        let fileid = match self.free_fileids.pop() {
-            Some(fileid) if self.reuse => fileid,
-            _ => id,
-        };
         let attributes = Attributes {
             kind,
             mode: mode & 0o7777,
@@ -198,7 +190,7 @@ impl Tree {
             used: 0,
             rdev: SpecData::default(),
             fsid: 7,
-            fileid,
+            fileid: id,
             atime: now,
             mtime: now,
             ctime: now,
@@ -329,8 +321,8 @@ impl Tree {
         };
         object.attributes.nlink = object.attributes.nlink.saturating_sub(1);
         let gone = object.attributes.nlink == 0 || object.attributes.kind == FileType::Directory;
-        if gone && let Some(object) = self.objects.remove(&id) {
-            self.free_fileids.push(object.attributes.fileid);
+        if gone {
+            self.objects.remove(&id);
         }
     }
 

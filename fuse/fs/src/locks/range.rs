@@ -230,28 +230,4 @@ mod tests {
         assert_eq!(ByteRange::new(2, 1), None);
         assert_eq!(ByteRange::new(2, LAST + 1), None);
     }
-
-    #[test]
-    fn locking_splits_and_merges() {
-        let mut set = RangeSet::default();
-        set.set(range(0, 9), Some(Mode::Read));
-        set.set(range(10, 19), Some(Mode::Read));
-        assert_eq!(set.iter().collect::<Vec<_>>(), [(range(0, 19), Mode::Read)]);
-        set.set(range(5, 14), Some(Mode::Write));
-        let three = [
-            (range(0, 4), Mode::Read),
-            (range(5, 14), Mode::Write),
-            (range(15, 19), Mode::Read),
-        ];
-        assert_eq!(set.iter().collect::<Vec<_>>(), three);
-        set.set(range(5, 14), Some(Mode::Read));
-        assert_eq!(set.iter().collect::<Vec<_>>(), [(range(0, 19), Mode::Read)]);
-        set.set(range(3, LAST), None);
-        assert_eq!(set.iter().collect::<Vec<_>>(), [(range(0, 2), Mode::Read)]);
-        let pieces = set.pieces(range(2, 4));
-        assert_eq!(
-            pieces,
-            [(range(2, 2), Some(Mode::Read)), (range(3, 4), None)]
-        );
-    }
 }

@@ -21,63 +21,6 @@ fn roomy() -> Mount {
 }
 
 #[test]
-fn data_is_at_the_server_when_close_or_fsync_returns_and_small_files_take_one_write() {
-    let m = Mount::new();
-    let (node, f) = m.create("f");
-    m.write(f, 0, b"hello").unwrap();
-    assert_eq!(m.server.calls(Op::Write), 0);
-    assert_eq!(m.stat(node).unwrap().size, 5);
-    m.fsync(f).unwrap();
-    m.server.restart();
-    assert_eq!(m.server.contents("f").unwrap(), b"hello");
-    m.write(f, 5, b", world").unwrap();
-    m.close(f).unwrap();
-    m.server.restart();
-    assert_eq!(m.server.contents("f").unwrap(), b"hello, world");
-
-    let before = (m.server.calls(Op::Write), m.server.calls(Op::Commit));
-    let (_, g) = m.create("g");
-    m.write(g, 0, b"small").unwrap();
-    m.close(g).unwrap();
-    let after = (m.server.calls(Op::Write), m.server.calls(Op::Commit));
-    assert_eq!((after.0 - before.0, after.1 - before.1), (1, 0));
-}
-
-#[test]
-fn closing_any_descriptor_that_may_write_writes_back_what_others_wrote() {
-    let m = Mount::new();
-    let (node, one) = m.create("f");
-    m.write(one, 0, b"safe").unwrap();
-    m.fsync(one).unwrap();
-    let other = m.open(node, RW).unwrap();
-    let reader = m.open(node, libc::O_RDONLY).unwrap();
-    m.write(other, 4, b" and more").unwrap();
-    m.close(reader).unwrap();
-    assert_eq!(m.server.contents("f").unwrap(), b"safe");
-    m.close(one).unwrap();
-    assert_eq!(m.server.contents("f").unwrap(), b"safe and more");
-    m.close(other).unwrap();
-}
-
-#[test]
-fn writes_in_order_are_gathered_to_full_ones() {
-    let m = roomy();
-    let (_, f) = m.create("f");
-    let data: Vec<u8> = (0..6u32 << 20).map(|i| (i / 7) as u8).collect();
-    for (i, part) in data.chunks(5000).enumerate() {
-        m.write(f, i as u64 * 5000, part).unwrap();
-    }
-    m.close(f).unwrap();
-    assert!(m.server.contents("f").unwrap() == data);
-    assert!(
-        m.server.calls(Op::Write) <= 8,
-        "{}",
-        m.server.calls(Op::Write)
-    );
-    assert_eq!(m.server.calls(Op::Commit), 1);
-}
-
-#[test]
 fn the_server_restarts_between_write_and_commit() {
     let m = roomy();
     let (_, f) = m.create("f");
@@ -301,24 +244,6 @@ fn attributes_from_before_a_write_do_not_make_the_file_shorter() {
 }
 
 #[test]
-fn writers_with_different_identities_write_as_themselves() {
-    let m = Mount::new();
-    let (node, f) = m.create("f");
-    let new = nfsrdma_xdr::nfs3::SetAttributes {
-        mode: Some(0o666),
-        ..Default::default()
-    };
-    block_on(m.fs.setattr(&m.cred, node, &new, false)).unwrap();
-    let g = block_on(m.fs.open(&cred(1000), node, RW)).unwrap().handle;
-    m.write(f, 0, b"root").unwrap();
-    m.write(g, 4, b"user").unwrap();
-    m.write(f, 8, b"root").unwrap();
-    m.close(g).unwrap();
-    m.close(f).unwrap();
-    assert_eq!(m.server.contents("f").unwrap(), b"rootuserroot");
-}
-
-#[test]
 fn old_dirty_data_is_written_unasked() {
     let m = Mount::new();
     let (_, f) = m.create("f");
@@ -458,41 +383,6 @@ fn what_was_written_leaves_the_cache_once_it_is_safe() {
         assert_eq!(m.count("cache_bytes"), 0);
         assert_eq!(&m.server.contents("f").unwrap()[M..M + 5], b"\x03new\x03");
     }
-}
-
-#[test]
-fn what_the_kernel_has_taken_leaves_the_cache() {
-    const PAGES: u64 = 256;
-    let pages = || (0..PAGES).map(|n| n * 91 % PAGES * 4096);
-    let bytes: Vec<u8> = (0..PAGES * 4096).map(|at| (at / 4096) as u8).collect();
-    let config = FsConfig {
-        readahead_bytes: 0,
-        ..small()
-    };
-    let m = Mount::of(&MemoryServer::new(), config);
-    m.server.plant("f", &bytes);
-    let f = m.open(m.node("f"), RW).unwrap();
-    for at in pages() {
-        assert!(m.read(f, at, 4096).unwrap() == [(at / 4096) as u8; 4096]);
-        assert_eq!(m.count("cache_bytes"), 0);
-    }
-    // What it has not taken stays.
-    let reads = m.server.calls(Op::Read);
-    assert_eq!(m.read(f, 4096, 1).unwrap(), [1]);
-    assert_eq!(m.count("cache_bytes"), 4096);
-    assert!(m.read(f, 4097, 4095).unwrap() == [1; 4095]);
-    assert_eq!(m.count("cache_bytes"), 0);
-    assert_eq!(m.server.calls(Op::Read), reads + 1);
-    // So does what is not safe.
-    m.write(f, 2 * 4096 + 1, b"new").unwrap();
-    for _ in 0..2 {
-        let mut page = [2; 4096];
-        page[1..4].copy_from_slice(b"new");
-        assert!(m.read(f, 2 * 4096, 4096).unwrap() == page);
-        assert_eq!(m.count("cache_bytes"), 4096);
-    }
-    m.close(f).unwrap();
-    assert_eq!(m.count("cache_bytes"), 0);
 }
 
 /// 63 writers wait at the limit of dirty data. What a WRITE costs that ends then must not grow with

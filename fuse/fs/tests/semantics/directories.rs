@@ -97,30 +97,6 @@ fn a_directory_whose_cookies_are_never_good_is_an_error() {
 }
 
 #[test]
-fn what_is_listed_is_not_looked_up_but_to_have_it_checked() {
-    let m = Mount::new();
-    let names = plant(&m.server, 100);
-    m.list(ROOT, 1000, |_| {});
-    let opened = block_on(m.fs.opendir(&m.cred, ROOT)).unwrap();
-    let (last, others) = names.split_last().unwrap();
-    let before = m.server.all_calls();
-    for name in others {
-        let entry = m.lookup(name).unwrap();
-        m.stat(entry.nodeid).unwrap();
-    }
-    assert_eq!(m.server.all_calls(), before);
-    m.lookup(&others[0]).unwrap();
-    assert_eq!(m.server.all_calls() - before, 1, "the kernel had it");
-    m.fs.releasedir(opened.handle).unwrap();
-    m.lookup(last).unwrap();
-    assert_eq!(
-        m.server.all_calls() - before,
-        2,
-        "nobody goes through the listing"
-    );
-}
-
-#[test]
 fn servers_without_readdirplus_or_with_bare_entries_do() {
     for how in 0..3 {
         let config = FsConfig {

@@ -300,19 +300,6 @@ fn range(start: u64, end: u64) -> ByteRange {
     ByteRange::new(start, end).unwrap()
 }
 
-#[test]
-fn two_processes_that_wait_for_each_other() {
-    let (a, b) = (Owner::Posix(1), Owner::Posix(2));
-    let mut table = LockTable::default();
-    table.apply(1, a, range(0, 0), Some(Mode::Write));
-    table.apply(2, b, range(0, 0), Some(Mode::Write));
-    let waits = table.wait(2, a, range(0, 0), Mode::Read).unwrap();
-    assert!(!table.may_ask(waits));
-    assert_eq!(table.wait(1, b, range(0, 5), Mode::Read), Err(Deadlock));
-    // It releases its lock, and the turn of the other has come.
-    assert_eq!(table.apply(2, b, ByteRange::ALL, None), [waits]);
-}
-
 /// The one ahead may wait for another machine, which may wait for a lock of the one behind: nobody here
 /// knows.
 #[test]
@@ -337,31 +324,6 @@ fn requests_for_other_ranges_wait_for_no_turn() {
     assert!(!table.may_ask(waits));
     let due = table.apply(1, equal, range(3, 3), Some(Mode::Read));
     assert_eq!(due, [waits]);
-}
-
-#[test]
-fn waiters_are_served_in_order() {
-    let mut table = LockTable::default();
-    table.apply(1, Owner::Posix(0), ByteRange::ALL, Some(Mode::Write));
-    let ids: Vec<_> = (1..=5)
-        .map(|n| {
-            table
-                .wait(1, Owner::Posix(n), range(0, 9), Mode::Write)
-                .unwrap()
-        })
-        .collect();
-    let mut due = table.apply(1, Owner::Posix(0), ByteRange::ALL, None);
-    for (n, id) in (1..=5).zip(ids) {
-        assert_eq!(due, [id]);
-        assert!(
-            table
-                .apply(1, Owner::Posix(n), range(0, 9), Some(Mode::Write))
-                .is_empty()
-        );
-        assert!(table.end_wait(id).is_empty());
-        due = table.apply(1, Owner::Posix(n), range(0, 9), None);
-    }
-    assert!(table.is_empty() && table.waiting() == 0);
 }
 
 /// Steps for each waiter of `count`, from the first request to the last unlock. `holds`: each also
