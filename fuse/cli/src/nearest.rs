@@ -13,18 +13,3 @@ pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) 
         .filter(|&(distance, known)| distance <= 1 + known.len().min(name.len()) / 5)
         .map(|(_, known)| known)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slips_and_other_words() {
-        let known = ["READ", "WRITE", "READDIR"];
-        assert_eq!(nearest("REED", known), Some("READ"));
-        assert_eq!(nearest("wirte", known), Some("WRITE"));
-        assert_eq!(nearest("readir", known), Some("READDIR"));
-        assert_eq!(nearest("open", known), None);
-        assert_eq!(nearest("READ", []), None);
-    }
-}

@@ -18,14 +18,6 @@ from program.support import BIN
 # --- without a server -------------------------------------------------------------------------
 
 
-def test_mount_points(place):
-    missing = place.base / "missing"
-    expect(nfsrdma("mount", "127.0.0.1:/x", missing), 32, f"does not exist: make it with 'mkdir -p {missing}'")
-    file = place.base / "file"
-    file.touch()
-    expect(nfsrdma("mount", "127.0.0.1:/x", file), 32, "is not a directory")
-
-
 def test_no_device(place):
     script = f"mount -t tmpfs none /dev && exec {BIN}/nfsrdma mount 127.0.0.1:/x {place.mnt}"
     expect(run(*alone("sh", "-c", script)), 2, "/dev/fuse is missing", "modprobe fuse", "--device /dev/fuse")
@@ -63,12 +55,6 @@ def test_refused(place):
         assert not servers_of(place.mnt)
 
 
-def test_unknown_host(place):
-    # Where there is no DNS, the name is looked up again for two minutes.
-    result = nfsrdma("mount", "no-such-host.invalid:/x", place.mnt, "-o", "retry=0")
-    expect(result, 32, "no-such-host.invalid")
-
-
 def test_dns_that_does_not_answer_yet_is_waited_for(place):
     root()
     # A network namespace without interfaces reaches no name server.
@@ -99,12 +85,6 @@ def test_fake(place):
     expect(run(helper, "127.0.0.1:/x", place.mnt, "-f", "-o", "ro"), 0)
     expect(run(helper, "127.0.0.1:/x", place.mnt, "-f", "-o", "zork"), 1, "mount.nfsrdma: unknown option 'zork'")
     expect(run(helper, "127.0.0.1:/x", place.mnt, "-f", "-s", "-o", "zork"), 0, "passed over")
-
-
-def test_not_ours(place):
-    expect(nfsrdma("umount", place.mnt), 1, "is not an nfsrdma mount")
-    expect(nfsrdma("umount", "/proc"), 1, "is not an nfsrdma mount")
-    expect(nfsrdma("umount", place.base / "missing"), 1, "missing does not exist")
 
 
 # --- with a server ----------------------------------------------------------------------------
@@ -385,11 +365,6 @@ def test_programs_are_told_to_use_large_buffers_for_files(server):
     assert os.pwrite(file, buffer, 4096) == 4096
     assert os.preadv(file, [buffer], 4096) == 4096 and buffer[:] == b"d" * 4096
     os.close(file)
-
-
-def test_verbose_tells_the_options(server):
-    result = server.mount("rsize=64K,wsize=32K,nocrc,soft", "-v")
-    expect(result, 0, "rsize=65536", "wsize=32768", "nocrc", "soft", "credits=")
 
 
 def test_kernel_reads_ahead(server):

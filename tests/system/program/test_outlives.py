@@ -179,11 +179,3 @@ def test_what_was_unmounted_while_nobody_served_it_ends(how):
         os.kill(holder, signal.SIGCONT)
         until(lambda: not processes_of(server.mnt), "the end of the holder")
         assert not mounted(server.mnt)
-
-
-def test_remount_works_after_a_restart():
-    root()
-    with kept() as server:
-        kill(server)
-        expect(nfsrdma("mount", "-o", f"remount,ro,{server.options('restart=files,nolock')}", server.spec, server.mnt), 0)
-        assert "ro" in mounted(server.mnt)[3].split(",")

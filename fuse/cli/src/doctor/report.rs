@@ -216,19 +216,4 @@ mod tests {
         );
         assert_eq!(told("no more is known").remedy, None);
     }
-
-    #[test]
-    fn the_end_says_how_many() {
-        let mut report = Report::new(None, true);
-        report.add(Finding::ok("fuse", "there"));
-        assert_eq!((report.problems(), report.summary()), (0, None));
-        report.add(Finding::warn("credits", "one", "more"));
-        report.add(Finding::skip("reads", "no file"));
-        report.add(Finding::fail("connect", "refused", "look"));
-        assert_eq!(report.problems(), 2);
-        let value: serde_json::Value = serde_json::from_str(&report.document().unwrap()).unwrap();
-        assert_eq!(value["problems"], 2);
-        assert_eq!(value["checks"][1]["verdict"], "warn");
-        assert_eq!(report.summary().as_deref(), Some("1 failure, 1 warning"));
-    }
 }

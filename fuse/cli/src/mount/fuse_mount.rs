@@ -293,39 +293,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_device_says_what_is_wrong() {
-        let said = |path: &str| open_device(Path::new(path)).expect_err(path);
-        let missing = said("/no/such/device");
-        assert_eq!(missing.exit, Exit::System);
-        assert!(
-            missing
-                .message
-                .starts_with("/no/such/device is missing: load the module with 'modprobe fuse'")
-        );
-        assert!(said("/").message.starts_with("cannot open /: "));
-    }
-
-    #[test]
     fn options_of_the_helper() {
         let options = Options::parse("ro,noexec,noatime,noallow_other,sync").unwrap();
         assert_eq!(
             String::from_utf8(helper_options(br"s:/a,b\c", &options)).unwrap(),
             r"fsname=s:/a\,b\\c,subtype=nfsrdma,ro,noexec,sync,noatime"
-        );
-    }
-
-    #[test]
-    fn the_kernel_checks_where_others_are_let_in() {
-        let of = |text: &str| permissions(&Options::parse(text).unwrap());
-        assert_eq!(of("allow_other"), Permissions::Kernel);
-        assert_eq!(of("noallow_other"), Permissions::Server);
-        assert_eq!(of("allow_other,permissions=server"), Permissions::Server);
-        assert_eq!(of("noallow_other,default_permissions"), Permissions::Kernel);
-        let options = Options::parse("allow_other").unwrap();
-        let words = String::from_utf8(helper_options(b"s:/", &options)).unwrap();
-        assert!(
-            words.ends_with(",allow_other,default_permissions"),
-            "{words}"
         );
     }
 
@@ -343,21 +315,5 @@ mod tests {
         );
         assert!(said("fusermount3: mount failed: Operation not permitted\n").contains("SYS_ADMIN"));
         assert_eq!(said(""), "fusermount3 failed: gone");
-    }
-
-    #[test]
-    fn flags_of_mount_2() {
-        let flags = |text: &str| super::flags(&Options::parse(text).unwrap().vfs);
-        assert_eq!(flags(""), MountFlags::empty());
-        assert_eq!(
-            flags("ro,nosuid,nodev,noexec,sync,noatime,nodiratime"),
-            MountFlags::RDONLY
-                | MountFlags::NOSUID
-                | MountFlags::NODEV
-                | MountFlags::NOEXEC
-                | MountFlags::SYNCHRONOUS
-                | MountFlags::NOATIME
-                | MountFlags::NODIRATIME
-        );
     }
 }

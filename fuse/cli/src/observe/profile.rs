@@ -339,39 +339,6 @@ mod tests {
         call
     }
 
-    fn args() -> ProfileArgs {
-        ProfileArgs {
-            dir: "/mnt".into(),
-            by: Vec::new(),
-            intervals: crate::cli::Intervals {
-                delay: 2,
-                count: None,
-            },
-            rows: 1,
-            json: false,
-        }
-    }
-
-    #[test]
-    fn what_takes_the_most_time_comes_first() {
-        let (mut counts, mut names) = (Counts::default(), Names::new());
-        for _ in 0..3 {
-            counts.count(&call("GETATTR", 1_000_000), &mut names);
-        }
-        counts.count(&call("READ", 9_000_000), &mut names);
-        let interval = Interval::new("/mnt".into(), counts, 2.0, &args());
-        let of = |by: By| interval.by[by.name()].clone();
-        assert_eq!(
-            (of(By::Operation).len(), &*of(By::Operation)[0].name),
-            (1, "READ")
-        );
-        assert_eq!((&*of(By::User)[0].name, of(By::User)[0].calls), ("root", 4));
-        assert_eq!(of(By::Process)[0].name, "(none waits)");
-        let text = interval.text();
-        assert!(text.starts_with("/mnt: 2 calls/s, "), "{text}");
-        assert!(text.contains("\n  75%       0.5 "), "{text}");
-    }
-
     #[test]
     fn a_name_belongs_to_its_directory() {
         let mut lookup = call("LOOKUP", 1);

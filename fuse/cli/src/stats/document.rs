@@ -487,23 +487,6 @@ mod tests {
         assert_eq!(change.cache_counter("inodes"), 7);
     }
 
-    #[test]
-    fn all_procedures_are_kept_through_json() {
-        let mut stats = ProcedureStats {
-            name: "READ",
-            calls: 2,
-            queue_time: Duration::from_micros(3),
-            ..ProcedureStats::default()
-        };
-        stats.latency[0] = 1;
-        stats.latency[LATENCY_BUCKETS - 1] = 1;
-        let procedure = Procedure::from(&stats);
-        assert_eq!(procedure.queue_ns, 3000);
-        assert_eq!(procedure.latency, [bucket(1, 1), bucket(None, 1)]);
-        let text = serde_json::to_string(&procedure).unwrap();
-        assert_eq!(serde_json::from_str::<Procedure>(&text).unwrap(), procedure);
-    }
-
     proptest! {
         #[test]
         fn no_numbers_overflow(calls: [u64; 4], part in 0.0f64..=1.0) {

@@ -224,19 +224,4 @@ mod tests {
              \t     GETATTR: 3 5 0 300 336 2 7 9 1\n\n"
         );
     }
-
-    #[test]
-    fn flavors_by_number() {
-        for (options, numbers) in [
-            ("rw,vers=3", (1, 1)),
-            ("rw,sec=sys", (1, 1)),
-            ("rw,sec=krb5i,addr=1.1.1.1", (6, 390_004)),
-        ] {
-            let document = Document {
-                options: options.to_owned(),
-                ..Document::default()
-            };
-            assert_eq!(security(document.sec()), numbers);
-        }
-    }
 }

@@ -447,9 +447,8 @@ fn connection(link: &Connection, labels: &[Label<'_>], to: &mut Families) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::document::{Bucket as Filled, Kerberos};
+    use super::super::document::Bucket as Filled;
     use super::*;
-    use crate::ipc::pending::Pending;
 
     fn document() -> Document {
         let bucket = |below_us, calls| Filled { below_us, calls };
@@ -486,27 +485,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn flavors_and_contexts() {
-        let mut document = document();
-        let has = |document: &Document, line: &str| render(document).lines().any(|l| l == line);
-        assert!(render(&document).contains(r#",sec="sys"} 1"#));
-        assert!(!render(&document).contains("kerberos"));
-        document.directory = "/m".into();
-        document.options = "rw,sec=krb5p,addr=1.1.1.1".into();
-        document.kerberos = Some(Kerberos {
-            contexts: 3,
-            expires_ns: Some(1_500_000_000),
-        });
-        assert!(render(&document).contains(r#",sec="krb5p"} 1"#));
-        for line in [
-            r#"nfsrdma_kerberos_contexts{mount="/m"} 3"#,
-            r#"nfsrdma_kerberos_first_expiry_seconds{mount="/m"} 1.5"#,
-        ] {
-            assert!(has(&document, line), "{line}");
-        }
-    }
-
     fn once_described(text: &str) {
         let mut types: Vec<_> = text.lines().filter(|l| l.starts_with("# TYPE")).collect();
         let all = types.len();
@@ -539,40 +517,5 @@ mod tests {
         let buckets = text.lines().filter(|l| l.contains("_bucket{")).count();
         assert_eq!(buckets, BOUNDS_US.len() + 1, "of READ, and none of MKNOD");
         once_described(&text);
-    }
-
-    #[test]
-    fn several_mounts() {
-        let found = |directory: &str, state| ListedMount {
-            source: "srv:/x".into(),
-            directory: directory.into(),
-            state,
-        };
-        let of = |directory: &str| Document {
-            directory: directory.into(),
-            ..document()
-        };
-        let pending = Pending {
-            age_ns: 2_500_000_000,
-            ..Pending::default()
-        };
-        let text = render_all(&[
-            found("/a", MountState::Answers(Box::new(of("/a")))),
-            found("/b", MountState::Answers(Box::new(of("/b")))),
-            found("/c", MountState::Silent("x".into())),
-            found("/d", MountState::Pending(pending)),
-        ]);
-        for line in [
-            "nfsrdma_mounts 4",
-            r#"nfsrdma_mount_up{mount="/b",source="srv:/x"} 1"#,
-            r#"nfsrdma_mount_up{mount="/c",source="srv:/x"} 0"#,
-            r#"nfsrdma_mount_pending_seconds{mount="/d",source="srv:/x"} 2.5"#,
-            r#"nfsrdma_fs_read_hits_total{mount="/a"} 7"#,
-            r#"nfsrdma_fs_read_hits_total{mount="/b"} 7"#,
-        ] {
-            assert!(text.lines().any(|l| l == line), "{line} is not in {text}");
-        }
-        once_described(&text);
-        assert_eq!(render_all(&[]).lines().count(), 3);
     }
 }

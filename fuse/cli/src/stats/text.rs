@@ -366,7 +366,6 @@ fn connections(document: &Document, change: bool, out: &mut String) -> fmt::Resu
 
 #[cfg(test)]
 mod tests {
-    use super::super::document::Kerberos;
     use super::*;
 
     #[test]
@@ -377,33 +376,5 @@ mod tests {
             "0 us", "999 us", "1.0 ms", "219.5 ms", "999.9 ms", "1.0 s", "7.5 s",
         ];
         assert_eq!(said, wanted);
-    }
-
-    #[test]
-    fn the_users_of_a_mount_with_kerberos() {
-        let said = |contexts, expires_ns| {
-            kerberos(&Document {
-                kerberos: Some(Kerberos {
-                    contexts,
-                    expires_ns,
-                }),
-                ..Document::default()
-            })
-        };
-        let hours = Some(2 * 3_600_000_000_000);
-        for (said, is) in [
-            (said(0, None), "Kerberos: 0 contexts"),
-            (
-                said(1, hours),
-                "Kerberos: 1 context, it expires in 2 h 0 min",
-            ),
-            (
-                said(3, hours),
-                "Kerberos: 3 contexts, the first expires in 2 h 0 min",
-            ),
-        ] {
-            assert_eq!(said.as_deref(), Some(is));
-        }
-        assert_eq!(kerberos(&Document::default()), None);
     }
 }

@@ -5,10 +5,7 @@ use super::screen::Session;
 use super::view::{Detail, View};
 use crate::ipc::pending::Pending;
 use crate::mounts::Mount;
-use crate::observe::load::{Load, Loads};
-use crate::stats::document::{
-    Bucket, Connection, ConnectionCounters, Document, Kerberos, Procedure,
-};
+use crate::stats::document::{Bucket, Connection, ConnectionCounters, Document, Procedure};
 use crate::stats::mount_list::{ListedMount, MountState, Target};
 use nix::pty::openpty;
 use nix::sys::termios::{LocalFlags, tcgetattr};
@@ -137,25 +134,6 @@ fn draw(width: u16, height: u16, view: &mut View, model: &Model, now: Instant) -
 }
 
 #[test]
-fn the_flavor_of_a_mount_with_kerberos() {
-    let (mut model, mut view) = (Model::new(DELAY), View::default());
-    let (now, target) = (Instant::now(), target(1, "/srv/data"));
-    model.listed(std::slice::from_ref(&target), now);
-    let mut found = works("/srv/data", 1);
-    if let Some(MountState::Answers(document)) = found.as_mut().map(|found| &mut found.state) {
-        document.options = "rw,sec=krb5i".into();
-        document.kerberos = Some(Kerberos {
-            contexts: 2,
-            expires_ns: None,
-        });
-    }
-    model.answered(&target, found, now);
-    let shown = draw(80, 24, &mut view, &model, now);
-    let title = "last minute: nas:/export on /srv/data, sec=krb5i, 2 contexts";
-    assert!(shown.contains(title), "{shown}");
-}
-
-#[test]
 fn a_screen_of_80_by_24() {
     let shown = screen(80, 24, Detail::Minute);
     let lines: Vec<&str> = shown.lines().collect();
@@ -237,55 +215,6 @@ fn procedures_and_connections() {
     // In two seconds.
     let expected = ["up", "3/128", "0", "300", "2.0", "0.0"];
     assert_eq!(words[1..7], expected, "{shown}");
-}
-
-#[test]
-fn users_and_processes() {
-    let (mut model, now) = model(Instant::now(), 20);
-    let load = |command: &str, pid, calls: u64| Load {
-        user: "alice".into(),
-        pid,
-        command: command.into(),
-        calls,
-        received_bytes: 65_536 * calls,
-        time_ns: 250_000 * calls,
-        ..Load::default()
-    };
-    let loads = Loads {
-        of: vec![
-            load("rsync", Some(4321), 200),
-            load("(none waits)", None, 3),
-        ],
-        missed: 1,
-        error: None,
-    };
-    let Target::Mounted(mount) = target(1, "/srv/data") else {
-        panic!("it is a mount");
-    };
-    model.loaded(&mount, loads, DELAY);
-    let mut view = View {
-        detail: Detail::Users,
-        ..View::default()
-    };
-    let shown = draw(80, 24, &mut view, &model, now);
-    let at = shown
-        .lines()
-        .position(|line| line.starts_with("PROCESS"))
-        .expect(&shown);
-    let lines: Vec<_> = shown.lines().skip(at).take(4).collect();
-    assert_eq!(
-        lines,
-        [
-            "PROCESS      USER      pid  calls/s recvMB/s sentMB/s mean ms",
-            "rsync        alice    4321      100      6.6      0.0   0.250",
-            "(none waits) alice       -      1.5      0.1      0.0   0.250",
-            "1 more call: too many to tell whose"
-        ],
-        "{shown}"
-    );
-    // They are those of one interval only.
-    model.listed(&[target(1, "/srv/data")], now);
-    assert!(!draw(80, 24, &mut view, &model, now).contains("rsync"));
 }
 
 #[test]
