@@ -5,7 +5,7 @@
 
 use crate::common::data::leaves_nothing;
 use crate::common::*;
-use nfsrdma_nfs3::{CreateMode, Nfs3, NfsError, Special};
+use nfsrdma_nfs3::{CreateMode, Nfs3, Nfs3Client, NfsError, Special};
 use nfsrdma_rdma_testing::fault::{Plan, When};
 use nfsrdma_xdr::nfs3::*;
 use std::time::Duration;
@@ -29,109 +29,82 @@ fn is<T>(result: Result<T, NfsError>, status: Status) -> bool {
     matches!(result, Err(NfsError::Status(s)) if s == status)
 }
 
-#[tokio::test]
-async fn a_directory_of_somebody_else_exists() {
-    let server = clumsy::<Mkdir>();
-    mkdir_at(&server, b"d").await;
+/// The status of a call that the server gets on the second connection, after `before` was done at the server.
+async fn told<P: Procedure, B, T: std::fmt::Debug>(
+    before: impl AsyncFnOnce(&Server) -> B,
+    call: impl AsyncFnOnce(&Nfs3Client, &FileHandle, B) -> Result<T, NfsError>,
+) -> Status {
+    let server = clumsy::<P>();
+    let made = before(&server).await;
     let (mounted, _pool) = server.mount(&options()).await;
-    let private = SetAttributes {
-        mode: Some(0o700),
+    let result = call(&mounted.client, &mounted.root, made).await;
+    mounted.unmount().await;
+    match result {
+        Err(NfsError::Status(status)) => status,
+        other => panic!("{}: {other:?}", P::NAME),
+    }
+}
+
+#[tokio::test]
+async fn what_others_have_done_is_not_the_calls_own_doing() {
+    let (who, plain) = (&root(), &SetAttributes::default());
+    let mode = |mode| SetAttributes {
+        mode: Some(mode),
         ..SetAttributes::default()
     };
-    let result = mounted
-        .client
-        .mkdir(&root(), &mounted.root, b"d", &private)
-        .await;
-    assert!(is(result, Status::Exist));
-    mounted.unmount().await;
-}
-
-#[tokio::test]
-async fn a_link_to_elsewhere_exists() {
-    let plain = SetAttributes::default();
-    let server = clumsy::<Symlink>();
-    let (who, top) = (root(), server.memory.root());
-    let elsewhere = server
-        .memory
-        .symlink(&who, &top, b"l", b"elsewhere", &plain);
-    elsewhere.await.unwrap();
-    let (mounted, _pool) = server.mount(&options()).await;
-    let result = mounted
-        .client
-        .symlink(&root(), &mounted.root, b"l", b"there", &plain)
-        .await;
-    assert!(is(result, Status::Exist));
-    mounted.unmount().await;
-}
-
-#[tokio::test]
-async fn a_file_with_contents_exists() {
-    let plain = SetAttributes::default();
-    let who = root();
-    let server = clumsy::<Create>();
-    server.plant(b"f", b"contents");
-    let (mounted, _pool) = server.mount(&options()).await;
-    let result = mounted
-        .client
-        .create(&who, &mounted.root, b"f", CreateMode::Guarded, &plain);
-    assert!(is(result.await, Status::Exist));
-    mounted.unmount().await;
-}
-
-#[tokio::test]
-async fn a_name_that_nobody_took_is_not_there() {
-    let who = root();
-    let server = clumsy::<Rename>();
-    let (mounted, _pool) = server.mount(&options()).await;
-    let top = &mounted.root;
-    let result = mounted.client.rename(&who, top, b"a", top, b"b").await;
-    assert!(is(result, Status::NoEnt));
-    mounted.unmount().await;
-}
-
-#[tokio::test]
-async fn a_name_of_another_file_exists() {
-    let who = root();
-    let server = clumsy::<Link>();
-    let file = server.plant(b"a", b"");
-    server.plant(b"b", b"");
-    let (mounted, _pool) = server.mount(&options()).await;
-    let result = mounted.client.link(&who, &file, &mounted.root, b"b").await;
-    assert!(is(result, Status::Exist));
-    mounted.unmount().await;
-}
-
-#[tokio::test]
-async fn an_object_of_another_kind_exists() {
-    let plain = SetAttributes::default();
-    let server = clumsy::<Mknod>();
-    let (who, top) = (root(), server.memory.root());
-    let socket = server
-        .memory
-        .mknod(&who, &top, b"n", Special::Socket, &plain);
-    socket.await.unwrap();
-    let (mounted, _pool) = server.mount(&options()).await;
-    let (client, top, who) = (&mounted.client, &mounted.root, root());
-    let made = client.mknod(&who, top, b"n", Special::Fifo, &plain).await;
-    assert!(is(made, Status::Exist));
-    mounted.unmount().await;
-}
-
-#[tokio::test]
-async fn attributes_that_somebody_else_set_are_not_those() {
-    let new = SetAttributes {
-        mode: Some(0o600),
-        ..SetAttributes::default()
-    };
-    let server = clumsy::<Setattr>();
-    let file = server.plant(b"f", b"");
-    let before = server.memory.getattr(&root(), &file).await.unwrap();
-    let guard = Some(before.ctime);
-    server.memory.change_file("f", 0, &[], Some(0o640));
-    let (mounted, _pool) = server.mount(&options()).await;
-    let result = mounted.client.setattr(&root(), &file, &new, guard).await;
-    assert!(is(result, Status::NotSync));
-    mounted.unmount().await;
+    let directory = told::<Mkdir, _, _>(
+        async |server| mkdir_at(server, b"d").await,
+        async |client, top, ()| client.mkdir(who, top, b"d", &mode(0o700)).await,
+    );
+    assert_eq!(directory.await, Status::Exist, "of somebody else");
+    let link = told::<Symlink, _, _>(
+        async |server| {
+            let (memory, top) = (&server.memory, server.memory.root());
+            let elsewhere = memory.symlink(who, &top, b"l", b"elsewhere", plain);
+            elsewhere.await.unwrap();
+        },
+        async |client, top, ()| client.symlink(who, top, b"l", b"there", plain).await,
+    );
+    assert_eq!(link.await, Status::Exist, "to elsewhere");
+    let file = told::<Create, _, _>(
+        async |server| server.plant(b"f", b"contents"),
+        async |client, top, _| {
+            let guarded = CreateMode::Guarded;
+            client.create(who, top, b"f", guarded, plain).await
+        },
+    );
+    assert_eq!(file.await, Status::Exist, "with contents");
+    let rename = told::<Rename, _, _>(
+        async |_| (),
+        async |client, top, ()| client.rename(who, top, b"a", top, b"b").await,
+    );
+    assert_eq!(rename.await, Status::NoEnt, "nobody took the name");
+    let name = told::<Link, _, _>(
+        async |server| [b"a", b"b"].map(|name| server.plant(name, b""))[0],
+        async |client, top, file| client.link(who, &file, top, b"b").await,
+    );
+    assert_eq!(name.await, Status::Exist, "of another file");
+    let socket = told::<Mknod, _, _>(
+        async |server| {
+            let (memory, top) = (&server.memory, server.memory.root());
+            let socket = memory.mknod(who, &top, b"n", Special::Socket, plain);
+            socket.await.unwrap();
+        },
+        async |client, top, ()| client.mknod(who, top, b"n", Special::Fifo, plain).await,
+    );
+    assert_eq!(socket.await, Status::Exist, "of another kind");
+    let attributes = told::<Setattr, _, _>(
+        async |server| {
+            let file = server.plant(b"f", b"");
+            let before = server.memory.getattr(who, &file).await.unwrap();
+            server.memory.change_file("f", 0, &[], Some(0o640));
+            (file, before.ctime)
+        },
+        async |client, _, (file, guard)| {
+            client.setattr(who, &file, &mode(0o600), Some(guard)).await
+        },
+    );
+    assert_eq!(attributes.await, Status::NotSync, "somebody else set them");
 }
 
 /// Runs the first call of `P` and hangs up, answers the second with JUKEBOX, and runs later ones.
