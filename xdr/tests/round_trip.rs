@@ -50,6 +50,7 @@ macro_rules! maxima {
                     #[test]
                     fn $name(args in strategies::$args(), res in strategies::$res()) {
                         prop_assert_eq!(<$procedure>::max_results(&args), $most);
+                        prop_assert_eq!(<$procedure>::max_ddp_result(&args), 0);
                         prop_assert!(res.to_xdr().len() <= $most);
                     }
                 )*
