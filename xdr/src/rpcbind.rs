@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn netids_are_found_by_name() {
         for netid in NetId::ALL {
-            assert_eq!(NetId::from_name(netid.name().as_bytes()), Some(netid));
+            assert_eq!(NetId::from_name(netid.to_string().as_bytes()), Some(netid));
         }
         assert_eq!(NetId::from_name(b"sctp"), None);
     }
