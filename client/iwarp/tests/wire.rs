@@ -4,13 +4,14 @@ use nfsrdma_iwarp::proto::nudge::PATIENCE;
 use nfsrdma_iwarp::wire::mpa::Crc;
 use nfsrdma_iwarp::wire::rdmap::{Terminate, TerminateCode};
 use nfsrdma_iwarp::{IwarpOptions, IwarpProvider};
+use nfsrdma_rdma::Instant;
 use nfsrdma_rdma::*;
 use proptest::prelude::{ProptestConfig, any as any_of, prop_assert, prop_assert_eq, proptest};
 use smallvec::smallvec;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(20);
 /// Flag `S`, revision 2, IRD 0, ORD 16.

@@ -17,7 +17,7 @@ use crate::refusals::Refusals;
 use crate::transport::{Driver, Limits, Transport};
 use crate::waiting::Waiting;
 use nfsrdma_rdma::contract::Segs;
-use nfsrdma_rdma::{Buf, BufMut, Pool};
+use nfsrdma_rdma::{Buf, BufMut, Instant, Pool};
 use nfsrdma_rpcrdma::abandon::is_abandoned;
 use nfsrdma_rpcrdma::rpc::Credentials;
 use nfsrdma_rpcrdma::security::{Contexts, Service};
@@ -29,7 +29,7 @@ use nfsrdma_xdr::nfs3::*;
 use nfsrdma_xdr::rpc::CallTemplate;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 /// First and longest pause before a call is repeated that was answered with JUKEBOX.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);

@@ -7,6 +7,7 @@
 use crate::api::{Cred, NfsError, NfsResult};
 use crate::client::{Kept, Nfs3Client, sends_data};
 use crate::waiting::WaitingCall;
+use nfsrdma_rdma::Instant;
 use nfsrdma_rpcrdma::abandon::is_abandoned;
 use nfsrdma_rpcrdma::error::LocalError;
 use nfsrdma_rpcrdma::exec;
@@ -17,7 +18,7 @@ use nfsrdma_rpcrdma::{Error, Result};
 use nfsrdma_xdr::codec::Encoder;
 use nfsrdma_xdr::rpc::AuthStat;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Whether the context is at fault.
 fn is_of_context(answer: &Result<RpcReply>) -> bool {

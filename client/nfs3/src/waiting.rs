@@ -1,10 +1,10 @@
 //! Calls that wait although the transport has nothing to do for them: the server puts them off (it answers
 //! NFS3ERR_JUKEBOX), or there is no Kerberos context for their user.
 
+use nfsrdma_rdma::Instant;
 use nfsrdma_rpcrdma::stats::Waits;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
 
 /// The calls that wait for something of one kind, by whose they are if that matters.
 #[derive(Debug, Default)]

@@ -5,8 +5,8 @@
 
 use nfsrdma_rdma::{
     BufMut, Capabilities, Completion, CompletionQueue, ConnectParams, Connection, Error, Exposure,
-    Handle, Invalidation, Listener, Memory, Protection, Provider, QueuePair, Result, Segs, Wait,
-    WorkId, WorkRequest,
+    Handle, Instant, Invalidation, Listener, Memory, Protection, Provider, QueuePair, Result, Segs,
+    Wait, WorkId, WorkRequest,
 };
 use parking_lot::Mutex;
 use smallvec::smallvec;
@@ -16,7 +16,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// When something fails. The events of one kind and one connection are counted from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -12,13 +12,14 @@
 //! [`CompletionQueue::poll`], so that the thread that reads the socket also handles the completion.
 //! A provider never calls back.
 
+use crate::Instant;
 use crate::{Buf, BufMut, Error, Pool, Result};
 use smallvec::SmallVec;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Largest private data that every transport carries, in bytes, with a request, an acceptance or a
 /// rejection. More is [`Error::Misuse`]. (InfiniBand's connection request leaves this much after

@@ -12,6 +12,7 @@ pub mod contract;
 pub mod error;
 mod event_fd;
 mod handshakes;
+mod instant;
 mod spin;
 mod sync;
 
@@ -21,4 +22,5 @@ pub use contract::*;
 pub use error::{Error, Result};
 pub use event_fd::EventFd;
 pub use handshakes::{Handshake, Handshakes};
+pub use instant::Instant;
 pub use spin::Spin;

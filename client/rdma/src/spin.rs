@@ -6,7 +6,8 @@
 //! one that finds something saves. So a thread goes on spinning as long as four of five spins find
 //! something; otherwise it spins in fewer and fewer of its waits.
 
-use std::time::{Duration, Instant};
+use crate::Instant;
+use std::time::Duration;
 
 /// The longest run of waits without spinning.
 const MOST_SKIPPED: u32 = 63;

@@ -15,13 +15,13 @@ use crate::sync::atomic::{AtomicU8, Ordering};
 use crate::sync::thread::{self, Thread};
 use crate::sync::{Mutex, thread_cell};
 use crate::tap::caller;
+use nfsrdma_rdma::Instant;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Instant;
 use tokio::task::unconstrained;
 
 const IDLE: u8 = 0;
@@ -67,28 +67,7 @@ thread_cell! {
 }
 thread_cell! {
     /// While this thread is inside [`deferring`]: when that began.
-    static ROUND: Cell<Option<Time>> = const { Cell::new(None) };
-}
-
-/// A moment, in both forms.
-#[derive(Clone, Copy)]
-struct Time {
-    at: Instant,
-    nanos: u64,
-}
-
-impl Time {
-    fn of(at: Instant) -> Self {
-        static FIRST: LazyLock<Instant> = LazyLock::new(Instant::now);
-        let since = at.saturating_duration_since(*FIRST);
-        let nanos = since.as_secs() * 1_000_000_000 + u64::from(since.subsec_nanos());
-        Time { at, nanos }
-    }
-
-    #[inline]
-    fn now() -> Self {
-        ROUND.get().unwrap_or_else(|| Time::of(Instant::now()))
-    }
+    static ROUND: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
 impl Wake for Task {
@@ -256,13 +235,13 @@ pub fn batch<T>(body: impl FnOnce() -> T) -> T {
 /// sent at once, so that one system call can send many. The caller must call
 /// [`Engine::kick`](crate::transport::Engine::kick) afterwards.
 pub fn deferring<T>(now: Instant, body: impl FnOnce() -> T) -> T {
-    struct Leave(Option<Time>);
+    struct Leave(Option<Instant>);
     impl Drop for Leave {
         fn drop(&mut self) {
             ROUND.set(self.0);
         }
     }
-    let _leave = Leave(ROUND.replace(Some(Time::of(now))));
+    let _leave = Leave(ROUND.replace(Some(now)));
     body()
 }
 
@@ -275,13 +254,7 @@ pub(crate) fn is_deferring() -> bool {
 /// the clock costs as much as a hundred instructions, and each operation asks for the time ten times.
 #[inline]
 pub fn now() -> Instant {
-    Time::now().at
-}
-
-/// The same in nanoseconds since some moment in the life of this process.
-#[inline]
-pub fn nanos() -> u64 {
-    Time::now().nanos
+    ROUND.get().unwrap_or_else(Instant::now)
 }
 
 struct Unpark(Thread);

@@ -9,14 +9,13 @@
 //! ADDRESS is an address of the device itself: both ends are on this machine.
 
 use nfsrdma_rdma::{
-    Completion, ConnectParams, Connection, Invalidation, Memory, Pool, Provider, RemoteSegment,
-    Wait, WorkId, WorkRequest,
+    Completion, ConnectParams, Connection, Instant, Invalidation, Memory, Pool, Provider,
+    RemoteSegment, Wait, WorkId, WorkRequest,
 };
 use nfsrdma_rdma_testing::conformance;
 use nfsrdma_verbs::{Choice, Verbs};
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
-use std::time::Instant;
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);

@@ -11,7 +11,7 @@ use crate::device_fds;
 use crate::error::local;
 use crate::wait::nonblocking;
 use crate::wait::readable;
-use nfsrdma_rdma::{Error, Result};
+use nfsrdma_rdma::{Error, Instant, Result};
 use rdma_sys as ib;
 use rdma_sys::rdma_cm_event_type as cm;
 use socket2::SockAddr;
@@ -21,7 +21,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
 
 /// A channel at which events of identifiers arrive.
 pub(crate) struct Channel(NonNull<ib::rdma_event_channel>);

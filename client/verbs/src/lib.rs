@@ -25,8 +25,8 @@ use crate::sys::{Depths, Device, Domain, Pair, Queue, Region, Remote};
 use crate::wait::readable;
 use crate::work::{Sizes, Work};
 use nfsrdma_rdma::{
-    Capabilities, ConnectParams, Connection, Error, EventFd, Handshakes, Incoming, Listener,
-    PRIVATE_DATA_MAX, Protection, Provider, Result,
+    Capabilities, ConnectParams, Connection, Error, EventFd, Handshakes, Incoming, Instant,
+    Listener, PRIVATE_DATA_MAX, Protection, Provider, Result,
 };
 use parking_lot::Mutex;
 use std::fmt;
@@ -34,7 +34,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Gather elements of one request. No caller uses more; a device that has fewer says so.
 const SGE: usize = 16;

@@ -11,13 +11,13 @@ use crate::pair::Core;
 use crate::sys::{Done, status_text};
 use crate::wait::readable;
 use crate::work::{Whose, whose};
-use nfsrdma_rdma::{Armed, Completion, CompletionQueue, Error, Result, Segs, Spin, Wait};
+use nfsrdma_rdma::{Armed, Completion, CompletionQueue, Error, Instant, Result, Segs, Spin, Wait};
 use rdma_sys::ibv_wc_status as status;
 use smallvec::smallvec;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long the device has to give back what it was given, after the end, before the queue
 /// pair is taken from it.

@@ -1,11 +1,11 @@
 //! Waiting for descriptors.
 
+use nfsrdma_rdma::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::time::Instant;
 
 /// Makes a library's descriptor non-blocking.
 pub(crate) fn nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {

@@ -20,8 +20,8 @@ use crate::proto::terminate::Fault;
 use crate::wire::mpa::{Frame, FrameError, FrameKind};
 use crate::wire::rdmap::TerminateCode;
 use nfsrdma_rdma::{
-    Capabilities, ConnectParams, Connection, Error, Handshakes, PRIVATE_DATA_MAX, Protection,
-    Result, WorkId,
+    Capabilities, ConnectParams, Connection, Error, Handshakes, Instant, PRIVATE_DATA_MAX,
+    Protection, Result, WorkId,
 };
 use rustix::net::sockopt::set_socket_linger;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
@@ -29,7 +29,7 @@ use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Largest message: the limit of both the 32-bit message offset and verbs.
 const MAX_MESSAGE: usize = i32::MAX as usize;

@@ -11,14 +11,16 @@ use super::sys;
 use crate::options::IwarpOptions;
 use crate::proto::handshake::{self, Terms};
 use crate::wire::mpa::{Frame, FrameError, FrameKind};
-use nfsrdma_rdma::{ConnectParams, Connection, Error, EventFd, Incoming, Listener, Result};
+use nfsrdma_rdma::{
+    ConnectParams, Connection, Error, EventFd, Incoming, Instant, Listener, Result,
+};
 use parking_lot::Mutex;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Number of connections that the kernel queues.
 const BACKLOG: i32 = 128;

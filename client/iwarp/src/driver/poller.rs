@@ -18,14 +18,14 @@ use crate::proto::rx::{Event, Receiver, Step};
 use crate::wire::ddp::TAGGED_HEADER;
 use crate::wire::mpa::LENGTH_FIELD;
 use nfsrdma_rdma::{
-    Armed, Attempts, Completion, CompletionQueue, Error, Handle, Result, Segs, Spin, Wait,
+    Armed, Attempts, Completion, CompletionQueue, Error, Handle, Instant, Result, Segs, Spin, Wait,
 };
 use smallvec::{SmallVec, smallvec};
 use std::io::{self, IoSliceMut, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Staging for headers and small FPDUs.
 const STAGE: usize = 256 * 1024;

@@ -14,7 +14,9 @@ use crate::proto::queue::SendQueue;
 use crate::proto::segment::{Segmenter, Slices};
 use crate::proto::stag::{Access, Denied, StagTable};
 use crate::wire::rdmap::ReadRequest;
-use nfsrdma_rdma::{BufMut, Capabilities, Completion, Error, EventFd, Memory, WorkId, WorkRequest};
+use nfsrdma_rdma::{
+    BufMut, Capabilities, Completion, Error, EventFd, Instant, Memory, WorkId, WorkRequest,
+};
 use parking_lot::Mutex;
 use smallvec::smallvec;
 use socket2::SockRef;
@@ -23,7 +25,6 @@ use std::io;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 /// How many bytes of FPDUs are cut ahead of the socket.
 const FILL_BYTES: usize = 512 * 1024;

@@ -1,11 +1,12 @@
 //! Waits for a socket, with an eventfd(2) by which another thread can end the wait.
 
 use nfsrdma_rdma::EventFd;
+use nfsrdma_rdma::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What [`wait`] found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

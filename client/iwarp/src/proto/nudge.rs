@@ -4,7 +4,8 @@
 //! first Send then stays in its socket until more bytes arrive. A zero-length RDMA Write provides
 //! such bytes; it is legal at any time (RFC 5040 section 5.1) and has no other effect.
 
-use std::time::{Duration, Instant};
+use nfsrdma_rdma::Instant;
+use std::time::Duration;
 
 /// How long to wait for an answer to the first Send.
 pub const PATIENCE: Duration = Duration::from_millis(100);

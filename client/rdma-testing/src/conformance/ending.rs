@@ -1,10 +1,10 @@
 //! The end of a connection, and waking a poll.
 
 use super::harness::{Bench, End, PATIENCE, RECEIVES, all_returned, finish, part, pattern};
-use nfsrdma_rdma::{Completion, Error, Exposure, Memory, Wait, WorkId, WorkRequest};
+use nfsrdma_rdma::{Completion, Error, Exposure, Instant, Memory, Wait, WorkId, WorkRequest};
 use smallvec::smallvec;
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A connection with Receives, a sink and a source at both ends, and requests under way from `a`.
 struct Load {

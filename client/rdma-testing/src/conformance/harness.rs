@@ -2,8 +2,8 @@
 
 use nfsrdma_rdma::{
     Armed, Buf, BufMut, Completion, CompletionQueue, ConnectParams, Connection, Error, Exposure,
-    Invalidation, Memory, Pool, Provider, QueuePair, RemoteSegment, Result, Segs, Wait, WorkId,
-    WorkRequest,
+    Instant, Invalidation, Memory, Pool, Provider, QueuePair, RemoteSegment, Result, Segs, Wait,
+    WorkId, WorkRequest,
 };
 use parking_lot::{Condvar, Mutex};
 use rustix::buffer::spare_capacity;
@@ -16,7 +16,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Time after which a case fails if an expected event has not happened.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -236,7 +236,9 @@ impl End {
             if let Some(at) = shared.happened.iter().position(&which) {
                 return shared.happened.remove(at);
             }
-            let late = changed.wait_until(&mut shared, deadline).timed_out();
+            let late = changed
+                .wait_for(&mut shared, deadline - Instant::now())
+                .timed_out();
             assert!(
                 !late,
                 "waited for {what}; have {:?}, end {:?}",
@@ -251,7 +253,9 @@ impl End {
         let (lock, changed) = &*self.shared;
         let mut shared = lock.lock();
         while shared.told < times {
-            let late = changed.wait_until(&mut shared, deadline).timed_out();
+            let late = changed
+                .wait_for(&mut shared, deadline - Instant::now())
+                .timed_out();
             assert!(!late, "the connection does not end");
         }
         shared.ended.clone().unwrap()

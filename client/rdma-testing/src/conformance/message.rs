@@ -2,10 +2,10 @@
 
 use super::harness::{Bench, End, PATIENCE, RECEIVE_SIZE, RECEIVES, finish, pattern};
 use nfsrdma_rdma::{
-    Completion, Error, Handle, RemoteSegment, Segs, Wait, WorkId, WorkRequest, buf::MAX_BLOCK,
+    Completion, Error, Handle, Instant, RemoteSegment, Segs, Wait, WorkId, WorkRequest,
+    buf::MAX_BLOCK,
 };
 use smallvec::smallvec;
-use std::time::Instant;
 
 fn send(id: u64, data: Segs<nfsrdma_rdma::Buf>, signaled: bool) -> WorkRequest {
     WorkRequest::Send {

@@ -4,7 +4,8 @@
 //! connection, never on the one that the call was sent on.
 
 use crate::options::Recovery;
-use std::time::{Duration, Instant};
+use nfsrdma_rdma::Instant;
+use std::time::Duration;
 
 /// Longest time between retries (nfs(5): "the maximum timeout allowed is 600 seconds").
 const LONGEST: Duration = Duration::from_secs(600);

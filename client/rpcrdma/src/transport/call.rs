@@ -16,7 +16,7 @@ use crate::protocol::{self, Discard, Shape};
 use crate::rpc::{Retry, accepted};
 use crate::sync::Mutex;
 use nfsrdma_rdma::contract::Segs;
-use nfsrdma_rdma::{Buf, BufMut, Exposure};
+use nfsrdma_rdma::{Buf, BufMut, Exposure, Instant};
 use nfsrdma_xdr::codec::{Decode, Decoder, Encoder};
 use nfsrdma_xdr::procedure::Procedure;
 use nfsrdma_xdr::rpc::{self, AuthStat};
@@ -25,7 +25,6 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
 
 /// Bulk data of a call.
 #[derive(Debug, Default)]

@@ -7,10 +7,10 @@ use crate::protocol::Shape;
 use crate::rpc::{Retry, RetryPolicy};
 use crate::sync::Mutex;
 use nfsrdma_rdma::Buf;
+use nfsrdma_rdma::Instant;
 use nfsrdma_xdr::rpcrdma::ChunkLists;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// What distinguishes a new call.
 pub(super) struct New {

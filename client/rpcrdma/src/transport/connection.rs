@@ -15,11 +15,11 @@ use super::session::{ConnectError, Established};
 use crate::error::Error;
 use crate::exec;
 use crate::protocol::Requester;
-use nfsrdma_rdma::{Error as RdmaError, Wait};
+use nfsrdma_rdma::{Error as RdmaError, Instant, Wait};
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// First and longest pause between attempts to connect.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -167,7 +167,8 @@ impl Link {
         let until = Instant::now() + time;
         let mut state = self.state.lock();
         while !state.shutdown {
-            if self.hurry.wait_until(&mut state, until).timed_out() {
+            let left = until - Instant::now();
+            if self.hurry.wait_for(&mut state, left).timed_out() {
                 break;
             }
         }

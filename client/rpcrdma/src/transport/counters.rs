@@ -23,26 +23,22 @@ pub(super) struct ProcedureCounters {
     latency: [AtomicU64; LATENCY_BUCKETS],
 }
 
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
 /// Bucket `i` holds durations of less than 2^i microseconds.
-fn bucket(time: Duration) -> usize {
-    let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+fn bucket(nanoseconds: u64) -> usize {
+    let micros = nanoseconds / 1000;
     ((64 - micros.leading_zeros()) as usize).min(LATENCY_BUCKETS - 1)
 }
 
 impl ProcedureCounters {
-    /// Counts a call that ended after `time`, `queued` of it before its last transmission.
-    pub(super) fn ended(&self, failed: bool, received: usize, time: Duration, queued: Duration) {
+    /// Counts a call that ended after `time`, `queued` of it before its last transmission, in nanoseconds.
+    pub(super) fn ended(&self, failed: bool, received: usize, time: u64, queued: u64) {
         self.calls.fetch_add(1, Relaxed);
         if failed {
             self.errors.fetch_add(1, Relaxed);
         }
         self.bytes_received.fetch_add(received as u64, Relaxed);
-        self.nanoseconds.fetch_add(nanoseconds(time), Relaxed);
-        self.queued.fetch_add(nanoseconds(queued), Relaxed);
+        self.nanoseconds.fetch_add(time, Relaxed);
+        self.queued.fetch_add(queued, Relaxed);
         self.latency[bucket(time)].fetch_add(1, Relaxed);
     }
 
@@ -152,17 +148,17 @@ mod tests {
 
     #[test]
     fn buckets_are_powers_of_two_microseconds() {
-        let at = |micros| bucket(Duration::from_micros(micros));
+        let at = |micros: u64| bucket(micros * 1000);
         assert_eq!([0, 1, 2, 3, 4, 1023, 1024].map(at), [0, 1, 2, 2, 3, 10, 11]);
-        assert_eq!(bucket(Duration::MAX), LATENCY_BUCKETS - 1);
+        assert_eq!(bucket(u64::MAX), LATENCY_BUCKETS - 1);
     }
 
     #[test]
     fn the_queue_and_the_way_are_told_apart() {
         let counters = ProcedureCounters::default();
         let ms = Duration::from_millis;
-        counters.ended(false, 100, ms(5), ms(2));
-        counters.ended(true, 0, ms(7), ms(7));
+        counters.ended(false, 100, 5_000_000, 2_000_000);
+        counters.ended(true, 0, 7_000_000, 7_000_000);
         let stats = counters.snapshot("READ");
         assert_eq!((stats.calls, stats.errors), (2, 1));
         assert_eq!(stats.total_time, ms(12));

@@ -198,9 +198,9 @@ impl Link {
         let received = result.as_ref().map_or(0, |reply| {
             reply.message().len() + reply.placed.unwrap_or(0) as usize
         });
-        let time = exec::now().saturating_duration_since(call.started);
+        let time = exec::now().nanos_since(call.started);
         let queued = match call.sent {
-            Some(sent) => sent.saturating_duration_since(call.started),
+            Some(sent) => sent.nanos_since(call.started),
             None => time,
         };
         let counters = self.shared.procedures.get(call.procedure);

@@ -30,7 +30,7 @@ use crate::stats::{Stats, Waits};
 use crate::sync::thread;
 use crate::tap::{Tap, caller};
 use nfsrdma_rdma::buf::MAX_BLOCK;
-use nfsrdma_rdma::{Capabilities, Pool, Provider};
+use nfsrdma_rdma::{Capabilities, Instant, Pool, Provider};
 use nfsrdma_xdr::codec::Encoder;
 use nfsrdma_xdr::rpc::{Auth, CallTemplate};
 use nfsrdma_xdr::rpcrdma::MIN_HEADER_LEN;
@@ -39,7 +39,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Calls with more payload than this count as bulk, in bytes.
 const BULK: u64 = 16 * 1024;

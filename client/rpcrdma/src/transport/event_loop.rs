@@ -12,12 +12,11 @@
 use super::link::Link;
 use super::polling::{Polling, Waker, clear_home, set_home};
 use crate::exec;
-use nfsrdma_rdma::{Armed, Error as RdmaError, Wait};
+use nfsrdma_rdma::{Armed, Error as RdmaError, Instant, Wait};
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
 
 impl Link {
     /// Polls a connection and continues the calls that its completions belong to.

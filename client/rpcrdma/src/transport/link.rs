@@ -27,10 +27,11 @@ use crate::protocol::{InUse, Requester};
 use crate::stats::Waits;
 use crate::sync::{Condvar, Mutex};
 use crate::tap::Tap;
+use nfsrdma_rdma::Instant;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Largest payload of a call whose Send may be deferred, in bytes.
 const DEFERRABLE: u64 = 64 << 10;

@@ -14,12 +14,12 @@ use super::session::Session;
 use crate::error::{Error, Result};
 use crate::rpc::accepted;
 use crate::tap::{Data, Ended, Event, Incoming, Outcome, Outgoing, Sent, Transmission, Wanted};
-use nfsrdma_rdma::{Buf, BufMut, Handle, WorkRequest};
+use nfsrdma_rdma::{Buf, BufMut, Handle, Instant, WorkRequest};
 use nfsrdma_xdr::codec::{Decode, Decoder, padding};
 use nfsrdma_xdr::rpc;
 use nfsrdma_xdr::rpcrdma::{ChunkLists, WriteChunk};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 /// Largest part of an encoded call that listeners get, in bytes.
 const HEAD: usize = 2048;

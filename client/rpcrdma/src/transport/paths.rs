@@ -10,7 +10,7 @@
 //! call. A transport with one path does not have it.
 
 use crate::options::Path;
-use std::time::Instant;
+use nfsrdma_rdma::Instant;
 
 /// What a connection slot knows at a tick.
 #[derive(Debug, Clone, Copy)]

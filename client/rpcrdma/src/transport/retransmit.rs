@@ -21,10 +21,10 @@ use crate::exec;
 use crate::rpc::{Expiry, Retry};
 use crate::sync::thread;
 use crate::tap::Disconnected;
-use nfsrdma_rdma::{CompletionQueue, Error as RdmaError, Wait};
+use nfsrdma_rdma::{CompletionQueue, Error as RdmaError, Instant, Wait};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 /// Longest pause of a call that waits for memory.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);

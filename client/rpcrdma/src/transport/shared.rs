@@ -14,11 +14,12 @@ use crate::sync::Mutex;
 use crate::tap::Tap;
 use crate::throttle::{Throttle, and_more};
 use crate::words::counted;
+use nfsrdma_rdma::Instant;
 use nfsrdma_rdma::Provider;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The state that all connection slots of a transport share.
 pub(super) struct Shared {

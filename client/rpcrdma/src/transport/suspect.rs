@@ -21,7 +21,8 @@
 //! the peer within seconds. Between the trials other calls are sent. The pauses grow, so that a
 //! call survives problems that last some seconds, such as a server short of memory.
 
-use std::time::{Duration, Instant};
+use nfsrdma_rdma::Instant;
+use std::time::Duration;
 
 /// After so many connections in a row that end soon after a call was sent, the call is suspected.
 pub(super) const LOSSES: u32 = 2;

@@ -5,12 +5,13 @@
 //! each time one of them is over. When the transport is shut down, all sleepers wake at once.
 
 use crate::sync::{Condvar, Mutex};
+use nfsrdma_rdma::Instant;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// When a sleeper wakes, and its number.
 type Key = (Instant, u64);
@@ -50,7 +51,7 @@ impl Timer {
                         Some((first, _)) => first.0.min(next_tick),
                         None => next_tick,
                     };
-                    self.changed.wait_until(&mut state, until);
+                    self.changed.wait_for(&mut state, until - now);
                     continue;
                 }
             }

@@ -16,9 +16,9 @@ use super::link::{Admission, Link, State, Trial};
 use super::marshal::encoded;
 use super::suspect::{ConnectionEnd, SOON, Suspicion, Verdict};
 use crate::protocol::Shape;
+use nfsrdma_rdma::Instant;
 use nfsrdma_xdr::rpc::{Auth, CallTemplate};
 use nfsrdma_xdr::rpcrdma::MIN_HEADER_LEN;
-use std::time::Instant;
 
 impl State {
     /// Advances the trial as far as possible, and returns what may be sent now.

@@ -7,8 +7,8 @@
 //! first, when the one before it could do the work of both: programs that make one request at a
 //! time keep two workers awake for as long as one.
 
+use nfsrdma_rdma::Instant;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
 /// Rounds over which a worker's time is judged.
 const WINDOW: u32 = 64;
@@ -133,7 +133,8 @@ impl Listeners {
 #[derive(Debug)]
 pub(super) struct Load {
     began: Instant,
-    slept: Duration,
+    /// In nanoseconds.
+    slept: u64,
     rounds: u32,
 }
 
@@ -141,7 +142,7 @@ impl Load {
     pub(super) fn new(now: Instant) -> Self {
         Load {
             began: now,
-            slept: Duration::ZERO,
+            slept: 0,
             rounds: 0,
         }
     }
@@ -149,13 +150,13 @@ impl Load {
     /// A round begins at `now`, after a wait since `waited`. At the end of a window: for which part
     /// of it the worker was awake, in thousandths.
     pub(super) fn round(&mut self, waited: Instant, now: Instant) -> Option<u32> {
-        self.slept += now.saturating_duration_since(waited);
+        self.slept += now.nanos_since(waited);
         self.rounds += 1;
         if self.rounds < WINDOW {
             return None;
         }
-        let elapsed = now.saturating_duration_since(self.began).as_nanos().max(1);
-        let slept = self.slept.as_nanos().min(elapsed);
+        let elapsed = now.nanos_since(self.began).max(1);
+        let slept = self.slept.min(elapsed);
         *self = Load::new(now);
         // At most 1000.
         Some(((elapsed - slept) * 1000 / elapsed) as u32)
@@ -165,6 +166,7 @@ impl Load {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     const ROUND: Duration = Duration::from_micros(100);
 

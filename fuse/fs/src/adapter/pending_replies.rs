@@ -5,13 +5,14 @@
 use crate::locks::Interrupt;
 use crate::sync::Mutex;
 use futures_util::future::select;
+use nfsrdma_rdma::Instant;
 use nfsrdma_rpcrdma::abandon::Caller;
 use nfsrdma_rpcrdma::exec;
 use slab::Slab;
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::yield_now;
 

@@ -20,7 +20,7 @@ use super::listeners::{Listeners, Load};
 use super::state::Adapter;
 use nfsrdma_channel::{Landing, ReadResult, Reader};
 use nfsrdma_nfs3::{Driver, Nfs3};
-use nfsrdma_rdma::{Armed, Attempts, BufMut, EventFd, Spin};
+use nfsrdma_rdma::{Armed, Attempts, BufMut, EventFd, Instant, Spin};
 use nfsrdma_rpcrdma::exec;
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
@@ -30,7 +30,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Requests read in one round, at most.
 const MOST_REQUESTS: u32 = 16;

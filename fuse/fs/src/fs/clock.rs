@@ -1,5 +1,6 @@
 //! The clock of the caches.
 
+use nfsrdma_rdma::Instant;
 use nfsrdma_rpcrdma::exec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,13 +17,13 @@ pub(super) fn nanos(duration: Duration) -> Nanos {
 #[derive(Debug, Clone)]
 pub enum Clock {
     /// It counts from this point.
-    System(Nanos),
+    System(Instant),
     Manual(Arc<AtomicU64>),
 }
 
 impl Default for Clock {
     fn default() -> Self {
-        Clock::System(exec::nanos())
+        Clock::System(exec::now())
     }
 }
 
@@ -35,7 +36,7 @@ impl Clock {
     /// The time; within a round of an event loop, that of its beginning.
     pub fn now(&self) -> Nanos {
         match self {
-            Clock::System(start) => exec::nanos().saturating_sub(*start),
+            Clock::System(start) => exec::now().nanos_since(*start),
             Clock::Manual(now) => now.load(Ordering::Relaxed),
         }
     }

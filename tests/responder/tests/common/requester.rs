@@ -2,8 +2,8 @@
 //! shares no code with the client's RPC transport.
 
 use nfsrdma_rdma::{
-    Buf, BufMut, Completion, ConnectParams, Connection, Error, Exposure, Handle, Invalidation,
-    Memory, Pool, Provider, Wait, WorkId, WorkRequest,
+    Buf, BufMut, Completion, ConnectParams, Connection, Error, Exposure, Handle, Instant,
+    Invalidation, Memory, Pool, Provider, Wait, WorkId, WorkRequest,
 };
 use nfsrdma_responder::fs::handle::Key;
 use nfsrdma_responder::fs::{self, ExportSpec, FileSystem, Mapping};
@@ -19,7 +19,7 @@ use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, Header, ReadSegment, Segment, Write
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Starts a responder in this process.
 pub fn serve(

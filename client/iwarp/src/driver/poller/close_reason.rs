@@ -1,8 +1,7 @@
 //! Why a connection ends, and its state while a Terminate is sent.
 
 use crate::proto::terminate::Fault;
-use nfsrdma_rdma::{BufMut, Error, WorkId};
-use std::time::Instant;
+use nfsrdma_rdma::{BufMut, Error, Instant, WorkId};
 
 /// Why a connection ends: the peer violated the protocol, or the connection failed.
 pub(super) enum CloseReason {

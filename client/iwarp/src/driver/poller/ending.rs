@@ -9,12 +9,12 @@
 use super::IwarpCompletionQueue;
 use super::close_reason::{CloseReason, Lingering};
 use crate::driver::sys;
-use nfsrdma_rdma::{Error, Wait};
+use nfsrdma_rdma::{Error, Instant, Wait};
 use std::io::{self, Read};
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long to wait until the peer has received a Terminate.
 const LINGER: Duration = Duration::from_millis(200);
