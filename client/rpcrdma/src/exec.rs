@@ -141,13 +141,19 @@ fn schedule(task: Arc<Task>) {
     }
 }
 
-/// Keeps a task that is done for another future.
-fn keep(task: Arc<Task>) {
+/// Keeps a task that is done for another future, and takes the next one that is queued. If there is none, the
+/// thread is no longer inside `drain`.
+fn following(done: Option<Arc<Task>>) -> Option<Arc<Task>> {
     QUEUE.with_borrow_mut(|queue| {
-        if queue.done.len() < KEPT {
+        if let Some(task) = done
+            && queue.done.len() < KEPT
+        {
             queue.done.push(task);
         }
-    });
+        let next = queue.tasks.pop_front();
+        queue.draining = next.is_some();
+        next
+    })
 }
 
 /// Runs `first`, what is queued, and everything that becomes ready on this thread meanwhile.
@@ -166,20 +172,21 @@ fn drain(first: Option<Arc<Task>>) {
             drop(left);
         }
     }
-    let _leave = Leave;
-    let queued = || QUEUE.with_borrow_mut(|queue| queue.tasks.pop_front());
-    let mut next = first.or_else(queued);
+    let leave = Leave;
+    let mut next = first.or_else(|| following(None));
     while let Some(mut task) = next {
         task.run();
+        let mut done = None;
         // No waker is left that could wake the next future in its place.
-        if let Some(done) = Arc::get_mut(&mut task)
-            && done.future.get_mut().is_empty()
+        if let Some(ended) = Arc::get_mut(&mut task)
+            && ended.future.get_mut().is_empty()
         {
-            done.caller = None;
-            keep(task);
+            ended.caller = None;
+            done = Some(task);
         }
-        next = queued();
+        next = following(done);
     }
+    std::mem::forget(leave);
 }
 
 /// Runs `future` to completion, starting now on this thread. Inside another future that is run
