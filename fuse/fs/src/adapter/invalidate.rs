@@ -84,10 +84,17 @@ impl KernelCache for Queues {
 /// Tells the kernel of changes by somebody else, before it is given attributes of `node`. False if
 /// there was nothing to tell.
 pub(super) async fn tell_behind<N: Nfs3>(fs: &Arc<Fs<N>>, notifier: &Notifier, node: u64) -> bool {
-    let behind = fs.behind_attributes(node).await;
-    let any = behind.is_some();
-    tell(notifier, behind).await;
-    any
+    if !fs.is_behind(node) {
+        return false;
+    }
+    // Boxed, because it is rare, and its state is large.
+    Box::pin(async {
+        let behind = fs.behind_attributes(node).await;
+        let any = behind.is_some();
+        tell(notifier, behind).await;
+        any
+    })
+    .await
 }
 
 /// Tells the kernel of a change by somebody else, before the reply that shows it.

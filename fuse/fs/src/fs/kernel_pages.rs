@@ -153,7 +153,13 @@ impl<N: Nfs3> Objects<N> {
         inode.has_old_pages().then(|| Behind::new(inode))
     }
 
-    /// What the kernel must be told before it is given attributes of the object.
+    /// Whether the kernel must be told something before it is given attributes of the object.
+    pub fn is_behind(&self, nodeid: u64) -> bool {
+        let inode = self.table.get(nodeid);
+        inode.is_some_and(|inode| inode.has_old_pages())
+    }
+
+    /// What it must be told.
     pub async fn behind_attributes(self: &Arc<Self>, nodeid: u64) -> Option<Behind> {
         let inode = self.table.get(nodeid)?;
         match inode.has_old_pages() {
