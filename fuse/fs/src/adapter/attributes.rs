@@ -4,19 +4,9 @@ use super::convert::{set_time, space};
 use super::invalidate::tell_behind;
 use super::replies::{reply_attributes, reply_held, reply_ok, reply_or_undo, reply_with};
 use super::state::Adapter;
-use crate::fs::Fs;
 use nfsrdma_channel::{Header, Reply, SetAttr};
 use nfsrdma_nfs3::Nfs3;
-use nfsrdma_xdr::nfs3::{Attributes, FsstatOk, SetAttributes};
-use std::time::Duration;
-
-/// What a GETATTR can be answered with at once.
-fn known<N: Nfs3>(fs: &Fs<N>, node: u64, revalidate: bool) -> Option<(Attributes, Duration)> {
-    match revalidate || fs.came_lately(node) {
-        true => fs.getattr_cached(node, revalidate),
-        false => None,
-    }
-}
+use nfsrdma_xdr::nfs3::{FsstatOk, SetAttributes};
 
 impl<N: Nfs3> Adapter<N> {
     pub(super) fn getattr(&self, request: &Header, node: u64, handle: Option<u64>, reply: Reply) {
@@ -25,7 +15,7 @@ impl<N: Nfs3> Adapter<N> {
         // changed since. That cannot be told from stat(2), but mostly the attributes that it has are
         // valid then, and it does not ask for stat(2).
         let revalidate = handle.is_some();
-        if let Some(known) = known(&self.fs, node, revalidate) {
+        if let Some(known) = self.fs.getattr_cached(node, revalidate) {
             reply_attributes(reply, known);
             return;
         }
@@ -35,7 +25,7 @@ impl<N: Nfs3> Adapter<N> {
         self.start(move || async move {
             // What was known before can be told at once then.
             let told = tell_behind(&fs, &notifier, node).await;
-            let known = told.then(|| known(&fs, node, revalidate)).flatten();
+            let known = told.then(|| fs.getattr_cached(node, revalidate)).flatten();
             let result = match known {
                 Some(known) => Ok(known),
                 None => fs.getattr(&cred, node, revalidate).await,

@@ -35,15 +35,9 @@ fn removed_object(inode: &Inode, error: &FsError) -> Option<Attributes> {
 }
 
 impl<N: Nfs3> Files<N> {
-    /// Whether valid attributes are not older than [`LATELY`].
-    pub fn came_lately(&self, nodeid: u64) -> bool {
-        let (inode, now) = (self.table.get(nodeid), self.now());
-        inode.is_some_and(|inode| inode.state.lock().age(now) < LATELY)
-    }
-
     /// The cached attributes, if they are valid, and for how much longer they are. `revalidate`:
-    /// the kernel asks in order to revalidate its cache, not for stat(2) of a program. Dirty data
-    /// does not matter then, because the times need not be final.
+    /// the kernel asks in order to revalidate its cache. Dirty data does not matter then, because the
+    /// times need not be final. Otherwise they must not be older than [`LATELY`].
     pub fn getattr_cached(&self, nodeid: u64, revalidate: bool) -> Option<(Attributes, Duration)> {
         let inode = self.table.get(nodeid)?;
         let now = self.now();
@@ -57,6 +51,9 @@ impl<N: Nfs3> Files<N> {
         }
         let (shown, ttl) = {
             let mut state = inode.state.lock();
+            if !revalidate && state.age(now) >= LATELY {
+                return None;
+            }
             let attributes = *state.fresh(now)?;
             let size = attributes.size.max(end);
             // The kernel drops old pages before it is answered.
