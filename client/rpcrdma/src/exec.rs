@@ -354,6 +354,27 @@ mod tests {
     }
 
     #[test]
+    fn a_task_that_nothing_can_wake_is_dropped_and_wakes_others() {
+        struct WakesWhenDropped(Waker);
+        impl Drop for WakesWhenDropped {
+            fn drop(&mut self) {
+                self.0.wake_by_ref();
+            }
+        }
+        let (tell, told) = mpsc::channel();
+        spawn(std::future::poll_fn(move |context| {
+            let _ = tell.send(context.waker().clone());
+            Poll::Pending
+        }));
+        let other = WakesWhenDropped(told.recv().unwrap());
+        spawn(async move {
+            let _other = other;
+            std::future::pending().await
+        });
+        assert!(told.try_recv().is_ok(), "the other one is polled again");
+    }
+
+    #[test]
     fn time_stands_still_inside_a_round() {
         let (then, later) = (Instant::now(), Duration::from_secs(5));
         let seen = deferring(then, || (now(), deferring(then + later, now), now()));
