@@ -181,3 +181,45 @@ def test_a_path_that_is_cut_costs_its_time_and_nothing_else(end, nconnect, recor
         said = log.read_text()
         assert "is made again" in said, said
         assert "not responding" not in said, said
+
+
+@pytest.mark.alone
+def test_a_path_that_is_cut_under_fio_loses_nothing(record_property):
+    if not shutil.which("fio"):
+        pytest.skip("needs fio")
+    words = f"remoteports={'~'.join(SERVER)},localports={'~'.join(CLIENT)},timeo={10 * TIMEO},nconnect=2,nolock"
+    with Paths() as paths:
+        expect(paths.mount(words), 0)
+        until(lambda: up(paths) == [[True]] * 2, "connections by both paths")
+        # Each block is written to the server, and read from there again and compared.
+        command = [
+            "fio", "--name=cut", f"--directory={paths.mnt}", "--numjobs=4", "--group_reporting", "--direct=1", "--rw=randrw",
+            "--bs=256k", "--size=8m", "--loops=1000000", "--verify=crc32c", "--verify_backlog=8", "--verify_fatal=1",
+            "--verify_state_save=0",
+            "--output-format=json",
+        ]  # fmt: skip
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as fio:
+
+            def more(what):
+                """Waits for 8 MiB more of data by the paths that are up."""
+                assert fio.poll() is None, f"fio has ended: {fio.communicate()}"
+                before = sum(paths.sent())
+                until(lambda: fio.poll() is not None or sum(paths.sent()) - before > 8 << 20, f"data {what}")
+
+            try:
+                for number in (1, 0):
+                    more("by both paths")
+                    with paths.cut(paths.there, number):
+                        until(lambda: not any(up(paths)[number]), f"path {number} that is known to be down")
+                        more(f"without path {number}")
+                    until(lambda: up(paths) == [[True]] * 2, f"path {number}, which is back")
+                more("by both paths again")
+            finally:
+                fio.send_signal(signal.SIGINT)
+            said, _ = fio.communicate(timeout=LIMIT)
+        (job,) = json.loads(said[said.index("{") :])["jobs"]
+        assert job["error"] == 0, said
+        longest = max(job[way]["lat_ns"]["max"] for way in ("read", "write")) / 1e9
+        record_property("result", f"longest of fio's calls {longest:.1f} s with timeo {TIMEO} s")
+        # The rest is for a busy machine.
+        assert longest < TIMEO + 10, longest
