@@ -382,6 +382,10 @@ impl QueuePair for FaultyPair {
         self.inner.wake();
     }
 
+    fn moved(&self) -> u64 {
+        self.inner.moved()
+    }
+
     fn disconnect(&self) {
         self.inner.disconnect();
     }

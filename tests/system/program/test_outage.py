@@ -2,8 +2,10 @@
 
 import contextlib
 import json
+import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +14,7 @@ import pytest
 
 from program.support import *  # noqa: F403
 from program.support import BIN
+from program.wire import Relay
 
 # Calls count as waiting after 10 s, and the major timeout is (retrans + 1) * timeo: 20 s here.
 SLOW = "timeo=100,retrans=1,noac,nolock"
@@ -111,3 +114,32 @@ def test_a_soft_mount_gives_up_after_the_major_timeout():
         server.child.send_signal(signal.SIGCONT)
         until(lambda: run("ls", server.mnt).returncode == 0, "a server that answers")
         assert counted(log, "not responding") == 1 == counted(log, " OK"), log.read_text()
+
+
+class Slow(Relay):
+    """Passes on so many bytes in a second, and keeps few."""
+
+    RATE = 256 << 10
+
+    def __init__(self, to):
+        super().__init__(to)
+        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+
+    def pump(self, source, sink, kept):
+        with contextlib.suppress(OSError):
+            while piece := source.recv(self.RATE // 50):
+                time.sleep(len(piece) / self.RATE)
+                sink.sendall(piece)
+
+
+def test_calls_that_take_longer_than_timeo_on_a_slow_link_are_sent_once():
+    with Server() as server, Slow(server.port) as relay:
+        (server.export / "old").write_bytes(os.urandom(1 << 20))
+        relayed = server.options("timeo=10,nconnect=1,nolock").replace(f"port={server.port},", f"port={relay.port},", 1)
+        expect(nfsrdma("mount", server.spec, server.mnt, "-o", relayed), 0)
+        made = len(relay.peers)
+        # By programs that can be killed.
+        expect(run("cmp", server.mnt / "old", server.export / "old"), 0)
+        expect(run("cp", server.export / "old", server.mnt / "new"), 0)
+        expect(run("cmp", server.export / "new", server.export / "old"), 0)
+        assert len(relay.peers) == made, f"{len(relay.peers) - made} connections more"

@@ -8,7 +8,7 @@ use nfsrdma_rdma::Instant;
 use std::time::Duration;
 
 /// Longest time between retries (nfs(5): "the maximum timeout allowed is 600 seconds").
-const LONGEST: Duration = Duration::from_secs(600);
+pub const LONGEST: Duration = Duration::from_secs(600);
 
 /// The retry options of a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

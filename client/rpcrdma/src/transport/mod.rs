@@ -21,6 +21,7 @@ mod observe;
 mod outcome;
 mod paths;
 mod polling;
+mod progress;
 mod receive;
 mod record;
 mod retransmit;
