@@ -142,6 +142,21 @@ check "stopped" rootless stop -t 60 own
 check "is on the server" gives own cat "$work/export/from-rootless"
 check "removed" rootless rm own
 
+# --- by the engine --------------------------------------------------------------------------
+
+dpkg-deb -x "$work"/context/nfsrdma_*.deb "$work/host"
+for dir in bin sbin; do
+    check "the host has the package: /usr/$dir" mount -t overlay -o "lowerdir=$work/host/usr/$dir:/usr/$dir" package "/usr/$dir"
+done
+check "a volume of the engine's own" \
+    podman volume create --opt type=nfsrdma --opt device=server:/export --opt o=nconnect=1 named
+by_engine=("${run[@]}" --rm -v named:/data --entrypoint)
+check "is mounted for a container" gives world "${by_engine[@]}" cat $image /data/hello
+check "which writes" "${by_engine[@]}" sh $image -c 'echo volume >/data/from-volume'
+check "to the server, too" gives volume cat "$work/export/from-volume"
+check "nothing is mounted after its end" refuses "" grep "^server:/export " /proc/self/mounts
+check "it is removed" podman volume rm named
+
 check "no process is left" until_true 30 nobody_serves
 check "the responder stops" stop_serving
 end_engine
