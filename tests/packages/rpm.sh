@@ -50,6 +50,7 @@ check "install" in_root -i "$package"
 check "every file is as packaged" in_root -V nfsrdma
 check "the program starts" inside nfsrdma --version
 check "systemd finds its hook for sleep" test -x "$root/usr/lib/systemd/system-sleep/nfsrdma"
+check "and NetworkManager" test -x "$root/usr/lib/NetworkManager/dispatcher.d/pre-down.d/nfsrdma"
 check "documentation is marked as such" test -n "$(in_root -qd nfsrdma)"
 # A root without documentation has the licences, but not these files.
 documents=$(in_root -qd nfsrdma)
