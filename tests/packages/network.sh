@@ -27,15 +27,21 @@ check "and has it up" inside nmcli connection up wire
 check "a mount" inside mount -t nfsrdma server:/export /mnt
 is_dirty() { inside nfsrdma stats --json /mnt | tr -d ' \n' | grep -q '"dirty_bytes":[1-9]'; }
 # A program of its own: a shell would close the file.
-perl -e 'open F, ">", $ARGV[0]; syswrite F, "draft"; sleep' "$root/mnt/draft" &
-writer=$!
+write() { perl -e 'open F, ">", $ARGV[0]; syswrite F, "draft"; sleep' "$root/mnt/$1" & }
+write of-vpn
+writers=($!)
 check "a program writes" until_true 30 is_dirty
+check "it is told that a VPN ends" inside /usr/lib/NetworkManager/dispatcher.d/pre-down.d/nfsrdma tun0 vpn-pre-down
+check "the data was written then" gives draft cat "$work/export/of-vpn"
+write draft
+writers+=($!)
+check "a program writes again" until_true 30 is_dirty
 check "the network is taken down" inside nmcli networking off
 is_down() { ! ip -4 address show wire0 | grep -q 10.9.9.1; }
 check "the interface has no address" until_true 60 is_down
 check "the data was written before" gives draft cat "$work/export/draft"
-kill "$writer"
-wait "$writer" 2>/dev/null
+kill "${writers[@]}"
+wait "${writers[@]}" 2>/dev/null
 check "umount it" inside umount /mnt
 kill "$starter" "$(cat "$root/run/dbus/pid")"
 wait "$starter"
