@@ -17,6 +17,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
 /// A mount of this process.
 #[derive(Debug)]
@@ -31,6 +32,9 @@ pub struct OwnMount {
 #[derive(Debug, Default)]
 struct Hold {
     descriptor: Option<OwnedFd>,
+    wanted: bool,
+    /// A thread is looking for the mount.
+    looking: bool,
     /// The connection to the kernel has ended, so unwritten data no longer depends on the mount.
     released: bool,
 }
@@ -46,12 +50,10 @@ fn open_root(dir: &Path) -> io::Result<OwnedFd> {
     Ok(open(dir, ROOT, Mode::empty())?)
 }
 
-/// The same if the kernel has the path in its cache. Asks nobody, but before Linux 5.12.
+/// The same if the kernel has the path in its cache (Linux 5.12). Asks nobody.
 fn open_root_at_once(dir: &Path) -> io::Result<OwnedFd> {
-    match openat2(CWD, dir, ROOT, Mode::empty(), ResolveFlags::CACHED) {
-        Err(Errno::INVAL | Errno::NOSYS) => open_root(dir),
-        result => Ok(result?),
-    }
+    let how = ResolveFlags::CACHED;
+    Ok(openat2(CWD, dir, ROOT, Mode::empty(), how)?)
 }
 
 /// The ID of the mount that a descriptor is on, from /proc. This needs no request to the file
@@ -110,14 +112,30 @@ impl OwnMount {
     /// Takes or gives back a reference: while `on`, umount(2) fails with EBUSY. Does nothing if no
     /// path leads to the mount: then another mount on top keeps it busy, or it is detached.
     ///
-    /// This is called by threads that serve requests. So it does nothing either if the mount is inside
-    /// another one whose server would have to be asked for the path, and may be away.
-    pub fn hold(&self, on: bool) {
+    /// The mount may be inside one whose server is away. This is called by threads that serve
+    /// requests, so a path that is not in the kernel's cache is looked up by another thread.
+    pub fn hold(self: &Arc<Self>, on: bool) {
         let mut hold = self.hold.lock();
+        hold.wanted = on;
         if !on {
             hold.descriptor = None;
-        } else if !hold.released && hold.descriptor.is_none() {
+        } else if !hold.released && !hold.looking && hold.descriptor.is_none() {
             hold.descriptor = self.find(open_root_at_once).map(|(_, root)| root);
+            if hold.descriptor.is_none() {
+                let this = self.clone();
+                let thread = std::thread::Builder::new().name("hold".into());
+                hold.looking = thread.spawn(move || this.look_for_hold()).is_ok();
+            }
+        }
+    }
+
+    /// Takes the reference, if it is still wanted when the mount is found.
+    fn look_for_hold(&self) {
+        let root = self.find(open_root);
+        let mut hold = self.hold.lock();
+        hold.looking = false;
+        if hold.wanted && !hold.released {
+            hold.descriptor = root.map(|(_, root)| root);
         }
     }
 
@@ -226,7 +244,7 @@ mod tests {
 
     #[test]
     fn the_root_of_this_namespace_is_found_by_its_id() {
-        let own = OwnMount::on(Path::new("/"));
+        let own = Arc::new(OwnMount::on(Path::new("/")));
         assert_ne!(own.id, 0);
         assert!(own.find(open_root).is_some());
         // Mostly there are mounts below it: then nothing is unmounted.
