@@ -31,27 +31,32 @@ pub(super) fn give_back() {
     }
 }
 
-/// Decides once a second whether to give memory back: some seconds after many requests.
+/// Decides once a second whether to give memory back: some time after many requests.
 #[derive(Debug, Default)]
 pub(super) struct Rest {
-    /// The requests that had been answered when memory was last given back.
+    /// The requests answered at the last tick; `given`: when memory was last given back.
+    seen: u64,
     given: u64,
     seconds: u32,
 }
 
+/// The most requests in a second in which the mount counts as idle.
+const FEW: u64 = 20;
 /// The least requests after which there may be freed memory to give back.
 const MANY: u64 = 200;
-/// Seconds after so many requests.
-const PAUSE: u32 = 20;
+/// Seconds after so many requests. One in which the mount is idle counts as ten.
+const PAUSE: u32 = 60;
 
 impl Rest {
     /// A second has passed; `answered` requests were answered so far. Returns whether to give
     /// memory back now.
     pub(super) fn due(&mut self, answered: u64) -> bool {
+        let idle = answered - self.seen <= FEW;
+        self.seen = answered;
         if answered - self.given < MANY {
             return false;
         }
-        self.seconds += 1;
+        self.seconds += if idle { 10 } else { 1 };
         let due = self.seconds > PAUSE;
         if due {
             (self.given, self.seconds) = (answered, 0);
@@ -69,9 +74,9 @@ mod tests {
         let mut rest = Rest::default();
         assert!((0..100).all(|answered| !rest.due(answered)));
         let due: Vec<bool> = (0..300).map(|_| rest.due(1000)).collect();
-        assert_eq!(due.iter().position(|&due| due), Some(PAUSE as usize));
+        assert_eq!(due.iter().position(|&due| due), Some(6));
         assert_eq!(due.iter().filter(|&&due| due).count(), 1);
-        let due = (2..602).filter(|second| rest.due(second * 1000)).count();
-        assert_eq!(due, 600 / (PAUSE as usize + 1));
+        let due = (2..612).filter(|second| rest.due(second * 1000)).count();
+        assert_eq!(due, 10);
     }
 }
