@@ -133,11 +133,11 @@ fn lasting(table: &Table, keeper: &Keeper) -> Lasting {
     let keeper = keeper.clone();
     Lasting {
         records: table.locks().clone(),
-        keep: KeepBlock::new(move |block| {
+        keep: KeepBlock(Box::new(move |block| {
             if let Some(name) = block.name() {
                 keeper.keep_listener(&format!("{SVIDS}{}", block.first()), name);
             }
-        }),
+        })),
         ..Lasting::default()
     }
 }

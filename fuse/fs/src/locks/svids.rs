@@ -7,17 +7,11 @@ use std::fmt;
 use std::io;
 
 /// Has the name of a block kept beyond the life of the process.
-pub struct KeepBlock(Box<dyn Fn(&SvidBlock) + Send + Sync>);
-
-impl KeepBlock {
-    pub fn new(keep: impl Fn(&SvidBlock) + Send + Sync + 'static) -> Self {
-        KeepBlock(Box::new(keep))
-    }
-}
+pub struct KeepBlock(pub Box<dyn Fn(&SvidBlock) + Send + Sync>);
 
 impl Default for KeepBlock {
     fn default() -> Self {
-        Self::new(|_| {})
+        KeepBlock(Box::new(|_| {}))
     }
 }
 
