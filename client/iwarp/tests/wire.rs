@@ -766,26 +766,3 @@ proptest! {
         prop_assert_eq!(out.len(), 2);
     }
 }
-
-#[test]
-fn what_the_peer_has_sent_and_taken_has_moved() {
-    let (connection, mut socket) = connected();
-    let moved = |more: u64| {
-        let wanted = connection.queue_pair.moved() + more;
-        move |connection: &Connection| connection.queue_pair.moved() >= wanted
-    };
-    let until = |done: &dyn Fn(&Connection) -> bool| {
-        let end = Instant::now() + LIMIT;
-        while !done(&connection) {
-            assert!(Instant::now() < end);
-            thread::yield_now();
-        }
-    };
-    let came = moved(EMPTY_WRITE.len() as u64);
-    socket.write_all(&EMPTY_WRITE).unwrap();
-    until(&came);
-    // A Send of four bytes.
-    let went = moved(28);
-    send(&connection);
-    until(&went);
-}

@@ -382,10 +382,6 @@ impl QueuePair for FaultyPair {
         self.inner.wake();
     }
 
-    fn moved(&self) -> u64 {
-        self.inner.moved()
-    }
-
     fn disconnect(&self) {
         self.inner.disconnect();
     }

@@ -417,12 +417,6 @@ pub trait QueuePair: Send + Sync {
     /// Makes [`CompletionQueue::poll`] return: the call that sleeps, or else the next one.
     fn wake(&self);
 
-    /// How many bytes have gone to and come from the peer so far, of a message that is still on its
-    /// way, too; 0 if the provider does not know.
-    fn moved(&self) -> u64 {
-        0
-    }
-
     /// Ends the connection: posted work is flushed, handles become invalid, and polls at both ends
     /// return [`Error::LinkLost`]. Does not wait.
     fn disconnect(&self);

@@ -1,12 +1,11 @@
-//! Waits for a socket, with an eventfd(2) by which another thread can end the wait, and asks how much it has moved.
+//! Waits for a socket, with an eventfd(2) by which another thread can end the wait.
 
-use nfsrdma_rdma::{EventFd, Instant};
+use nfsrdma_rdma::EventFd;
+use nfsrdma_rdma::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::io;
-use std::mem::MaybeUninit;
-use std::net::TcpStream;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 /// What [`wait`] found.
@@ -54,27 +53,4 @@ pub(crate) fn wait(
         writable: found.intersects(PollFlags::OUT | PollFlags::ERR),
         event: !fds[1].revents().is_empty(),
     })
-}
-
-/// How many bytes the peer's TCP has acknowledged, and how many have come from it. What waits in this
-/// machine's buffers, and keepalive, do not count.
-pub(crate) fn moved(socket: &TcpStream) -> u64 {
-    let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
-    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes to `info`, which has that many.
-    let status = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            info.as_mut_ptr().cast(),
-            &raw mut length,
-        )
-    };
-    if status != 0 {
-        return 0;
-    }
-    // SAFETY: it consists of integers, which are zero where the kernel has written nothing.
-    let info = unsafe { info.assume_init() };
-    info.tcpi_bytes_acked + info.tcpi_bytes_received
 }

@@ -12,5 +12,5 @@ mod xid;
 pub use accept::accepted;
 pub use credential::{Cred, Credential, Credentials, auth};
 pub use initiate::{Initiated, initiate};
-pub use retry::{Expiry, LONGEST, Retry, RetryPolicy};
+pub use retry::{Expiry, Retry, RetryPolicy};
 pub use xid::Xids;

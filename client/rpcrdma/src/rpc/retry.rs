@@ -1,14 +1,16 @@
 //! When a call is retried, and when a server counts as not responding: `timeo`, `retrans`, `hard`,
-//! `soft` and `softerr` of nfs(5), as they work over connections. The backoff is linear up to the
-//! major timeout, `timeo * (retrans + 1)`, after which it begins again; a retry is made on a new
-//! connection, never on the one that the call was sent on.
+//! `soft` and `softerr` of nfs(5), as they work over connections. A retry is made on a new connection,
+//! never on the one that the call was sent on. Each transmission has `timeo` more than the one before,
+//! also after the major timeout, `timeo * (retrans + 1)`: Linux's client then begins again with
+//! `timeo`, but it may leave the connection. Here, a call whose data takes longer than that on a slow
+//! link would never end.
 
 use crate::options::Recovery;
 use nfsrdma_rdma::Instant;
 use std::time::Duration;
 
 /// Longest time between retries (nfs(5): "the maximum timeout allowed is 600 seconds").
-pub const LONGEST: Duration = Duration::from_secs(600);
+const LONGEST: Duration = Duration::from_secs(600);
 
 /// The retry options of a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,21 +96,24 @@ impl Retry {
     /// Compares `now` with the deadlines, and moves the one that has passed.
     pub fn check(&mut self, policy: &RetryPolicy, now: Instant) -> Expiry {
         let waited = now.saturating_duration_since(self.since);
-        if waited >= policy.patience() {
-            self.is_late = true;
-            self.begin(policy, now);
-            return match policy.recovery {
-                Recovery::Hard => Expiry::NotResponding,
-                Recovery::Soft | Recovery::SoftErr => Expiry::GiveUp,
-            };
-        }
-        if waited < self.deadline {
+        let over = match self.is_late {
+            true => self.deadline,
+            false => policy.patience(),
+        };
+        if waited < over.min(self.deadline) {
             return Expiry::NotYet;
         }
         // "After each retransmission, the timeout is increased by timeo".
         self.interval = (self.interval + policy.timeo).min(LONGEST);
         self.deadline = waited + self.interval;
-        Expiry::Retry
+        if waited < over {
+            return Expiry::Retry;
+        }
+        self.is_late = true;
+        match policy.recovery {
+            Recovery::Hard => Expiry::NotResponding,
+            Recovery::Soft | Recovery::SoftErr => Expiry::GiveUp,
+        }
     }
 }
 
@@ -207,10 +212,7 @@ mod tests {
         let expected = [
             (250, Expiry::Retry),
             (500, Expiry::NotResponding),
-            (750, Expiry::Retry),
-            (1000, Expiry::NotResponding),
-            (1250, Expiry::Retry),
-            (1500, Expiry::NotResponding),
+            (1100, Expiry::NotResponding),
         ];
         assert_eq!(all, expected);
     }

@@ -11,7 +11,6 @@
 use super::counters::count;
 use super::link::Link;
 use super::polling::{Local, Polling};
-use super::progress::Progress;
 use super::session::{ConnectError, Established};
 use crate::error::Error;
 use crate::exec;
@@ -182,7 +181,6 @@ impl Link {
         self.shared.tap.connected(session.connected.clone());
         let mut state = self.state.lock();
         state.machine = Requester::new(self.shared.credits);
-        state.progress = Progress::default();
         for _ in 0..established.receives_posted {
             state.machine.receive_posted();
         }

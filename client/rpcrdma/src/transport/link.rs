@@ -18,7 +18,6 @@ use super::marshal::{MarshalError, NotSent, post};
 use super::memory::Blocks;
 use super::paths::Seen;
 use super::polling::{Lending, home};
-use super::progress::Progress;
 use super::session::{ConnectError, Established, Session, establish};
 use super::shared::Shared;
 use crate::error::{Error, LocalError, Result};
@@ -69,7 +68,6 @@ pub(super) struct State {
     /// The memory of Receives, of the size that the last connection needed.
     receives: Option<Arc<Blocks>>,
     pub(super) machine: Requester<Box<Call>>,
-    pub(super) progress: Progress,
     /// Calls to be sent on this connection, in order; those of earlier connections come first.
     pub(super) waiting: VecDeque<Box<Call>>,
     /// Suspected calls, to be sent alone ([`super::suspect`]).
@@ -128,7 +126,6 @@ impl Link {
                 session: None,
                 receives: None,
                 machine: Requester::new(shared.credits),
-                progress: Progress::default(),
                 waiting: VecDeque::new(),
                 suspects: VecDeque::new(),
                 held: VecDeque::new(),

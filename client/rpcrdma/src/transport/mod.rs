@@ -21,7 +21,6 @@ mod observe;
 mod outcome;
 mod paths;
 mod polling;
-mod progress;
 mod receive;
 mod record;
 mod retransmit;

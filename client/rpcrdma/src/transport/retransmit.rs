@@ -2,8 +2,7 @@
 //! was no memory to send them.
 //!
 //! A call is never retransmitted on the connection it was sent on: RDMA delivers reliably, so that
-//! would not help. A call that times out ends the connection instead (`check_time`), unless the link
-//! is only slow ([`super::progress`]). `lost` then
+//! would not help. A call that times out ends the connection instead (`check_time`). `lost` then
 //! invalidates the registrations of all calls in flight and queues the calls for the next
 //! connection, in their original order and with the same XIDs; those of `soft` mounts that have
 //! used up their retries fail. If the server ends several connections in a row over a call, the
@@ -19,7 +18,7 @@ use super::session::Session;
 use super::suspect::{STRIKES, Verdict};
 use crate::error::{Error, LocalError, ProtocolError};
 use crate::exec;
-use crate::rpc::{Expiry, LONGEST, Retry};
+use crate::rpc::{Expiry, Retry};
 use crate::sync::thread;
 use crate::tap::Disconnected;
 use nfsrdma_rdma::{CompletionQueue, Error as RdmaError, Instant, Wait};
@@ -180,19 +179,9 @@ impl Link {
         let session = {
             let mut state = self.state.lock();
             let state = &mut *state;
-            let load = self.load.load(Relaxed);
-            let slow = state.session.as_ref().is_some_and(|session| {
-                let moved = session.queue_pair.moved();
-                state.progress.is_slow(now, moved, load, policy.timeo)
-            });
             for call in state.machine.calls() {
                 let expiry = check(&mut call.retry);
                 if expiry == Expiry::NotYet {
-                    continue;
-                }
-                let sent = call.sent.map(|sent| now.saturating_duration_since(sent));
-                if slow && expiry != Expiry::GiveUp && sent.is_some_and(|time| time < LONGEST) {
-                    silent |= expiry != Expiry::Retry;
                     continue;
                 }
                 count(&self.counters.timeouts);

@@ -9,7 +9,6 @@
 
 use super::{Shared, end, flushed_receive, no_random};
 use crate::driver::region::{Region, Sink};
-use crate::driver::sys::moved;
 use crate::proto::stag::Access;
 use nfsrdma_rdma::{
     BufMut, Capabilities, Error, Exposure, Handle, Invalidation, Memory, QueuePair, RemoteSegment,
@@ -156,10 +155,6 @@ impl QueuePair for IwarpQueuePair {
     fn wake(&self) {
         self.0.woken.store(true, Ordering::SeqCst);
         self.0.notify();
-    }
-
-    fn moved(&self) -> u64 {
-        moved(&self.0.socket)
     }
 
     fn disconnect(&self) {

@@ -41,11 +41,12 @@ pub(super) static SECTION: Section = Section {
             default: "`600`",
             takes: "tenths of a second, at least 1",
             help: "tenths of a second to wait for a reply before the call is sent again on a new \
-            connection (RFC 8166); on a slow link, while data moves, ten minutes. Each further \
+            connection, as RPC-over-RDMA needs a reliable one (RFC 8166). Each further \
             transmission of the call waits `timeo` longer than the one before. After `timeo` \
             times `retrans` + 1, at most 600 seconds, a soft mount gives up and a hard one \
-            logs \"not responding\" and begins anew: as with Linux's client, that is after \
-            180 seconds by default. 1 to 36000, as which larger values count. An idle connection is probed after the same time, but after at most 30 \
+            logs \"not responding\" and goes on: as with Linux's client, that is after 3 \
+            minutes by default (180 seconds). At least 1; larger values than 36000 are set to \
+            36000. An idle connection is probed after the same time, but after at most 30 \
             seconds",
             action: Action::Set(|d, n, v| {
                 // A larger value is reduced to the limit (nfs(5)).
