@@ -110,6 +110,8 @@ class Rounds:
     def together(self, parts, meanwhile):
         """Makes the calls at the same time. Returns what `meanwhile` returns."""
         barrier, clock = threading.Barrier(len(parts) + 1), itertools.count()
+        calls = [f"{self.who(part.actor)}: {part.kind} {' '.join(map(str, part.arguments))}" for part in parts]
+        self.watch.note(f"step {self.step} of seed {self.plan.seed}: {'; '.join(calls)}")
 
         def make(part):
             arguments = (part.d.file, *part.arguments) if part.d else part.arguments

@@ -154,7 +154,8 @@ class Session:
         self.may_hide = self.lost = False
         """Whether a name was removed from a file that may be open, since the trees were begun; whether permission was lost at
         some time: the log reports it later."""
-        self.note = Watch(PATIENCE).note
+        self.watch = Watch(PATIENCE, stand.keep_logs)
+        self.note = self.watch.note
 
     def both(self, user, *request):
         for hands in (self.mount, self.local):
