@@ -15,7 +15,8 @@ from suites import kill_mount, start_responder, stop
 
 ROOT = Path(__file__).resolve().parents[2]
 INSIDE = "NFSRDMA_INSIDE_NAMESPACES"
-NAMESPACES = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+NAMESPACES = "setpriv --pdeathsig KILL unshare --mount --pid --fork --kill-child --mount-proc".split()
+"""They end with the process that began them."""
 
 
 def programs():
@@ -39,7 +40,12 @@ def enter_namespaces():
         print("0 passed, 0 failed, 1 skipped")
         sys.exit(77)
     environment = {**os.environ, "NFSRDMA_BIN": str(programs()), INSIDE: "1"}
-    os.execvpe("unshare", [*NAMESPACES, sys.executable, *sys.argv], environment)
+    child = subprocess.Popen([*NAMESPACES, sys.executable, *sys.argv], env=environment)
+    # The first process of a namespace gets no signal that it does not handle, and unshare lets none through.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: child.kill())
+    status = child.wait()
+    sys.exit(status if status >= 0 else 128 - status)
 
 
 class Ground:
