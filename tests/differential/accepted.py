@@ -120,7 +120,8 @@ def sparse(step, d):
     if step.call.name != "seek_sparse":
         return False
     # The file is a single hole.
-    return d.field == "value" or (d.field, d.mount, d.local) == ("errno", "OK", "ENXIO")
+    no_data = step.call.whence == os.SEEK_DATA and (d.mount, d.local) == ("OK", "ENXIO")
+    return d.field == "value" or (d.field == "errno" and no_data)
 
 
 def hidden_name_removed(step, d):
