@@ -71,12 +71,7 @@ REFUSALS = [
         of_removed,
     ),
     Refusal("the ACL of a removed object is not known", lambda call: call.name == "fgetacl", (errno.ENODATA,), of_removed),
-    Refusal(
-        "a removed directory cannot be used",
-        lambda call: by_dot(call) or call.name == "getdents",
-        (errno.ESTALE,),
-        of_removed_directory,
-    ),
+    Refusal("a removed directory cannot be used", by_dot, (errno.ESTALE,), of_removed_directory),
     Refusal(
         "permission at each READ and WRITE",
         lambda call: call.moves_data() != (None, None),
