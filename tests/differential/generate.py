@@ -160,9 +160,6 @@ class Generator:
         """A place for calls that have no *at form."""
         return Place("cwd", self.name_in()) if self.chance(1, 10) else Place("/", self.path())
 
-    def one_of(self, paths):
-        return Place("/", self.pick(*paths)) if paths and not self.chance(1, 4) else self.plain_place()
-
     def slot(self, *kinds):
         """A slot, which is mostly an open one, of one of these kinds."""
         held = [slot for slot, kind in enumerate(self.held) if (kind in kinds if kinds else kind)]
@@ -216,10 +213,14 @@ class Generator:
         entries = [(1, self.pick(6, 7, 7, 4, 0), NO_ID), *users, (4, permissions(), NO_ID), *groups, *mask]
         entries.append((0x20, permissions(), NO_ID))
         if self.chance(1, 20):
-            which = self.random.randrange(len(entries))
-            tag, _, owner = entries[which]
-            changed = self.pick([], [entries[which]] * 2, [(tag, 0o70, owner)])
-            entries[which : which + 1] = changed
+            which, kind = self.random.randrange(len(entries)), self.random.randrange(3)
+            if kind == 0:
+                del entries[0]
+            elif kind == 1:
+                entries.append(entries[which])
+            else:
+                tag, _, owner = entries[which]
+                entries[which] = tag, 0o70, owner
         return entries
 
     # Files.
@@ -326,7 +327,8 @@ class Generator:
         return {"to": to, "place": link if self.chance(1, 2) else self.place()}
 
     def readlink(self):
-        return {"place": self.one_of(self.known.links)}
+        known = self.known.links
+        return {"place": self.place() if not known or self.chance(1, 3) else Place("/", self.pick(*known))}
 
     def link(self):
         return {"source": self.place(), "target": self.place(), "flags": self.pick(0, 0, 0, kernel.AT_SYMLINK_FOLLOW)}
@@ -349,7 +351,8 @@ class Generator:
         return {"place": self.plain_place(), "mode": self.mode(), "script": self.chance(1, 3)}
 
     def exec(self):
-        return {"place": self.one_of(self.known.programs)}
+        known = self.known.programs
+        return {"place": self.plain_place() if not known or self.chance(1, 4) else Place("/", self.pick(*known))}
 
     # Attributes.
 
