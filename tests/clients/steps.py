@@ -18,8 +18,10 @@ REST = 25
 """Where rounds of calls overlap, all descriptors are closed after so many steps."""
 WHOLE = 16 << 20
 OPENS = [how.split() for how in ("", "", "", "w", "w", "trunc w", "creat w", "creat w", "creat excl w", "creat trunc w")]
+OPEN = 18
+"""How many of a hundred single calls are open(2), or read(2) instead where the most are open."""
 SINGLE = {
-    "read": 40, "write": 20, "close": 11, "fsync": 4, "ftruncate": 4, "fstat": 4, "utimes": 2, "stat": 3, "list": 2, "append": 2,
+    "read": 22, "write": 20, "close": 11, "fsync": 4, "ftruncate": 4, "fstat": 4, "utimes": 2, "stat": 3, "list": 2, "append": 2,
     "map": 1, "rename": 2, "truncate": 1, "unlink": 2, "link": 2,
 }  # fmt: skip
 """How often each is chosen, apart from open(2)."""
@@ -227,9 +229,11 @@ class Run(Rounds):
     # Single calls.
 
     def one(self):
-        if not self.open or (self.chance(18, 100) and len(self.open) < OPEN_MAX):
+        full = len(self.open) >= OPEN_MAX
+        if not self.open or (self.chance(OPEN, 100) and not full):
             return self.open_name()
-        what = self.random.choices(list(SINGLE), list(SINGLE.values()))[0]
+        weights = {**SINGLE, "read": SINGLE["read"] + OPEN} if full else SINGLE
+        what = self.random.choices(list(weights), list(weights.values()))[0]
         return getattr(self, what)(*([self.random.choice(self.open)] if what in OF_DESCRIPTOR else []))
 
     def open_name(self):
