@@ -287,10 +287,15 @@ class Session:
                 differs("the client's log", line)
                 break
         errors = []
+
+        def failed(_, path, error):
+            # A hidden name may go by itself meanwhile.
+            if not isinstance(error[1], FileNotFoundError) and not os.path.basename(path).startswith(".nfs"):
+                errors.append(f"{path}: {error[1]}")
+
         for base in (self.stand.mounted, self.stand.local):
-            shutil.rmtree(base / name, onerror=lambda _, path, error: errors.append(f"{path}: {error[1]}"))
-        # A hidden name may go by itself meanwhile.
-        if any((base / name).exists() for base in (self.stand.mounted, self.stand.local)):
+            shutil.rmtree(base / name, onerror=failed)
+        if errors or any((base / name).exists() for base in (self.stand.mounted, self.stand.local)):
             differs("the tree cannot be removed", f"{errors}; {Tree(export).nodes}")
             shutil.rmtree(export, ignore_errors=True)
         return found
