@@ -121,12 +121,14 @@ class Local:
         """Stores so many equal bytes to a shared mapping, and calls msync(2). They are made by way of /proc/self/mem: there, a
         store behind the end of the file, which another client may have cut, is an error, and causes no SIGBUS."""
         start = offset // MAP_UNIT * MAP_UNIT
-        whole = ctypes.c_size_t(offset - start + min(length, DATA_MAX))
+        data, done = memoryview(bytes([value]) * min(length, DATA_MAX)), 0
+        whole = ctypes.c_size_t(offset - start + len(data))
         access = mmap.PROT_READ | mmap.PROT_WRITE
         at = checked(LIBRARY.mmap64(None, whole, access, mmap.MAP_SHARED, self.file(file), ctypes.c_long(start)))
         memory = os.open("/proc/self/mem", os.O_WRONLY)
         try:
-            os.pwrite(memory, bytes([value]) * length, at + offset - start)
+            while done < len(data):
+                done += os.pwrite(memory, data[done:], at + offset - start + done)
             checked(LIBRARY.msync(ctypes.c_void_p(at), whole, 4))  # MS_SYNC
         finally:
             os.close(memory)
