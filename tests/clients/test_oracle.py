@@ -202,6 +202,18 @@ def test_a_write_that_may_have_happened_leaves_both():
     assert fits == [True, True, True, False, False]
 
 
+def test_zeros_behind_the_end_are_only_where_it_may_be():
+    content, cut = Content.empty(), Content.empty()
+    content.write(0, 8, 1)
+    cut.write(0, 4, 1)
+    content.add(cut)
+    fits = lambda *data: content.check(0, 10, bytes(data)) is None
+    assert not fits(1, 1, 1, 1, 0, 0, 0, 0)
+    content.maybe_zero_behind_end()
+    assert fits(1, 1, 1, 1, 0, 0, 0, 0)
+    assert not fits(1, 1, 1, 0, 0, 0, 0, 0) and not fits(1, 1, 1, 1, 0, 0, 0, 0, 0)
+
+
 def test_certain_changes_are_exact():
     """Changes without alternatives match those of a plain array of bytes."""
     choose = random.Random(1)
