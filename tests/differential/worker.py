@@ -55,7 +55,7 @@ class Worker(Permissions):
         while True:
             try:
                 name, *arguments = self.connection.recv()
-            except EOFError:
+            except (EOFError, ConnectionError):
                 return
             self.connection.send(getattr(self, "request_" + name)(*arguments))
 
