@@ -124,18 +124,11 @@ pub(super) static SECTION: Section = Section {
             changes: true,
             default: "`256M`",
             takes: "16M to 1T",
-            help: "memory for data, 16M to 1T: three quarters are the page cache of this mount, for \
-            data that the kernel has not taken yet or that is not on the server's stable storage; \
-            the rest is for data on its way and for messages. That rest is a quarter of the page \
-            cache and 16 MiB, but at least 48 MiB, so a cache of less than 256M takes more \
-            memory than its size. Messages take up to four times `inline` (at least 4 KiB) for \
-            each of the `credits` of each connection, in addition to the cache: 4 MiB with \
-            four connections and the defaults, and 16 GiB with the largest values.\n\nNames and objects take memory in addition: about 0.5 KiB \
-            for each object that the kernel has in memory (slabtop(1) shows these as \
-            `fuse_inode`), until it forgets it, as it does when memory is short; and 0.6 KiB \
-            for each other name of a directory while a program has it open, for at most \
-            131,072 names (of closed directories 8,192). The memory is taken as it is needed \
-            and given back when the mount is idle",
+            help: "memory for data that is read ahead or not yet on the server's stable storage, \
+            16M to 1T. Messages, names and objects come in addition ([how \
+            much](TUNING.md#memory-of-a-mount)): about 0.5 KiB for each object that the kernel has \
+            in memory (slabtop(1): `fuse_inode`). The memory is taken as it is needed and given \
+            back when the mount is idle",
             ..size!(16 << 20..=1 << 40, cache)
         },
         Entry {
@@ -155,9 +148,9 @@ pub(super) static SECTION: Section = Section {
             changes: true,
             default: "`4M`",
             takes: "0 to 1G",
-            help: "bytes read ahead of a sequential reader, up to 1G; 0 turns it off. A mount by root \
-            leaves this to the kernel (/sys/class/bdi). Where that cannot be set, the mount itself \
-            reads ahead, up to a quarter of its page cache. nfs(5) has no such option",
+            help: "bytes read ahead of a sequential reader, up to 1G; 0 turns it off. For root's \
+            mounts the kernel does it (/sys/class/bdi). Where that cannot be set, the mount does, \
+            up to 3/16 of `cache`. nfs(5) has no such option",
             ..size!(0..=1 << 30, fs.readahead_bytes)
         },
         accept(

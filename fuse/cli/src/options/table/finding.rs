@@ -14,19 +14,19 @@ pub(super) static SECTION: Section = Section {
             forms: "bg fg",
             default: "`fg`",
             help: "what happens if the server does not answer the first attempt: with `fg` the \
-            command goes on trying until `retry` is over; with `bg` it returns with success, \
-            and a process in the background goes on, which `nfsrdma stats` lists and `nfsrdma \
-            umount` ends. Under systemd, `nofail` in fstab is the better choice: the unit \
-            shows the failure",
+            command goes on trying until `retry` is over; with `bg` it returns with success, and a \
+            process in the background goes on, which `nfsrdma stats` lists and `nfsrdma umount` \
+            ends. In fstab, systemd needs `nofail,retry=10000,x-systemd.mount-timeout=infinity` in \
+            place of `bg`",
             ..toggle!(background, "bg")
         },
         Entry {
             forms: "retry=MINUTES",
             default: "2 with `fg`, 10000 with `bg`",
             takes: "a number of minutes",
-            help: "how long to go on trying a server that does not answer or refuses connections; `0` \
-            gives up at once. The same holds for a name while DNS does not answer; a name that \
-            DNS does not know is looked up again only with `bg`, or if this option is given",
+            help: "how long to try a server that does not answer or refuses connections (systemd \
+            stops after 90 s); `0` gives up at once. The same holds while DNS does not answer; a \
+            name that it does not know is tried again only with `bg` or `retry`",
             action: Action::Set(|d, n, v| {
                 let minutes = d.number(v, 0..=MAX_SECONDS / 60)?;
                 d.options.retry = Some(Duration::from_secs(minutes * 60));

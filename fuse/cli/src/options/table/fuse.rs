@@ -17,7 +17,7 @@ pub(super) static SECTION: Section = Section {
         },
         Entry {
             forms: "permissions=kernel|server",
-            default: "`kernel` with `allow_other`, else `server`",
+            default: "`kernel` with `allow_other,sec=sys`, else `server`",
             help: "who checks permissions when a system call makes no call to the server: the local \
             kernel, by modes and ACLs, or only the server, which is then asked for each user \
             (ACCESS). The server checks each call in any case.\n\n`server` is for exports that \
@@ -51,7 +51,8 @@ pub(super) static SECTION: Section = Section {
         },
         Entry {
             forms: "restart=no|files|data",
-            default: "`data` if root mounts, in the background, since Linux 6.9, and by a program that nobody else may replace; else `no`",
+            default: "`data` for root's mounts in the background, from Linux 6.9 on, if only root \
+            can replace the program; else `no`",
             help: "what happens when the program that serves the mount dies (a crash, an OOM kill). With \
             `no` every call fails until the mount is made again. With `files` a small process keeps \
             the mount and starts the program again: calls wait for it, and open files, \

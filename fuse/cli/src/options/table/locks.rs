@@ -11,14 +11,10 @@ pub(super) static SECTION: Section = Section {
         Entry {
             forms: "lock nolock",
             default: "`lock`, unless the server has no NLM",
-            help: "whether locks of flock(2) and fcntl(2) go to the server, by NLM version 4 over TCP \
-            or UDP; `nolock` is `local_lock=all`. If `lock` is given, a server without NLM, or \
-            one that cannot be asked for it, is an error. Without either, locks stay on this \
-            machine if the server says that it has no lock manager, or if nobody listens at \
-            port 111 of a server that was mounted without asking its rpcbind (`mountport`, \
-            `mounthost` or `mountproto=rdma`). If the server cannot be asked, or does not \
-            answer, locks wait until it does; they are never silently local. The log says \
-            which",
+            help: "whether locks of flock(2) and fcntl(2) go to the server, by NLM version 4 over \
+            TCP or UDP; `nolock` is `local_lock=all`. If `lock` is given, a server without NLM, or \
+            one that cannot be asked for it, is an error. Without either, the server's answer \
+            decides ([CONFIGURATION.md](CONFIGURATION.md#locks)); locks are never silently local",
             ..switch!(lock)
         },
         Entry {

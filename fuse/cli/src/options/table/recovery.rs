@@ -12,12 +12,12 @@ pub(super) static SECTION: Section = Section {
             forms: "hard soft softerr",
             changes: true,
             default: "`hard`",
-            help: "with `hard` a call is sent again until the server answers, for ever; a signal that \
-            ends the process ends the wait. With `soft` it fails with EIO after `retrans` \
-            retransmissions, with `softerr` it fails with ETIMEDOUT.\n\nA `soft` or `softerr` \
-            mount can lose data: a WRITE that gives up is reported by fsync(2) or close(2), \
-            and a program that ignores these errors has a file with a hole. Use them for data \
-            that is only read, or with programs that check every result",
+            help: "with `hard` a call is sent again until the server answers, for ever; a signal \
+            that ends the process ends the wait. With `soft` it fails with EIO after the time \
+            below, with `softerr` with ETIMEDOUT.\n\nA `soft` or `softerr` mount can lose data: a \
+            WRITE that gives up is reported by fsync(2) or close(2), and a program that ignores \
+            these errors has a file with a hole. Use them for data that is only read, or with \
+            programs that check every result",
             action: Action::Set(|d, n, _| {
                 d.options.client.transport.recovery = match n {
                     "hard" => Recovery::Hard,
@@ -42,12 +42,11 @@ pub(super) static SECTION: Section = Section {
             takes: "tenths of a second, at least 1",
             help: "tenths of a second to wait for a reply before the call is sent again on a new \
             connection, as RPC-over-RDMA needs a reliable one (RFC 8166). Each further \
-            transmission of the call waits `timeo` longer than the one before. After `timeo` \
-            times `retrans` + 1, at most 600 seconds, a soft mount gives up and a hard one \
-            logs \"not responding\" and goes on: as with Linux's client, that is after 3 \
-            minutes by default (180 seconds). At least 1; larger values than 36000 are set to \
-            36000. An idle connection is probed after the same time, but after at most 30 \
-            seconds",
+            transmission of the call waits `timeo` longer than the one before. After `timeo` times \
+            `retrans` + 1 in all, at most 600 seconds (by default 180), a soft mount gives up and \
+            a hard one logs \"not responding\" and goes on, like Linux's client. At least 1; \
+            larger values than 36000 are set to 36000. An idle connection is probed after the same \
+            time, but after at most 30 seconds",
             action: Action::Set(|d, n, v| {
                 // A larger value is reduced to the limit (nfs(5)).
                 let tenths = d.number(v, 1..=u32::MAX.into())?.min(36000);

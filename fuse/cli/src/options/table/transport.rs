@@ -88,10 +88,9 @@ pub(super) static SECTION: Section = Section {
             forms: "nconnect=N",
             changes: true,
             default: "as many as `workers`, up to 4, or as `remoteports`",
-            help: "connections to the server, 1 to 16. Each worker polls one or several of them. It \
-            sends its calls on its own connection, and on another one while its own is down, \
-            has no credits left, or has more data to move. The default of nfs(5) is one \
-            connection",
+            help: "connections to the server, 1 to 16. Each worker polls some of them. It sends on \
+            its own, and on another one while that is down, has no credits left, or has more data \
+            to move. The default of nfs(5) is one connection",
             show: |o, n, w| w.value(n, o.connections()),
             ..number!(1..=16, nconnect)
         },
@@ -139,8 +138,8 @@ pub(super) static SECTION: Section = Section {
             further groups, unproven. `krb5`: by a Kerberos ticket; `krb5i` protects what is \
             transferred against changes, too, and `krb5p` keeps it secret. Of a list \
             (`sec=krb5p:krb5:sys`) the first that the export has is used. With Kerberos each user \
-            needs a ticket (kinit), and root a key in /etc/krb5.keytab; the server decides who may \
-            do what (`permissions=server`)",
+            needs a ticket (kinit), and root a key (`host/NAME`) in /etc/krb5.keytab; \
+            `permissions=server` is then the default",
             action: Action::Set(flavors),
             show: |o, n, w| w.value(n, o.flavors()),
             ..Entry::NONE
@@ -149,8 +148,8 @@ pub(super) static SECTION: Section = Section {
             forms: "gssport=N",
             default: "2049, that of NFS",
             takes: PORT,
-            help: "port of the server's NFS over TCP, by which a user's Kerberos context is made before calls \
-            over RDMA use it. nfs(5) has no such option",
+            help: "port of the server's NFS over TCP, by which Kerberos contexts are made: open it \
+            in firewalls. nfs(5) has no such option",
             ..port!(gss_port)
         },
         Entry {
