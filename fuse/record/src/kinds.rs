@@ -19,7 +19,8 @@ pub unsafe trait Plain: Send + Sync + 'static {
     const SUM: usize;
 }
 
-/// An object of the server that the kernel may know.
+/// An object of the server that the kernel may know: made by `fs/inode_table.rs` of nfsrdma-fs. `unsafe_` is written by
+/// `unsafe_files.rs` and `kept_data.rs` there, `errno` by `write_failure.rs`.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Node {
@@ -100,7 +101,7 @@ impl Credential {
     }
 }
 
-/// An open file or directory.
+/// An open file or directory: `fs/records.rs`, the place of an append `fs/write.rs`.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Open {
@@ -167,7 +168,7 @@ impl Open {
 /// The length of a hidden name.
 pub const HIDDEN_NAME: usize = 36;
 
-/// The hidden name of a file that was removed while it was open. It is made before the call that gives the
+/// The hidden name of a file that was removed while it was open (`fs/remove.rs`). It is made before the call that gives the
 /// name, so whoever finds it has to find out whether there is such a name.
 #[derive(Debug)]
 #[repr(C)]
@@ -216,7 +217,7 @@ impl Hidden {
     }
 }
 
-/// A range of a file that an owner has locked at the server, or may have.
+/// A range of a file that an owner has locked at the server, or may have: `locks/holding.rs`.
 #[derive(Debug, Clone)]
 #[repr(C)]
 pub struct Lock {
@@ -290,7 +291,8 @@ impl Lock {
     }
 }
 
-/// Data of a file that the server may not have on stable storage, in a buffer that outlives the process.
+/// Data of a file that the server may not have on stable storage, in a buffer that outlives the process:
+/// `cache/records.rs`.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Extent {

@@ -58,7 +58,8 @@ pub(crate) fn prepare(options: &Options) -> Result<Runtime, Failure> {
         .map_err(Failure::no_threads)
 }
 
-/// Threads of a mount besides its workers and those of its connections, and some in reserve.
+/// Threads of a mount besides its workers and those of its connections: the main one, two of tokio (`nfsrdma-rt`),
+/// `nfsrdma-timer`, and `life` with restart=; for a moment `inval-now` and `notify`, `hold`, `journal` or `upgrade`.
 const OTHER_THREADS: usize = 8;
 
 /// Fails if the threads of a mount cannot be started. What can be started beside the process that serves can be started

@@ -438,7 +438,7 @@ impl Inode {
     /// The newest attributes known, valid or not; `None` if the server no longer knows the handle,
     /// or the object has no links, so that the name is looked up again.
     pub fn last_known(&self) -> Option<Attributes> {
-        if self.flags.has(Flag::Refused) {
+        if self.flags.has(Flag::Stale) {
             return None;
         }
         let known = self.state.lock().attributes().copied();
@@ -447,12 +447,12 @@ impl Inode {
 
     /// The server answered that it does not know the handle.
     pub fn mark_stale(&self) {
-        self.flags.set(Flag::Refused);
+        self.flags.set(Flag::Stale);
         self.state.lock().expire();
     }
 
     pub fn mark_valid(&self) {
-        self.flags.clear(Flag::Refused);
+        self.flags.clear(Flag::Stale);
     }
 
     /// The cached data; `None` if nothing was ever cached.

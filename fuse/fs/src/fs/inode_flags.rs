@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 #[repr(u8)]
 pub(super) enum Flag {
     /// The server answered STALE or BADHANDLE since attributes last arrived.
-    Refused = 1,
+    Stale = 1,
     /// This mount removed one of its names.
     Removed = 2,
     /// A RENAME or LINK to a hidden name is under way, or its result is not recorded yet. Set with

@@ -51,7 +51,7 @@ impl<N: Nfs3> Fs<N> {
         // The kernel may want it checked, unless this is a walk through a directory whose names it
         // may not keep: that cannot be told from a wish to check.
         let only_walked = |inode: &Inode| {
-            let stays = !inode.flags.has(Flag::Refused) && inode.names_going() == 0;
+            let stays = !inode.flags.has(Flag::Stale) && inode.names_going() == 0;
             (inode.is_dir() || lately && stays) && !self.kernel_may_keep_names(&dir)
         };
         // A program goes through the names of its listing, of which the kernel got only the names.

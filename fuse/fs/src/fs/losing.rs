@@ -1,19 +1,17 @@
 //! Files that are about to lose a name by REMOVE or RENAME, and opens of them meanwhile.
 //!
-//! NFSv3 has no open files: with its last name a file is gone, also for who has it open. So a name of
-//! a file that is open, or is being opened, is not removed: the file gets a hidden name instead
-//! (`remove.rs`, `rename.rs`). [`Hiding`] lets one call at a time hide a file, because a file with
-//! several names must not get two hidden ones.
+//! NFSv3 has no open files: with its last name a file is gone, also for who has it open. So a name of a file that
+//! is open, or is being opened, is not removed: the file gets a hidden name instead (`remove.rs`, `rename.rs`).
+//! [`Hiding`] lets one call at a time hide a file, because a file with several names must not get two hidden ones.
 //!
-//! For a file that is not open, the call is sent, and may be run much later than an OPEN that is
-//! sent after it: a server may put it off (NFS3ERR_JUKEBOX) until another client has given back its
-//! delegation of the file. So the file is marked until the call has ended ([`Going`]), and an OPEN
-//! of a marked file waits for that, unless the file has more names than it may lose. After the wait
-//! the object is looked at once more. If it is gone, the open fails with ESTALE, and the kernel looks
-//! the name up again (`opening.rs`).
+//! For a file that is not open, the call is sent, and may be run much later than an OPEN that is sent after it: a
+//! server may put it off (NFS3ERR_JUKEBOX) until another client has given back its delegation of the file. So the
+//! file is marked until the call has ended ([`Going`]), and an OPEN of a marked file waits for that, unless the
+//! file has more names than it may lose. After the wait the object is looked at once more. If it is gone, the open
+//! fails with ESTALE, and the kernel looks the name up again (`opening.rs`).
 //!
-//! No open is overlooked: each first counts as open and then looks for marks, and each removal
-//! first sets its mark and then looks for opens. Both look with the inode's `state` locked.
+//! No open is overlooked: each first counts as open and then looks for marks, and each removal first sets its mark
+//! and then looks for opens. Both look with the inode's `state` locked.
 
 use super::Fs;
 use super::error::{FsError, FsResult};

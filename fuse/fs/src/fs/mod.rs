@@ -13,12 +13,12 @@
 //! | Held | Then |
 //! | --- | --- |
 //! | [`UnsafeFiles`](unsafe_files::UnsafeFiles) | `FileState`; the reference to the mount (`OwnMount` of the adapter) |
-//! | `FileState`, the data of one file ([`file`]) | `State`; the list of files of [`Budget`]; the pool's free buffers; the [`Refused`](refused::Refused) users |
-//! | a part of the [`names`] | `State`, the attributes of one object ([`inode`]); the nodes of the table |
-//! | the handles of the [table](inode_table) | its nodes |
+//! | `FileState`, the data of one file ([`file`]) | `State`; the server's limits; the list of files of [`Budget`]; the pool's free buffers; the [`Refused`](refused::Refused) users |
+//! | a part of the [`names`] | `State`, the attributes of one object ([`inode`]); the handles of the [table](inode_table) |
+//! | the handles of the table, its nodes | its nodes; the `State` of a new object |
 //! | what is [lost](unwritten) | the error of the file ([`err_seq`]) |
 //! | a throttle of log lines | [`names`] |
-//! | the locks of a mount ([`crate::locks`]) | those of one owner and file, then its credential |
+//! | the locks of a mount ([`crate::locks`]) | those of one owner and file, then its credential; the journal of locks |
 //! | any | the free slots of the [records](nfsrdma_record), when one is made or dropped |
 
 mod access;

@@ -9,8 +9,8 @@
 //! are changed accordingly. The flags of renameat2(2) are refused with EINVAL, because NFSv3 has
 //! nothing like them.
 //!
-//! If the caller is killed, a RENAME that was sent ends as usual, and the kernel is told of both names. One
-//! that was not sent is not.
+//! If the caller is killed, a RENAME that was sent ends as usual, and no other is sent; a target that was put
+//! aside gets its name back (`put_back`). The kernel is told of both names in any case.
 //!
 //! If the request comes again because the process that got it first has died, the RENAME may have been run.
 //! Then the new name leads to the source, and the source has lost its old name: nothing is put aside, and

@@ -5,7 +5,7 @@
 //! open file returns it, and until then each FLUSH of those that may write. Data that is lost without any
 //! program getting the error is reported at the unmount ([`super::unwritten`]).
 //!
-//! The kernel's pages stay. It is told nothing, unless data was lost: then it drops them.
+//! The kernel's pages stay, unless data was lost, or a reply shows that somebody else has changed the file.
 
 use super::err_seq::By;
 use super::error::{FsResult, is_written};
