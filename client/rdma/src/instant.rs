@@ -9,7 +9,8 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Instant(u64);
 
-fn nanos(time: Duration) -> u64 {
+/// A duration in nanoseconds; of more than five centuries the largest number.
+pub fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -37,7 +38,7 @@ impl Instant {
     }
 
     pub fn checked_sub(self, time: Duration) -> Option<Self> {
-        self.0.checked_sub(nanos(time)).map(Instant)
+        self.0.checked_sub(nanoseconds(time)).map(Instant)
     }
 }
 
@@ -46,7 +47,7 @@ impl Add<Duration> for Instant {
 
     #[inline]
     fn add(self, time: Duration) -> Self {
-        Instant(self.0.saturating_add(nanos(time)))
+        Instant(self.0.saturating_add(nanoseconds(time)))
     }
 }
 

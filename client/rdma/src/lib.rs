@@ -22,5 +22,5 @@ pub use contract::*;
 pub use error::{Error, Result};
 pub use event_fd::EventFd;
 pub use handshakes::{Handshake, Handshakes};
-pub use instant::Instant;
+pub use instant::{Instant, nanoseconds};
 pub use spin::Spin;

@@ -6,6 +6,7 @@
 
 use crate::ipc::control::{self, AskError, Control, ControlReply};
 use crate::ipc::{LONGEST, shorten, sockets};
+use nfsrdma_rdma::nanoseconds;
 use parking_lot::Mutex;
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
@@ -69,10 +70,6 @@ impl Pending {
             bytes => Path::new(OsStr::from_bytes(bytes)) == dir,
         }
     }
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The server side, in the process that tries to mount.

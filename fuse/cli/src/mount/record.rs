@@ -67,7 +67,7 @@ pub(crate) struct Facts {
 /// The time by a clock that all processes share, in nanoseconds.
 pub(crate) fn now_ns() -> u64 {
     let now = Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default();
-    now.as_nanos().try_into().unwrap_or(u64::MAX)
+    nfsrdma_rdma::nanoseconds(now)
 }
 
 /// The error for a record that this program cannot use.

@@ -3,6 +3,7 @@
 use super::arguments::{Arguments, describe};
 use super::context::Context;
 use crate::output::is_obeyed;
+use nfsrdma_rdma::nanoseconds;
 use nfsrdma_rpcrdma::tap::{Ended, Event, Outcome, Sent};
 use nfsrdma_rpcrdma::words::counted;
 use nfsrdma_xdr::codec::{Decode, Decoder};
@@ -13,7 +14,7 @@ use nfsrdma_xdr::rpc;
 use nfsrdma_xdr::rpcrdma::{ChunkLists, WriteChunk};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 /// One line. Times are in nanoseconds; `time_ns` counts from 1970 (UTC).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,10 +101,6 @@ pub(super) struct Reply {
     /// The length of the reply, including the data of the Write chunk.
     pub(super) bytes: usize,
     pub(super) written_bytes: usize,
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn since_epoch(time: SystemTime) -> u64 {
@@ -395,6 +392,7 @@ mod tests {
     use nfsrdma_xdr::rpc::{Auth, CallTemplate};
     use nfsrdma_xdr::rpcrdma::Segment;
     use std::sync::Arc;
+    use std::time::Duration;
 
     fn ended() -> Ended {
         let mut head = Encoder::with_capacity(100);

@@ -3,10 +3,11 @@
 pub(crate) use super::connection::{Connection, ConnectionCounters};
 
 use crate::ipc::shorten;
+use nfsrdma_rdma::nanoseconds;
 use nfsrdma_rpcrdma::stats::{LATENCY_BUCKETS, ProcedureStats};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 /// The counters of a mount at one moment. Names that end in `_ns` are times in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -208,10 +209,6 @@ pub struct Bucket {
     /// `null` for the calls that took longer than all other buckets allow.
     pub below_us: Option<u64>,
     pub calls: u64,
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl From<&ProcedureStats> for Procedure {

@@ -21,7 +21,7 @@ pub(super) fn usage() -> Process {
     let cpu = Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default();
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     Process {
-        cpu_ns: cpu.as_nanos().try_into().unwrap_or(u64::MAX),
+        cpu_ns: nfsrdma_rdma::nanoseconds(cpu),
         resident_bytes: kilobytes(&status, "VmRSS"),
         virtual_bytes: kilobytes(&status, "VmSize"),
         // One descriptor is that of the directory itself.

@@ -398,7 +398,7 @@ impl Row {
 
     /// Why there are no values.
     pub(super) fn remark(&self, now: Instant, delay: Duration) -> String {
-        let since = |silent: Duration| age(silent.as_nanos().try_into().unwrap_or(u64::MAX));
+        let since = |silent: Duration| age(nfsrdma_rdma::nanoseconds(silent));
         match (&self.state, self.silence(now, delay)) {
             (Some(MountState::Silent(why)), _) => plain(why),
             (Some(MountState::Pending(pending)), None) => format!(

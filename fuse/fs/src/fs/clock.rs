@@ -1,6 +1,7 @@
 //! The clock of the caches.
 
 use nfsrdma_rdma::Instant;
+pub(super) use nfsrdma_rdma::nanoseconds as nanos;
 use nfsrdma_rpcrdma::exec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,10 +9,6 @@ use std::time::Duration;
 
 /// Nanoseconds since the clock was made.
 pub(super) type Nanos = u64;
-
-pub(super) fn nanos(duration: Duration) -> Nanos {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
 
 /// The machine's monotonic clock, or one that tests move by hand.
 #[derive(Debug, Clone)]
