@@ -93,11 +93,11 @@ pub async fn initiate(
 
 #[cfg(test)]
 mod tests {
+    use super::super::stream::tests::server;
     use super::*;
     use nfsrdma_xdr::record;
     use nfsrdma_xdr::rpc::{Accepted, AuthStat, Call, Denial};
     use nfsrdma_xdr::rpcsec_gss::{GSS_S_COMPLETE, GSS_S_CONTINUE_NEEDED, verifier};
-    use std::time::Duration;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
@@ -119,12 +119,10 @@ mod tests {
     /// Two tokens, the first of which is as long as those with the groups of a large domain.
     #[tokio::test]
     async fn tokens_go_to_the_server_until_it_is_content() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (listener, target) = server().await;
         let target = Target {
-            address: listener.local_addr().unwrap(),
             protocol: Protocol::Udp,
-            privileged: false,
-            timeout: Duration::from_secs(20),
+            ..target
         };
         let long = vec![7; 60_000];
         for (handle, token, procedure) in [
@@ -178,16 +176,11 @@ mod tests {
             "{refused:?}"
         );
     }
+
     /// Many users' contexts are made at a time: each answer takes no more memory than a token needs.
     #[tokio::test]
     async fn an_answer_longer_than_any_token_is_not_read() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let target = Target {
-            address: listener.local_addr().unwrap(),
-            protocol: Protocol::Tcp,
-            privileged: false,
-            timeout: Duration::from_secs(20),
-        };
+        let (listener, target) = server().await;
         let server = async {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mark = record::mark(1 << 17, true);

@@ -67,19 +67,17 @@ impl Retry {
         }
     }
 
-    fn begin(&mut self, policy: &RetryPolicy, now: Instant) {
-        self.since = now;
-        self.interval = policy.timeo.min(LONGEST);
-        self.deadline = self.interval;
-    }
-
     /// The call is sent at `now`. Its time starts anew at the first transmission, because time
     /// spent waiting for a credit is not time without a reply. Later transmissions do not restart
     /// it; otherwise a call to a server that ends each connection would never time out.
     pub fn sent(&mut self, policy: &RetryPolicy, now: Instant) {
         if !self.was_sent {
-            self.was_sent = true;
-            self.begin(policy, now);
+            let (was_sent, is_late) = (true, self.is_late);
+            *self = Retry {
+                was_sent,
+                is_late,
+                ..Retry::new(policy, now)
+            };
         }
     }
 

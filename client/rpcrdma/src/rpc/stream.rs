@@ -235,7 +235,7 @@ async fn read_replies(mut from: OwnedReadHalf, pending: &Pending) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::plain::Protocol;
     use super::*;
     use nfsrdma_xdr::codec::Encode;
@@ -245,7 +245,7 @@ mod tests {
     use std::time::Duration;
     use tokio::net::TcpListener;
 
-    async fn server() -> (TcpListener, Target) {
+    pub(in crate::rpc) async fn server() -> (TcpListener, Target) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let target = Target {
             address: listener.local_addr().unwrap(),
