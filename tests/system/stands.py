@@ -11,21 +11,11 @@ import threading
 import time
 from pathlib import Path
 
-from suites import kill_mount, start_responder, stop
+from suites import kill_mount, programs, start_responder, stop
 
-ROOT = Path(__file__).resolve().parents[2]
 INSIDE = "NFSRDMA_INSIDE_NAMESPACES"
 NAMESPACES = "setpriv --pdeathsig KILL unshare --mount --pid --fork --kill-child --mount-proc".split()
 """They end with the process that began them."""
-
-
-def programs():
-    """The directory of our programs: NFSRDMA_BIN, or else they are built."""
-    if given := os.environ.get("NFSRDMA_BIN"):
-        return Path(given).resolve()
-    build = ["cargo", "build", "--release", "--quiet", "-p", "nfsrdma", "-p", "nfsrdma-responder"]
-    subprocess.run(build, cwd=ROOT, check=True)
-    return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "release"
 
 
 def enter_namespaces():

@@ -8,8 +8,18 @@ import subprocess
 import time
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[2]
 #: The seconds after which an expected event counts as missing.
 LIMIT = 180
+
+
+def programs():
+    """The directory of our programs: NFSRDMA_BIN, or else they are built."""
+    if given := os.environ.get("NFSRDMA_BIN"):
+        return Path(given).resolve()
+    build = ["cargo", "build", "--release", "--quiet", "-p", "nfsrdma", "-p", "nfsrdma-responder"]
+    subprocess.run(build, cwd=ROOT, check=True)
+    return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "release"
 
 
 def until(condition, what, limit=LIMIT):

@@ -25,6 +25,7 @@ from suites import (  # noqa: F401
     of_threads,
     parent_of,
     processes_of,
+    programs,
     servers_of,
     start_responder,
     state,
@@ -40,14 +41,7 @@ class Programs:
 
     @functools.cached_property
     def folder(self):
-        given = os.environ.get("NFSRDMA_BIN")
-        if given:
-            return Path(given).resolve()
-        subprocess.run(
-            ["cargo", "build", "--release", "-q", "-p", "nfsrdma", "-p", "nfsrdma-responder"],
-            cwd=ROOT, check=True,
-        )  # fmt: skip
-        return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "release"
+        return programs()
 
     def __truediv__(self, name):
         return self.folder / name

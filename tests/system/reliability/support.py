@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from network import Network
-from suites import LIMIT, kill_mount, of_threads, servers_of, start_responder, state, until  # noqa: F401
+from suites import LIMIT, kill_mount, of_threads, programs, servers_of, start_responder, state, until  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[3]
 #: The seconds in which a killed process must be gone, with allowance for a busy machine. docs/RELIABILITY.md has the
@@ -31,10 +31,7 @@ def program(name):
 
 
 def build():
-    if os.environ.get("NFSRDMA_BIN"):
-        return
-    subprocess.run(["cargo", "build", "--release", "-q", "-p", "nfsrdma", "-p", "nfsrdma-responder"], cwd=ROOT, check=True)
-    os.environ["NFSRDMA_BIN"] = str(Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release")
+    os.environ["NFSRDMA_BIN"] = str(programs())
 
 
 def run(*command, limit=LIMIT):
