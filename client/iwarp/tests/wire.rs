@@ -4,7 +4,6 @@ use nfsrdma_iwarp::proto::nudge::PATIENCE;
 use nfsrdma_iwarp::wire::mpa::Crc;
 use nfsrdma_iwarp::wire::rdmap::{Terminate, TerminateCode};
 use nfsrdma_iwarp::{IwarpOptions, IwarpProvider};
-use nfsrdma_rdma::Instant;
 use nfsrdma_rdma::*;
 use proptest::prelude::{ProptestConfig, any as any_of, prop_assert, prop_assert_eq, proptest};
 use smallvec::smallvec;

@@ -12,8 +12,7 @@
 //! [`CompletionQueue::poll`], so that the thread that reads the socket also handles the completion.
 //! A provider never calls back.
 
-use crate::Instant;
-use crate::{Buf, BufMut, Error, Pool, Result};
+use crate::{Buf, BufMut, Error, Instant, Pool, Result};
 use smallvec::SmallVec;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

@@ -1,7 +1,6 @@
 //! Waits for a socket, with an eventfd(2) by which another thread can end the wait.
 
-use nfsrdma_rdma::EventFd;
-use nfsrdma_rdma::Instant;
+use nfsrdma_rdma::{EventFd, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::io;

@@ -100,10 +100,7 @@ impl Waiting {
             period: PERIOD,
             most: MOST_LOOKS,
         };
-        let goes = |look: &Look| {
-            let goes = let_go(&caller(look.pid), look);
-            goes.then(&before).is_some()
-        };
+        let goes = |look: &Look| let_go(&caller(look.pid), look).then(&before).is_some();
         self.0.run(&pace, sleep, goes).await;
     }
 }

@@ -69,7 +69,8 @@ impl<T: Evict> Budget<T> {
         self.files.lock().by_age.remove(&number);
     }
 
-    /// Drops clean blocks until `bytes` more fit, or none are left. Neither this nor `reclaim` may be called with a file locked.
+    /// Drops clean blocks until `bytes` more fit, or none are left. Neither this nor `reclaim` may be called
+    /// with a file locked.
     pub fn make_room(&self, bytes: usize) {
         self.evict(|| self.used() + bytes <= self.limit);
     }
