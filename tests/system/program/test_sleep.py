@@ -76,7 +76,7 @@ def test_the_machine_sleeps_without_a_server_that_is_silent():
             assert time.monotonic() - begin < 20
             expect(said, 0, f"{server.mnt}: ", " are not at the server yet, and are written after the sleep")
             # By now that program has waited for more than ten seconds.
-            expect(nfsrdma("sleep", "pre"), 0, f"'nfsrdma umount -f {server.mnt}' ends that, and gives up those ")
+            expect(nfsrdma("sleep", "pre"), 0, f"'nfsrdma umount -f {server.mnt}' ends that")
             server.child.send_signal(signal.SIGCONT)
             expect(nfsrdma("sleep", "post"), 0)
             writer.communicate(b"\n", timeout=LIMIT)

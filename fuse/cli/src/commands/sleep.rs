@@ -67,13 +67,9 @@ fn ask(mount: &Mount, after: bool) {
         ));
     }
     if waiting > 0 {
-        let price = match left {
-            0 => String::new(),
-            left => format!(", and gives up those {}", bytes(left)),
-        };
         output::message(format_args!(
             "{dir}: calls have waited long for the server, and Linux does not sleep while programs wait for them: \
-             'nfsrdma umount -f {dir}' ends that{price}"
+             'nfsrdma umount -f {dir}' ends that"
         ));
     }
 }

@@ -348,8 +348,8 @@ fn progress_bar(bytes: u64) -> ProgressBar {
 fn not_taken(dir: &Path) -> Failure {
     let dir = dir.display();
     Failure::failed(format!(
-        "{dir} has data that its server does not take: unmount when the server answers again, or give the data up with \
-         'nfsrdma umount -f {dir}'"
+        "{dir} has data that its server does not take: unmount when the server answers again, or detach it with \
+         'nfsrdma umount -l {dir}': its process goes on writing"
     ))
 }
 
