@@ -110,16 +110,16 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// Logs that a hidden name could not be removed. It is an ordinary name from now on. One warning a
-    /// minute, since any user can cause it, by taking the right to write from his own directory.
+    /// minute, since any user can cause it, by taking the right to write from his own directory; the others
+    /// are for who debugs, and for `tests/differential`.
     pub(super) fn hidden_name_stays(&self, name: &[u8], error: &FsError) {
         let now = Duration::from_nanos(self.now());
-        if let Some(more) = self.hidden_stay.lock().event(now) {
-            tracing::warn!(
-                name = %String::from_utf8_lossy(name),
-                %error,
-                more,
-                "cannot remove a file that was unlinked while open"
-            );
+        let more = self.hidden_stay.lock().event(now);
+        let name = String::from_utf8_lossy(name);
+        const WHAT: &str = "cannot remove a file that was unlinked while open";
+        match more {
+            Some(more) => tracing::warn!(%name, %error, more, "{WHAT}"),
+            None => tracing::debug!(%name, %error, "{WHAT}"),
         }
     }
 }
