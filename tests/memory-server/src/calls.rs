@@ -12,7 +12,7 @@ use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut};
 use nfsrdma_xdr::nfs3::{
     Attributes, FileHandle, FileType, FsinfoOk, FsstatOk, LinkWcc, PathconfOk, RenameWcc,
-    SetAttributes, SpecData, Stable, Status, Time, Verifier, WccData, access, fsf,
+    SetAttributes, SpecData, Stable, Status, Time, Verifier, WccAttributes, WccData, access, fsf,
 };
 use nfsrdma_xdr::posix_acl::PosixAcl;
 use std::time::Duration;
@@ -41,6 +41,17 @@ fn may(tree: &Tree, cred: &Cred, id: Id, wanted: u32) -> Result<(), Status> {
     }
 }
 
+/// The directory whose names `cred` wants to change, and its attributes before that.
+fn to_change(
+    tree: &mut Tree,
+    cred: &Cred,
+    dir: &FileHandle,
+) -> Result<(Id, Option<WccAttributes>), Status> {
+    let id = tree.dir(dir)?.0;
+    may(tree, cred, id, 3)?;
+    Ok((id, tree.before(id)))
+}
+
 fn made(tree: &Tree, id: Id, dir: WccData) -> Made {
     Made {
         object: Some(tree.handle(id)),
@@ -49,14 +60,51 @@ fn made(tree: &Tree, id: Id, dir: WccData) -> Made {
     }
 }
 
+/// Makes an object with this name in the directory.
+fn make(
+    tree: &mut Tree,
+    cred: &Cred,
+    (dir, name): (&FileHandle, &[u8]),
+    kind: FileType,
+    body: Body,
+    new: &SetAttributes,
+) -> Result<Made, Status> {
+    let (parent, before) = to_change(tree, cred, dir)?;
+    let id = tree.create(dir, name, kind, body, new, (cred.uid, cred.gid))?;
+    Ok(made(tree, id, tree.wcc(before, parent)))
+}
+
+/// Removes the name of a directory, or of anything else.
+fn remove(
+    tree: &mut Tree,
+    cred: &Cred,
+    dir: &FileHandle,
+    name: &[u8],
+    directory: bool,
+) -> Result<WccData, Status> {
+    let (parent, before) = to_change(tree, cred, dir)?;
+    let id = tree.find(dir, name)?;
+    match (&tree.objects[&id].body, directory) {
+        (Body::Dir(_), false) => return Err(Status::IsDir),
+        (Body::Dir(dir), true) if !dir.by_name.is_empty() => return Err(Status::NotEmpty),
+        (Body::Dir(_), true) => tree.stored(parent).nlink -= 1,
+        (_, true) => return Err(Status::NotDir),
+        (_, false) => {}
+    }
+    tree.detach(dir, name)?;
+    tree.unlink(id);
+    Ok(tree.wcc(before, parent))
+}
+
 fn page(
     tree: &mut Tree,
+    cred: &Cred,
     handle: &FileHandle,
-    cookie: u64,
-    given: Verifier,
+    (cookie, given): (u64, Verifier),
     most: u32,
     plus: bool,
 ) -> Result<DirPage, Status> {
+    may(tree, cred, tree.id(handle)?, 4)?;
     let now = verifier(tree.cookie_verifier);
     if cookie != 0 && given != now {
         return Err(Status::BadCookie);
@@ -311,35 +359,22 @@ impl Nfs3 for MemoryServer {
         new: &SetAttributes,
     ) -> NfsResult<Made> {
         self.call(Op::Create, |tree| {
-            let parent = tree.dir(dir)?.0;
-            may(tree, cred, parent, 3)?;
-            let before = tree.before(parent);
-            let id = match tree.find(dir, name) {
-                Ok(id) if mode == CreateMode::Unchecked => {
-                    if new.size == Some(0) && matches!(tree.objects[&id].body, Body::File(_)) {
-                        may(tree, cred, id, 2)?;
-                        let cut = SetAttributes {
-                            size: Some(0),
-                            ..SetAttributes::default()
-                        };
-                        tree.set(id, &cut);
-                    }
-                    id
+            if let Ok(id) = tree.find(dir, name)
+                && mode == CreateMode::Unchecked
+            {
+                let (parent, before) = to_change(tree, cred, dir)?;
+                if new.size == Some(0) && matches!(tree.objects[&id].body, Body::File(_)) {
+                    may(tree, cred, id, 2)?;
+                    let cut = SetAttributes {
+                        size: Some(0),
+                        ..SetAttributes::default()
+                    };
+                    tree.set(id, &cut);
                 }
-                Ok(_) => return Err(Status::Exist),
-                Err(_) => {
-                    let body = Body::File(Data::default());
-                    tree.create(
-                        dir,
-                        name,
-                        FileType::Regular,
-                        body,
-                        new,
-                        (cred.uid, cred.gid),
-                    )?
-                }
-            };
-            Ok(made(tree, id, tree.wcc(before, parent)))
+                return Ok(made(tree, id, tree.wcc(before, parent)));
+            }
+            let body = Body::File(Data::default());
+            make(tree, cred, (dir, name), FileType::Regular, body, new)
         })
         .await
     }
@@ -352,22 +387,8 @@ impl Nfs3 for MemoryServer {
         new: &SetAttributes,
     ) -> NfsResult<Made> {
         self.call(Op::Mkdir, |tree| {
-            let parent = tree.dir(dir)?.0;
-            may(tree, cred, parent, 3)?;
-            let before = tree.before(parent);
             let body = Body::Dir(Dir::default());
-            let id = tree.create(
-                dir,
-                name,
-                FileType::Directory,
-                body,
-                new,
-                (cred.uid, cred.gid),
-            )?;
-            if let Some(object) = tree.objects.get_mut(&parent) {
-                object.attributes.nlink += 1;
-            }
-            Ok(made(tree, id, tree.wcc(before, parent)))
+            make(tree, cred, (dir, name), FileType::Directory, body, new)
         })
         .await
     }
@@ -381,19 +402,8 @@ impl Nfs3 for MemoryServer {
         new: &SetAttributes,
     ) -> NfsResult<Made> {
         self.call(Op::Symlink, |tree| {
-            let parent = tree.dir(dir)?.0;
-            may(tree, cred, parent, 3)?;
-            let before = tree.before(parent);
             let body = Body::Symlink(target.to_vec());
-            let id = tree.create(
-                dir,
-                name,
-                FileType::Symlink,
-                body,
-                new,
-                (cred.uid, cred.gid),
-            )?;
-            Ok(made(tree, id, tree.wcc(before, parent)))
+            make(tree, cred, (dir, name), FileType::Symlink, body, new)
         })
         .await
     }
@@ -406,60 +416,26 @@ impl Nfs3 for MemoryServer {
         special: Special,
         new: &SetAttributes,
     ) -> NfsResult<Made> {
+        let (kind, device) = match special {
+            Special::Character(device) => (FileType::Character, device),
+            Special::Block(device) => (FileType::Block, device),
+            Special::Socket => (FileType::Socket, SpecData::default()),
+            Special::Fifo => (FileType::Fifo, SpecData::default()),
+        };
         self.call(Op::Mknod, |tree| {
-            let parent = tree.dir(dir)?.0;
-            may(tree, cred, parent, 3)?;
-            let before = tree.before(parent);
-            let (kind, rdev) = match special {
-                Special::Character(device) => (FileType::Character, device),
-                Special::Block(device) => (FileType::Block, device),
-                Special::Socket => (FileType::Socket, SpecData::default()),
-                Special::Fifo => (FileType::Fifo, SpecData::default()),
-            };
-            let id = tree.create(dir, name, kind, Body::Special, new, (cred.uid, cred.gid))?;
-            if let Some(object) = tree.objects.get_mut(&id) {
-                object.attributes.rdev = rdev;
-            }
-            Ok(made(tree, id, tree.wcc(before, parent)))
+            make(tree, cred, (dir, name), kind, Body::Special(device), new)
         })
         .await
     }
 
     async fn remove(&self, cred: &Cred, dir: &FileHandle, name: &[u8]) -> NfsResult<WccData> {
-        self.call(Op::Remove, |tree| {
-            let parent = tree.dir(dir)?.0;
-            may(tree, cred, parent, 3)?;
-            let before = tree.before(parent);
-            let id = tree.find(dir, name)?;
-            if matches!(tree.objects[&id].body, Body::Dir(_)) {
-                return Err(Status::IsDir);
-            }
-            tree.detach(dir, name)?;
-            tree.unlink(id);
-            Ok(tree.wcc(before, parent))
-        })
-        .await
+        self.call(Op::Remove, |tree| remove(tree, cred, dir, name, false))
+            .await
     }
 
     async fn rmdir(&self, cred: &Cred, dir: &FileHandle, name: &[u8]) -> NfsResult<WccData> {
-        self.call(Op::Rmdir, |tree| {
-            let parent = tree.dir(dir)?.0;
-            may(tree, cred, parent, 3)?;
-            let before = tree.before(parent);
-            let id = tree.find(dir, name)?;
-            match &tree.objects[&id].body {
-                Body::Dir(dir) if dir.by_name.is_empty() => {}
-                Body::Dir(_) => return Err(Status::NotEmpty),
-                _ => return Err(Status::NotDir),
-            }
-            tree.detach(dir, name)?;
-            tree.unlink(id);
-            if let Some(object) = tree.objects.get_mut(&parent) {
-                object.attributes.nlink -= 1;
-            }
-            Ok(tree.wcc(before, parent))
-        })
-        .await
+        self.call(Op::Rmdir, |tree| remove(tree, cred, dir, name, true))
+            .await
     }
 
     async fn rename(
@@ -471,14 +447,12 @@ impl Nfs3 for MemoryServer {
         to: &[u8],
     ) -> NfsResult<RenameWcc> {
         self.call(Op::Rename, |tree| {
-            let (source_dir, target_dir) = (tree.dir(from_dir)?.0, tree.dir(to_dir)?.0);
-            may(tree, cred, source_dir, 3)?;
-            may(tree, cred, target_dir, 3)?;
-            let before = (tree.before(source_dir), tree.before(target_dir));
+            let (source_dir, source_before) = to_change(tree, cred, from_dir)?;
+            let (target_dir, target_before) = to_change(tree, cred, to_dir)?;
             let source = tree.find(from_dir, from)?;
             let wcc = |tree: &Tree| RenameWcc {
-                from_dir: tree.wcc(before.0, source_dir),
-                to_dir: tree.wcc(before.1, target_dir),
+                from_dir: tree.wcc(source_before, source_dir),
+                to_dir: tree.wcc(target_before, target_dir),
             };
             if let Ok(target) = tree.find(to_dir, to) {
                 if target == source {
@@ -517,9 +491,7 @@ impl Nfs3 for MemoryServer {
     ) -> NfsResult<LinkWcc> {
         self.call(Op::Link, |tree| {
             let id = tree.id(file)?;
-            let parent = tree.dir(dir)?.0;
-            may(tree, cred, parent, 3)?;
-            let before = tree.before(parent);
+            let (parent, before) = to_change(tree, cred, dir)?;
             if matches!(tree.objects[&id].body, Body::Dir(_)) {
                 return Err(Status::IsDir);
             }
@@ -527,9 +499,7 @@ impl Nfs3 for MemoryServer {
                 return Err(Status::Exist);
             }
             tree.insert(dir, name, id)?;
-            if let Some(object) = tree.objects.get_mut(&id) {
-                object.attributes.nlink += 1;
-            }
+            tree.stored(id).nlink += 1;
             tree.change(id);
             Ok(LinkWcc {
                 attributes: Some(tree.attributes(id)),
@@ -548,9 +518,7 @@ impl Nfs3 for MemoryServer {
         count: u32,
     ) -> NfsResult<DirPage> {
         self.call(Op::Readdir, |tree| {
-            let id = tree.id(dir)?;
-            may(tree, cred, id, 4)?;
-            page(tree, dir, cookie, given, count, false)
+            page(tree, cred, dir, (cookie, given), count, false)
         })
         .await
     }
@@ -565,9 +533,7 @@ impl Nfs3 for MemoryServer {
         most: u32,
     ) -> NfsResult<DirPage> {
         self.call(Op::Readdirplus, |tree| {
-            let id = tree.id(dir)?;
-            may(tree, cred, id, 4)?;
-            page(tree, dir, cookie, given, most, true)
+            page(tree, cred, dir, (cookie, given), most, true)
         })
         .await
     }

@@ -36,7 +36,7 @@ pub(super) enum Body {
     File(Data),
     Dir(Dir),
     Symlink(Vec<u8>),
-    Special,
+    Special(SpecData),
 }
 
 #[derive(Debug)]
@@ -69,8 +69,6 @@ pub(super) struct Tree {
     pub(super) most_read: usize,
     /// The result of [`nfsrdma_nfs3::Nfs3::is_idle`].
     pub(super) idle: bool,
-    /// The offset of the clock in nanoseconds.
-    pub(super) offset: i64,
     /// Cookies are returned modulo this number.
     pub(super) cookies_repeat: Option<u64>,
     /// The cookie that is given as another one.
@@ -78,13 +76,6 @@ pub(super) struct Tree {
 }
 
 const ROOT: Id = 2;
-
-fn moment(nanoseconds: u64) -> Time {
-    Time {
-        seconds: (nanoseconds / 1_000_000_000) as u32,
-        nanoseconds: (nanoseconds % 1_000_000_000) as u32,
-    }
-}
 
 impl Tree {
     pub(super) fn new() -> Self {
@@ -104,7 +95,6 @@ impl Tree {
             never_stable: false,
             most_read: usize::MAX,
             idle: false,
-            offset: 0,
             cookies_repeat: None,
             cookie_changed: None,
         };
@@ -125,19 +115,17 @@ impl Tree {
         FileHandle::new(&id.to_be_bytes()).expect("eight bytes fit")
     }
 
-    /// A time later than all earlier ones since the clock was last moved, unless the clock is
-    /// stopped.
+    /// A time later than all earlier ones, unless the clock is stopped.
     pub(super) fn now(&mut self) -> Time {
-        let tell =
-            |nanoseconds: u64, tree: &Self| moment(nanoseconds.saturating_add_signed(tree.offset));
-        if self.clock_stands && self.last_time > 0 {
-            return tell(self.last_time, self);
+        if !self.clock_stands || self.last_time == 0 {
+            let since = SystemTime::now().duration_since(UNIX_EPOCH);
+            let since = since.unwrap_or_default().as_nanos() as u64;
+            self.last_time = since.max(self.last_time + 1);
         }
-        let since = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        self.last_time = (self.last_time + 1).max(since.as_nanos() as u64);
-        tell(self.last_time, self)
+        Time {
+            seconds: (self.last_time / 1_000_000_000) as u32,
+            nanoseconds: (self.last_time % 1_000_000_000) as u32,
+        }
     }
 
     /// The pre-operation attributes of a WRITE that arrived at `arrived`.
@@ -165,9 +153,7 @@ impl Tree {
             self.touch(id);
         }
         if let Some(mode) = mode {
-            if let Some(object) = self.objects.get_mut(&id) {
-                object.attributes.mode = mode;
-            }
+            self.stored(id).mode = mode;
             self.change(id);
         }
     }
@@ -185,10 +171,13 @@ impl Tree {
             size: match &body {
                 Body::Symlink(target) => target.len() as u64,
                 Body::Dir(_) => 4096,
-                Body::File(_) | Body::Special => 0,
+                Body::File(_) | Body::Special(_) => 0,
             },
             used: 0,
-            rdev: SpecData::default(),
+            rdev: match body {
+                Body::Special(device) => device,
+                _ => SpecData::default(),
+            },
             fsid: 7,
             fileid: id,
             atime: now,
@@ -230,7 +219,7 @@ impl Tree {
         match &mut self.object(handle)?.body {
             Body::File(data) => Ok(data),
             Body::Dir(_) => Err(Status::IsDir),
-            Body::Symlink(_) | Body::Special => Err(Status::Inval),
+            Body::Symlink(_) | Body::Special(_) => Err(Status::Inval),
         }
     }
 
@@ -258,21 +247,22 @@ impl Tree {
         }
     }
 
+    /// The attributes as they are stored, without the size of a file.
+    pub(super) fn stored(&mut self, id: Id) -> &mut Attributes {
+        let object = self.objects.get_mut(&id);
+        &mut object.expect("the object exists").attributes
+    }
+
     /// Records a change of the contents.
     pub(super) fn touch(&mut self, id: Id) {
-        let now = self.now();
-        if let Some(object) = self.objects.get_mut(&id) {
-            object.attributes.mtime = now;
-            object.attributes.ctime = now;
-        }
+        self.change(id);
+        let attributes = self.stored(id);
+        attributes.mtime = attributes.ctime;
     }
 
     /// Records a change of the attributes.
     pub(super) fn change(&mut self, id: Id) {
-        let now = self.now();
-        if let Some(object) = self.objects.get_mut(&id) {
-            object.attributes.ctime = now;
-        }
+        self.stored(id).ctime = self.now();
     }
 
     pub(super) fn find(&mut self, dir: &FileHandle, name: &[u8]) -> Result<Id, Status> {
@@ -316,12 +306,9 @@ impl Tree {
     /// Records that an object lost a name.
     pub(super) fn unlink(&mut self, id: Id) {
         self.change(id);
-        let Some(object) = self.objects.get_mut(&id) else {
-            return;
-        };
-        object.attributes.nlink = object.attributes.nlink.saturating_sub(1);
-        let gone = object.attributes.nlink == 0 || object.attributes.kind == FileType::Directory;
-        if gone {
+        let attributes = self.stored(id);
+        attributes.nlink = attributes.nlink.saturating_sub(1);
+        if attributes.nlink == 0 || attributes.kind == FileType::Directory {
             self.objects.remove(&id);
         }
     }
@@ -347,10 +334,12 @@ impl Tree {
             }),
             body => body,
         };
-        let id = self.make(kind, 0o666, body);
-        if let Some(object) = self.objects.get_mut(&id) {
-            (object.attributes.uid, object.attributes.gid) = owner;
+        if kind == FileType::Directory {
+            self.stored(parent).nlink += 1;
         }
+        let id = self.make(kind, 0o666, body);
+        let attributes = self.stored(id);
+        (attributes.uid, attributes.gid) = owner;
         self.set(id, new);
         self.insert(dir, name, id)?;
         Ok(id)
@@ -435,9 +424,8 @@ impl Tree {
     }
 
     pub(super) fn change_type(&mut self, path: &str, kind: FileType) {
-        let id = self.walk(path).and_then(|handle| self.id(&handle).ok());
-        if let Some(object) = id.and_then(|id| self.objects.get_mut(&id)) {
-            object.attributes.kind = kind;
+        if let Some(id) = self.walk(path).and_then(|handle| self.id(&handle).ok()) {
+            self.stored(id).kind = kind;
         }
     }
 

@@ -3,7 +3,9 @@
 //! transport, with its failures.
 
 use super::MemoryServer;
-use nfsrdma_nfs3::{CreateMode, Cred, Credential, Made, Nfs3, NfsError, Special, Transport};
+use nfsrdma_nfs3::{
+    CreateMode, Cred, Credential, DirEntry, DirPage, Made, Nfs3, NfsError, Special, Transport,
+};
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{BufMut, Pool};
 use nfsrdma_xdr::codec::{Decode, DecodeError, Encode, Encoder, Payload};
@@ -66,6 +68,20 @@ fn created(made: Made) -> Created {
         attributes: made.attributes,
         dir: made.dir,
     }
+}
+
+/// A page of a directory, with its entries as `entry` says.
+fn list<'a, E>(
+    done: &'a Result<DirPage, NfsError>,
+    entry: impl Fn(&'a DirEntry) -> E,
+) -> Result<DirList<E>, NfsError> {
+    let page = done.as_ref().map_err(Clone::clone)?;
+    Ok(DirList {
+        dir: page.dir,
+        verifier: page.verifier,
+        entries: page.entries.iter().map(entry).collect(),
+        eof: page.eof,
+    })
 }
 
 /// The bytes of an argument that a chunk may carry, which the transport has put back inline.
@@ -230,21 +246,23 @@ impl Running<'_> {
         }
     }
 
+    /// A DDP-eligible result: in the chunk, or among the results.
+    fn eligible<'b>(&mut self, bytes: &'b [u8]) -> Payload<'b> {
+        if !self.place {
+            return Payload::Inline(bytes);
+        }
+        self.placed = bytes.to_vec();
+        Payload::Placed(bytes.len() as u32)
+    }
+
     async fn readlink(&mut self) -> Result<(), NoResults> {
         let args = ReadlinkArgs::from_xdr(self.arguments)?;
         let done = self.server.readlink(&self.cred, &args.symlink).await;
-        let path = done.as_ref().map_or(&[][..], |(path, _)| path);
         let done = done.as_ref().map_err(Clone::clone);
         let done = done.map(|(path, attributes)| ReadlinkOk {
             attributes: *attributes,
-            path: match self.place {
-                true => Payload::Placed(path.len() as u32),
-                false => Payload::Inline(path),
-            },
+            path: self.eligible(path),
         });
-        if self.place {
-            self.placed = path.to_vec();
-        }
         encode(&mut self.to, done, None::<Attributes>)
     }
 
@@ -256,21 +274,12 @@ impl Running<'_> {
             .server
             .read(&self.cred, &args.file, args.offset, sink)
             .await;
-        let bytes = done.as_ref().map_or(&[][..], |done| {
-            &done.data[0][..done.count.min(most) as usize]
-        });
         let results = done.as_ref().map_err(Clone::clone).map(|done| ReadOk {
             attributes: done.attributes,
             count: done.count,
             eof: done.eof,
-            data: match self.place {
-                true => Payload::Placed(done.count),
-                false => Payload::Inline(bytes),
-            },
+            data: self.eligible(&done.data[0][..done.count as usize]),
         });
-        if self.place {
-            self.placed = bytes.to_vec();
-        }
         encode(&mut self.to, results, None::<Attributes>)
     }
 
@@ -299,19 +308,10 @@ impl Running<'_> {
         let (server, cred) = (self.server, &self.cred);
         let done = server.readdir(cred, &args.dir, args.cookie, args.verifier, args.count);
         let done = done.await;
-        let done = done.as_ref().map_err(Clone::clone).map(|page| DirList {
-            dir: page.dir,
-            verifier: page.verifier,
-            entries: page
-                .entries
-                .iter()
-                .map(|entry| Entry {
-                    fileid: entry.fileid,
-                    name: Name(&entry.name),
-                    cookie: entry.cookie,
-                })
-                .collect(),
-            eof: page.eof,
+        let done = list(&done, |entry| Entry {
+            fileid: entry.fileid,
+            name: Name(&entry.name),
+            cookie: entry.cookie,
         });
         encode(&mut self.to, done, None::<Attributes>)
     }
@@ -319,31 +319,15 @@ impl Running<'_> {
     async fn readdirplus(&mut self) -> Result<(), NoResults> {
         let args = ReaddirplusArgs::from_xdr(self.arguments)?;
         let (server, cred) = (self.server, &self.cred);
-        let done = server
-            .readdirplus(
-                cred,
-                &args.dir,
-                args.cookie,
-                args.verifier,
-                args.dircount,
-                args.maxcount,
-            )
-            .await;
-        let done = done.as_ref().map_err(Clone::clone).map(|page| DirList {
-            dir: page.dir,
-            verifier: page.verifier,
-            entries: page
-                .entries
-                .iter()
-                .map(|entry| EntryPlus {
-                    fileid: entry.fileid,
-                    name: Name(&entry.name),
-                    cookie: entry.cookie,
-                    attributes: entry.attributes,
-                    handle: entry.handle,
-                })
-                .collect(),
-            eof: page.eof,
+        let (from, most) = ((args.cookie, args.verifier), (args.dircount, args.maxcount));
+        let done = server.readdirplus(cred, &args.dir, from.0, from.1, most.0, most.1);
+        let done = done.await;
+        let done = list(&done, |entry| EntryPlus {
+            fileid: entry.fileid,
+            name: Name(&entry.name),
+            cookie: entry.cookie,
+            attributes: entry.attributes,
+            handle: entry.handle,
         });
         encode(&mut self.to, done, None::<Attributes>)
     }
