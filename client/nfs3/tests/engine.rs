@@ -4,14 +4,12 @@ use crate::common::data::*;
 use crate::common::*;
 use nfsrdma_nfs3::{Acls, Nfs3, NfsError, SetLists, Transport};
 use nfsrdma_nfs3::{ClientOptions, Recovery, TransportOptions, WriteChunk};
-use nfsrdma_rdma_testing::fault::{ConnectFault, Plan};
+use nfsrdma_rdma_testing::fault::Plan;
 use nfsrdma_rpcrdma::abandon::Caller;
-use nfsrdma_rpcrdma::exec;
 use nfsrdma_xdr::nfs_acl;
 use nfsrdma_xdr::nfs3::*;
 use nfsrdma_xdr::private_data::PrivateData;
 use nfsrdma_xdr::rpcrdma::Body;
-use std::sync::Arc;
 use std::time::Duration;
 
 const SIZES: [usize; 12] = [
@@ -19,7 +17,7 @@ const SIZES: [usize; 12] = [
 ];
 
 async fn every_size(options: ClientOptions, device: Device, manners: Manners) {
-    let server = Server::start(device, manners, Arc::new(|_: &Seen| Act::Answer));
+    let server = Server::start(device, manners, |_| Act::Answer);
     let (mounted, pool) = server.mount(&options).await;
     for (seed, len) in SIZES.into_iter().enumerate() {
         let bytes = pattern(len, seed);
@@ -104,15 +102,11 @@ async fn every_size_with_every_transport_setting() {
     for inline in [1024, 4096, 65_536] {
         for write_chunk in [WriteChunk::PositionZero, WriteChunk::Reduced] {
             for credits in [1, 64] {
-                let options = ClientOptions {
-                    transport: TransportOptions {
-                        inline,
-                        write_chunk,
-                        credits,
-                        ..options().transport
-                    },
-                    ..options()
-                };
+                let options = options_with(|t| {
+                    t.inline = inline;
+                    t.write_chunk = write_chunk;
+                    t.credits = credits;
+                });
                 every_size(options, Device::default(), Manners::default()).await;
             }
         }
@@ -132,13 +126,7 @@ async fn every_size_with_every_kind_of_device() {
                         max_segments,
                     };
                     for write_chunk in [WriteChunk::PositionZero, WriteChunk::Reduced] {
-                        let options = ClientOptions {
-                            transport: TransportOptions {
-                                write_chunk,
-                                ..options().transport
-                            },
-                            ..options()
-                        };
+                        let options = options_with(|t| t.write_chunk = write_chunk);
                         every_size(options, device.clone(), Manners::default()).await;
                     }
                 }
@@ -171,13 +159,7 @@ async fn servers_that_announce_little_or_nothing() {
                 grant: 3,
                 ..Manners::default()
             };
-            let options = ClientOptions {
-                transport: TransportOptions {
-                    inline,
-                    ..options().transport
-                },
-                ..options()
-            };
+            let options = options_with(|t| t.inline = inline);
             every_size(options, Device::default(), manners).await;
         }
     }
@@ -202,14 +184,8 @@ async fn a_server_may_announce_something_else_after_a_reconnect() {
         (0, Lookup::NUMBER) if seen.program == PROGRAM => Act::Hangup,
         _ => Act::Answer,
     };
-    let server = Server::start(Device::default(), manners, Arc::new(script));
-    let options = ClientOptions {
-        transport: TransportOptions {
-            inline: 65_536,
-            ..options().transport
-        },
-        ..options()
-    };
+    let server = Server::start(Device::default(), manners, script);
+    let options = options_with(|t| t.inline = 65_536);
     let (mounted, pool) = server.mount(&options).await;
     let f = server.plant(b"f", b"");
     let invalidations = || mounted.client.stats().connections[0].remote_invalidations;
@@ -239,13 +215,7 @@ async fn a_server_may_announce_something_else_after_a_reconnect() {
 #[tokio::test]
 async fn small_data_travel_inline_and_large_in_chunks() {
     let server = Server::plain();
-    let options = ClientOptions {
-        transport: TransportOptions {
-            inline: 4096,
-            ..options().transport
-        },
-        ..options()
-    };
+    let options = options_with(|t| t.inline = 4096);
     let (mounted, pool) = server.mount(&options).await;
     let f = server.plant(b"f", b"");
     write(&mounted, &pool, &f, &pattern(100, 0), 4096).await;
@@ -282,31 +252,13 @@ async fn many_callers_share_few_credits() {
             grant: credits,
             ..Manners::default()
         };
-        let server = Server::start(Device::default(), manners, Arc::new(|_: &Seen| Act::Answer));
+        let server = Server::start(Device::default(), manners, |_| Act::Answer);
         for nconnect in [1, 3] {
-            let options = ClientOptions {
-                transport: TransportOptions {
-                    nconnect,
-                    ..options().transport
-                },
-                ..options()
-            };
+            let options = options_with(|t| t.nconnect = nconnect);
             let (mounted, pool) = server.mount(&options).await;
             let f = server.plant(b"f", &pattern(70_000, 1));
-            let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
-            for i in 0..200 {
-                let (client, pool, tell) = (mounted.client.clone(), pool.clone(), tell.clone());
-                exec::spawn(async move {
-                    let len = [100, 4096, 65_536][i % 3];
-                    let into = sink(&pool, len, 1 << 20);
-                    let done = client.read(&cred(), &f, i as u64, into).await.unwrap();
-                    let same = done.data[0][..] == pattern(70_000, 1)[i..i + len];
-                    tell.send(same).unwrap();
-                });
-            }
-            for _ in 0..200 {
-                assert!(told.recv().await.unwrap());
-            }
+            let len = |i| [100, 4096, 65_536][i % 3];
+            read_at_once((&mounted, &pool), f, 200, len).await;
             let stats = mounted.client.stats();
             assert!(stats.connections.iter().all(|c| c.credits <= credits));
             assert_eq!(
@@ -325,10 +277,8 @@ async fn a_network_that_comes_back_is_found_soon() {
         0 => Act::Hangup,
         _ => Act::Answer,
     });
-    let mut connects = vec![None];
-    connects.resize(10, Some(ConnectFault::NoRoute));
     let plan = Plan {
-        connects,
+        no_route: 1..10,
         ..Plan::default()
     };
     let (mounted, pool) = server.mount_faulty(plan).await;
@@ -349,13 +299,7 @@ async fn a_lost_reply_is_answered_on_the_next_connection() {
             1 => Act::RunThenHangup,
             _ => Act::Answer,
         });
-        let options = ClientOptions {
-            transport: TransportOptions {
-                write_chunk,
-                ..options().transport
-            },
-            ..options()
-        };
+        let options = options_with(|t| t.write_chunk = write_chunk);
         let (mounted, pool) = server.mount(&options).await;
         let f = server.plant(b"f", b"");
         let bytes = pattern(100_000, 3);
@@ -385,20 +329,7 @@ async fn many_pending_calls_survive_many_connections() {
     });
     let (mounted, pool) = server.mount(&options()).await;
     let f = server.plant(b"f", &pattern(9000, 1));
-    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
-    for i in 0..60 {
-        let (client, pool, tell) = (mounted.client.clone(), pool.clone(), tell.clone());
-        exec::spawn(async move {
-            let into = sink(&pool, 8000, 4096);
-            let done = client.read(&cred(), &f, i, into).await.unwrap();
-            let all: Vec<u8> = done.data.iter().flat_map(|b| b.to_vec()).collect();
-            let i = i as usize;
-            tell.send(all[..] == pattern(9000, 1)[i..i + 8000]).unwrap();
-        });
-    }
-    for _ in 0..60 {
-        assert!(told.recv().await.unwrap());
-    }
+    read_at_once((&mounted, &pool), f, 60, |_| 8000).await;
     let mut sent: Vec<_> = server
         .calls::<Read>()
         .iter()
@@ -419,14 +350,12 @@ async fn silence_ends_in_a_new_connection_or_for_soft_mounts_in_an_error() {
         1..=3 => Act::Silence,
         _ => Act::Answer,
     });
-    let options = |recovery| ClientOptions {
-        transport: TransportOptions {
-            timeo,
-            recovery,
-            retrans: 1,
-            ..options().transport
-        },
-        ..options()
+    let options = |recovery| {
+        options_with(|t| {
+            t.timeo = timeo;
+            t.recovery = recovery;
+            t.retrans = 1;
+        })
     };
     let (mounted, pool) = server.mount(&options(Recovery::Hard)).await;
     mounted
@@ -467,15 +396,11 @@ async fn silence_ends_in_a_new_connection_or_for_soft_mounts_in_an_error() {
 /// what others have set since, and a READ would go on as long as the server puts it off.
 #[tokio::test]
 async fn a_call_that_is_put_off_ends_with_its_caller() {
-    let server = Server::start(
-        Device::default(),
-        Manners::default(),
-        Arc::new(|seen: &Seen| match (seen.program, seen.procedure) {
-            (PROGRAM, Read::NUMBER | Access::NUMBER | Setattr::NUMBER) => Act::JukeBox,
-            (nfs_acl::PROGRAM, nfs_acl::Setacl::NUMBER) => Act::JukeBox,
-            _ => Act::Answer,
-        }),
-    );
+    let server = Server::acting(|seen| match (seen.program, seen.procedure) {
+        (PROGRAM, Read::NUMBER | Access::NUMBER | Setattr::NUMBER) => Act::JukeBox,
+        (nfs_acl::PROGRAM, nfs_acl::Setacl::NUMBER) => Act::JukeBox,
+        _ => Act::Answer,
+    });
     let (mounted, pool) = server.mount(&options()).await;
     let f = server.plant(b"f", &pattern(5000, 1));
     let free = pool.free_bytes();
@@ -563,7 +488,7 @@ async fn sizes_follow_fsinfo_and_options() {
         rtmax: 65_536,
         ..Manners::default()
     };
-    let server = Server::start(Device::default(), manners, Arc::new(|_: &Seen| Act::Answer));
+    let server = Server::start(Device::default(), manners, |_| Act::Answer);
     // The head and data of a WRITE in a Position Zero Read chunk stay within the server's limit.
     let cases = [
         (None, 65_536, 61_440, WriteChunk::PositionZero),

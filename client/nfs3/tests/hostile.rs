@@ -2,13 +2,16 @@
 
 use crate::common::data::*;
 use crate::common::*;
-use nfsrdma_nfs3::{ClientOptions, TransportOptions};
 use nfsrdma_nfs3::{Nfs3, NfsError};
 use nfsrdma_xdr::codec::{Encode, Encoder};
 use nfsrdma_xdr::nfs3::*;
 use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, Header, ReadSegment, Segment};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|w| w.to_be_bytes()).collect()
+}
 
 /// Reads `len` bytes while `script` answers READ, then once more without it. Returns the result of
 /// the first READ, and the statistics.
@@ -29,13 +32,7 @@ async fn misbehaving_times(
         true => script(seen),
         false => Act::Answer,
     });
-    let options = ClientOptions {
-        transport: TransportOptions {
-            timeo: Duration::from_secs(2),
-            ..options().transport
-        },
-        ..options()
-    };
+    let options = options_with(|t| t.timeo = Duration::from_secs(2));
     let (mounted, pool) = server.mount(&options).await;
     let f = server.plant(b"f", &pattern(20_000, 1));
     let into = sink(&pool, len, 4096);
@@ -55,30 +52,13 @@ async fn misbehaving_times(
 //# The Requester MUST terminate the pending RPC transaction and [...]
 #[tokio::test]
 async fn replies_whose_chunks_lie_are_discarded_and_their_calls_sent_again() {
-    type Change = fn(&mut ChunkLists, &mut Vec<u8>);
-    let lies: [Change; 4] = [
-        |c, _| c.writes[0].segments[0].length += 1,
-        |c, _| {
-            let more = c.writes[0].segments[0];
-            c.writes[0].segments.push(more);
-        },
-        |c, _| {
-            let more = c.writes[0].clone();
-            c.writes.push(more);
-        },
-        |c, _| c.reply = Some(c.writes[0].clone()),
-    ];
-    for lie in lies {
-        let (result, stats) = misbehaving(8192, move |_| tamper(lie)).await;
-        assert_eq!(result.unwrap(), 8192);
-        let link = &stats.connections[0];
-        assert_eq!((link.violations, link.discards, link.timeouts), (1, 1, 1));
-        assert_eq!(
-            (link.connects, link.retransmits),
-            (2, 1),
-            "as for a lost reply"
-        );
-    }
+    let long = |_: &Seen| tamper(|c, _| c.writes[0].segments[0].length += 1);
+    let (result, stats) = misbehaving(8192, long).await;
+    assert_eq!(result.unwrap(), 8192);
+    let link = &stats.connections[0];
+    assert_eq!((link.violations, link.discards, link.timeouts), (1, 1, 1));
+    let resent = (link.connects, link.retransmits);
+    assert_eq!(resent, (2, 1), "as for a lost reply");
     // A chunk shorter than its data is an error of the procedure, not of the header.
     let short = |_: &Seen| tamper(|c, _| c.writes[0].segments[0].length -= 1);
     let (result, stats) = misbehaving(8192, short).await;
@@ -100,9 +80,6 @@ async fn replies_whose_chunks_lie_are_discarded_and_their_calls_sent_again() {
 /// the same reason, it is not lost, and the call fails; the connection goes on.
 #[tokio::test]
 async fn a_reply_that_is_wrong_in_the_same_way_again_fails_its_call() {
-    fn words(words: &[u32]) -> Vec<u8> {
-        words.iter().flat_map(|w| w.to_be_bytes()).collect()
-    }
     type Wrong = fn(&Seen) -> Act;
     let wrongs: [(&str, Wrong); 9] = [
         ("more bytes in a chunk", |_| {
@@ -168,96 +145,52 @@ async fn replies_that_are_wrong_in_different_ways_fail_no_call() {
     assert_eq!(stats.connections[0].retransmits, 2);
 }
 
-/// The data are in the Write chunk, which comes back in another shape: Linux takes the sum.
+/// The data are in the Write chunk, which comes back in another shape: Linux takes the sum. (Every
+/// shape: `returned_chunks_are_held_against_the_offer`.)
 #[tokio::test]
 async fn a_write_chunk_in_another_shape_is_taken_by_its_sum() {
-    type Change = fn(&mut ChunkLists, &mut Vec<u8>);
-    let shapes: [Change; 6] = [
-        // Split in two, with and without the place of the second part.
-        |c, _| {
+    // Split in two.
+    let split = |_: &Seen| {
+        tamper(|c, _| {
             let mut second = c.writes[0].segments[0];
             second.length -= 1000;
             second.offset += 1000;
             c.writes[0].segments[0].length = 1000;
             c.writes[0].segments.push(second);
-        },
-        |c, _| {
-            let mut second = c.writes[0].segments[0];
-            second.length -= 1000;
-            c.writes[0].segments[0].length = 1000;
-            c.writes[0].segments.push(second);
-        },
-        // An empty segment behind or before, an empty and an unused chunk.
-        |c, _| {
-            let mut more = c.writes[0].segments[0];
-            more.length = 0;
-            c.writes[0].segments.push(more);
-        },
-        |c, _| {
-            let segments = &mut c.writes[0].segments;
-            segments.insert(0, segments[0]);
-            segments[0].length = 0;
-        },
-        |c, _| c.writes.push(Default::default()),
-        |c, _| {
-            let mut unused = c.writes[0].clone();
-            unused.segments[0].length = 0;
-            c.writes.push(unused);
-        },
-    ];
-    for shape in shapes {
-        let (result, stats) = misbehaving(8192, move |_| tamper(shape)).await;
-        assert_eq!(result.unwrap(), 8192);
-        let link = &stats.connections[0];
-        assert_eq!((link.connects, link.discards), (1, 0));
-    }
-    // Two segments that come back as one.
-    let whole = Device {
-        scatter_handle: false,
-        ..Device::default()
+        })
     };
-    let manners = Manners::default();
-    let joined = Arc::new(|seen: &Seen| match (seen.program, seen.procedure) {
-        (PROGRAM, Read::NUMBER) => tamper(|c, _| {
+    let (result, stats) = misbehaving(8192, split).await;
+    assert_eq!(result.unwrap(), 8192);
+    let link = &stats.connections[0];
+    assert_eq!((link.connects, link.discards), (1, 0));
+    // Segments that come back as one, and without those that are unused, as in drafts of the RFC.
+    type Change = fn(&mut ChunkLists, &mut Vec<u8>);
+    let shapes: [Change; 2] = [
+        |c, _| {
             let segments = &mut c.writes[0].segments;
             segments[0].length = segments.iter().map(|s| s.length).sum();
             segments.truncate(1);
-        }),
-        _ => Act::Answer,
-    });
-    let server = Server::start(whole, manners, joined);
-    let (mounted, pool) = server.mount(&options()).await;
-    let f = server.plant(b"f", &pattern(12_000, 1));
-    let data = read(&mounted, &pool, &f, 12_288, 4096).await;
-    assert_eq!(data, pattern(12_000, 1));
-    leaves_nothing(mounted, pool).await;
-}
-
-#[tokio::test]
-async fn what_drafts_of_the_rfc_said_is_taken() {
-    // Trailing unused segments are left out (the file ends in the first of two segments).
-    let server = Server::start(
-        Device {
+        },
+        |c, _| c.writes[0].segments.retain(|s| s.length > 0),
+    ];
+    for shape in shapes {
+        let whole = Device {
             scatter_handle: false,
             ..Device::default()
-        },
-        Manners::default(),
-        Arc::new(|seen: &Seen| match (seen.program, seen.procedure) {
-            (PROGRAM, Read::NUMBER) => tamper(|c, _| {
-                c.writes[0].segments.retain(|s| s.length > 0);
-            }),
+        };
+        let script = move |seen: &Seen| match (seen.program, seen.procedure) {
+            (PROGRAM, Read::NUMBER) => tamper(shape),
             _ => Act::Answer,
-        }),
-    );
-    let (mounted, pool) = server.mount(&options()).await;
-    for len in [0, 1, 4096, 5000, 12_000] {
-        let f = server.plant(b"f", &pattern(len, 1));
-        assert_eq!(
-            read(&mounted, &pool, &f, 12_288, 4096).await,
-            pattern(len, 1)
-        );
+        };
+        let server = Server::start(whole, Manners::default(), script);
+        let (mounted, pool) = server.mount(&options()).await;
+        for len in [0, 1, 4096, 5000, 12_000] {
+            let f = server.plant(b"f", &pattern(len, 1));
+            let data = read(&mounted, &pool, &f, 12_288, 4096).await;
+            assert_eq!(data, pattern(len, 1));
+        }
+        leaves_nothing(mounted, pool).await;
     }
-    leaves_nothing(mounted, pool).await;
 }
 
 //= RFC 8166, Section 4.5
@@ -275,17 +208,13 @@ async fn rdma_error_ends_one_call() {
         ),
         (1, 1)
     );
-    let versions = |seen: &Seen| {
-        let words = [seen.header.xid, 1, 64, 4, 1, 2, 3];
-        Act::Send(vec![words.iter().flat_map(|w| w.to_be_bytes()).collect()])
-    };
+    let versions = |seen: &Seen| Act::Send(vec![words(&[seen.header.xid, 1, 64, 4, 1, 2, 3])]);
     let (result, _) = misbehaving(8192, versions).await;
     assert!(matches!(result, Err(NfsError::Refused(_))), "{result:?}");
     // A code that the RFC does not define is permanent as well, with more words behind it or none.
     for len in [20, 28] {
         let unknown = move |seen: &Seen| {
-            let words = [seen.header.xid, 1, 64, 4, 9, 0, 0];
-            let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_be_bytes()).collect();
+            let bytes = words(&[seen.header.xid, 1, 64, 4, 9, 0, 0]);
             Act::Send(vec![bytes[..len].to_vec()])
         };
         let (result, stats) = misbehaving(8192, unknown).await;
@@ -302,16 +231,12 @@ async fn rdma_error_ends_one_call() {
     }
     // No call has another version, so an RDMA_ERROR that has one is no answer to it.
     let other = |seen: &Seen| {
-        let errors = [
-            [2, 64, 4, 1, 1, 1],
-            [2, 64, 4, 2, 0, 0],
-            [0, 64, 4, 9, 0, 0],
-        ];
-        let bytes = errors.map(|words| {
-            let words = std::iter::once(seen.header.xid).chain(words);
-            words.flat_map(|w| w.to_be_bytes()).collect()
-        });
-        Act::SendThenAnswer(bytes.to_vec())
+        let xid = seen.header.xid;
+        Act::SendThenAnswer(vec![
+            words(&[xid, 2, 64, 4, 1, 1, 1]),
+            words(&[xid, 2, 64, 4, 2, 0, 0]),
+            words(&[xid, 0, 64, 4, 9, 0, 0]),
+        ])
     };
     let (result, stats) = misbehaving(8192, other).await;
     assert_eq!(result.unwrap(), 8192);
@@ -334,9 +259,6 @@ async fn rdma_error_ends_one_call() {
 //# Receivers MUST silently discard RDMA_DONE messages.
 #[tokio::test]
 async fn nonsense_is_discarded_in_silence() {
-    fn words(words: &[u32]) -> Vec<u8> {
-        words.iter().flat_map(|w| w.to_be_bytes()).collect()
-    }
     let nonsense = |seen: &Seen| {
         let xid = seen.header.xid;
         let reply = [0, 1, 0, 0, 0, 0];
@@ -420,14 +342,10 @@ async fn wrong_xid_in_reply_chunk(times: usize) {
         true => Act::WrongXid,
         false => Act::Answer,
     });
-    let options = ClientOptions {
-        transport: TransportOptions {
-            timeo: Duration::from_secs(2),
-            inline: 1024,
-            ..options().transport
-        },
-        ..options()
-    };
+    let options = options_with(|t| {
+        t.timeo = Duration::from_secs(2);
+        t.inline = 1024;
+    });
     let (mounted, pool) = server.mount(&options).await;
     let (who, plain) = (root(), SetAttributes::default());
     let link = server
@@ -455,13 +373,7 @@ async fn wrong_xid_in_reply_chunk(times: usize) {
 #[tokio::test]
 async fn a_call_that_ends_every_connection_fails_alone() {
     let server = Server::scripted::<Readlink>(|_, _| Act::Hangup);
-    let options = ClientOptions {
-        transport: TransportOptions {
-            timeo: Duration::from_secs(2),
-            ..options().transport
-        },
-        ..options()
-    };
+    let options = options_with(|t| t.timeo = Duration::from_secs(2));
     let (mounted, pool) = server.mount(&options).await;
     server.plant(b"f", &pattern(20_000, 1));
     let client = &mounted.client;
@@ -488,22 +400,12 @@ async fn a_call_that_ends_every_connection_fails_alone() {
 /// A server that hangs up as often, but over any call and before any answer: no call fails.
 #[tokio::test]
 async fn a_server_that_ends_every_connection_fails_no_call() {
-    let server = Server::start(
-        Device::default(),
-        Manners::default(),
-        Arc::new(|seen: &Seen| match (seen.program, seen.connection) {
-            (PROGRAM, 1..=6) => Act::Hangup,
-            (PROGRAM, 0) if seen.procedure == Write::NUMBER => Act::Hangup,
-            _ => Act::Answer,
-        }),
-    );
-    let options = ClientOptions {
-        transport: TransportOptions {
-            timeo: Duration::from_secs(2),
-            ..options().transport
-        },
-        ..options()
-    };
+    let server = Server::acting(|seen| match (seen.program, seen.connection) {
+        (PROGRAM, 1..=6) => Act::Hangup,
+        (PROGRAM, 0) if seen.procedure == Write::NUMBER => Act::Hangup,
+        _ => Act::Answer,
+    });
+    let options = options_with(|t| t.timeo = Duration::from_secs(2));
     let (mounted, pool) = server.mount(&options).await;
     let f = server.plant(b"f", b"");
     write(&mounted, &pool, &f, &pattern(5000, 2), 4096).await;
@@ -574,10 +476,9 @@ async fn rights_nobody_asked_for_are_not_taken_and_a_link_with_a_nul_is_an_error
         (PROGRAM, Readlink::NUMBER) => tamper(|_, p| *p.last_mut().unwrap() = 0),
         _ => Act::Answer,
     };
-    let server = Server::start(Device::default(), Manners::default(), Arc::new(script));
+    let server = Server::acting(script);
     // Its replies are inline.
-    let mut options = options();
-    options.transport.inline = 65_536;
+    let options = options_with(|t| t.inline = 65_536);
     let (mounted, pool) = server.mount(&options).await;
     let (client, plain) = (&mounted.client, SetAttributes::default());
     let granted = client.access(&cred(), &mounted.root, access::READ).await;
@@ -604,8 +505,7 @@ async fn a_symbolic_link_that_no_program_could_get_is_too_long() {
             })
         });
         // Its replies are inline.
-        let mut options = options();
-        options.transport.inline = 65_536;
+        let options = options_with(|t| t.inline = 65_536);
         let (mounted, pool) = server.mount(&options).await;
         let client = &mounted.client;
         let (cred, attributes) = (root(), SetAttributes::default());
@@ -728,7 +628,7 @@ async fn a_handle_that_cannot_be_used_spoils_no_other_object() {
                 }
             })
         };
-        let server = Server::start(Device::default(), Manners::default(), Arc::new(script));
+        let server = Server::acting(script);
         let (mounted, pool) = server.mount(&options()).await;
         let root = mounted.root;
         let [f, g] = [&b"f"[..], b"g"].map(|name| server.plant(name, b"x"));

@@ -43,7 +43,7 @@ fn limited(takes: Arc<AtomicU32>, refuse: impl Fn(&Seen) -> Act + Send + Sync + 
             _ => Act::Answer,
         }
     };
-    Server::start(Device::default(), Manners::default(), Arc::new(script))
+    Server::acting(script)
 }
 
 /// Loses the connection, and waits until the client has asked for the limits again.
@@ -112,8 +112,7 @@ async fn a_write_that_is_too_large_now_is_cut() {
 async fn a_write_over_which_the_server_hangs_up_is_cut_to_its_limit() {
     let takes = Arc::new(AtomicU32::new(1 << 20));
     let server = limited(takes.clone(), |_| Act::Hangup);
-    let mut options = options();
-    options.transport.timeo = Duration::from_secs(2);
+    let options = options_with(|t| t.timeo = Duration::from_secs(2));
     let (mounted, pool) = server.mount(&options).await;
     let f = server.plant(b"f", b"");
     let bytes = pattern(20_000, 5);
@@ -143,7 +142,7 @@ async fn limits_are_asked_for_once_at_a_time() {
         (PROGRAM, Fsinfo::NUMBER) if off.load(SeqCst) => Act::JukeBox,
         _ => Act::Answer,
     };
-    let server = Server::start(Device::default(), Manners::default(), Arc::new(script));
+    let server = Server::acting(script);
     let (mounted, pool) = server.mount(&options()).await;
     puts_off.store(true, SeqCst);
     for _ in 0..LOSSES {

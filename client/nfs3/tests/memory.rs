@@ -2,7 +2,7 @@
 
 use crate::common::data::*;
 use crate::common::*;
-use nfsrdma_nfs3::{ClientOptions, Recovery, TransportOptions};
+use nfsrdma_nfs3::Recovery;
 use nfsrdma_nfs3::{Nfs3, NfsError, Transport};
 use nfsrdma_rdma_testing::drain;
 use nfsrdma_rdma_testing::fault::{Plan, When};
@@ -139,15 +139,11 @@ async fn a_read_that_is_put_off_ends_with_its_caller() {
 #[tokio::test]
 async fn a_soft_mount_waits_for_memory_as_long_as_for_the_server() {
     let server = Server::plain();
-    let options = ClientOptions {
-        transport: TransportOptions {
-            recovery: Recovery::Soft,
-            timeo: Duration::from_secs(1),
-            retrans: 1,
-            ..options().transport
-        },
-        ..options()
-    };
+    let options = options_with(|t| {
+        t.recovery = Recovery::Soft;
+        t.timeo = Duration::from_secs(1);
+        t.retrans = 1;
+    });
     let (mounted, pool) = server.mount(&options).await;
     let taken = drain(&pool);
     let cred = cred();
@@ -213,7 +209,7 @@ async fn a_mount_is_not_idle_while_the_memory_of_its_calls_is_given_back() {
         posted_invalidation: true,
         ..Device::default()
     };
-    let server = Server::start(device, Manners::default(), Arc::new(|_: &Seen| Act::Answer));
+    let server = Server::start(device, Manners::default(), |_| Act::Answer);
     let f = server.plant(b"f", &pattern(20_000, 3));
     let plan = Plan {
         delay: Duration::from_millis(300),

@@ -29,6 +29,14 @@ fn is<T>(result: Result<T, NfsError>, status: Status) -> bool {
     matches!(result, Err(NfsError::Status(s)) if s == status)
 }
 
+/// The result of what `call` does on a mount of the server.
+async fn on_mount<T>(server: &Server, call: impl AsyncFnOnce(&Nfs3Client, &FileHandle) -> T) -> T {
+    let (mounted, _pool) = server.mount(&options()).await;
+    let result = call(&mounted.client, &mounted.root).await;
+    mounted.unmount().await;
+    result
+}
+
 /// The status of a call that the server gets on the second connection, after `before` was done at the server.
 async fn told<P: Procedure, B, T: std::fmt::Debug>(
     before: impl AsyncFnOnce(&Server) -> B,
@@ -36,10 +44,7 @@ async fn told<P: Procedure, B, T: std::fmt::Debug>(
 ) -> Status {
     let server = clumsy::<P>();
     let made = before(&server).await;
-    let (mounted, _pool) = server.mount(&options()).await;
-    let result = call(&mounted.client, &mounted.root, made).await;
-    mounted.unmount().await;
-    match result {
+    match on_mount(&server, async |client, top| call(client, top, made).await).await {
         Err(NfsError::Status(status)) => status,
         other => panic!("{}: {other:?}", P::NAME),
     }
@@ -123,42 +128,42 @@ async fn a_call_put_off_after_it_was_sent_twice_has_the_result_of_one() {
     let (who, plain) = (root(), SetAttributes::default());
 
     let server = forgetful_and_busy::<Mkdir>();
-    let (mounted, _pool) = server.mount(&options()).await;
-    let (client, top) = (&mounted.client, &mounted.root);
-    let made = client.mkdir(&who, top, b"d", &plain).await;
+    let (made, again) = on_mount(&server, async |client, top| {
+        let made = client.mkdir(&who, top, b"d", &plain).await;
+        (made, client.mkdir(&who, top, b"d", &plain).await)
+    })
+    .await;
     assert_eq!(made.unwrap().object, server.memory.handle("d"));
-    let again = client.mkdir(&who, top, b"d", &plain).await;
     assert!(is(again, Status::Exist), "sent once: an honest EXIST");
-    mounted.unmount().await;
 
     let server = forgetful_and_busy::<Create>();
-    let (mounted, _pool) = server.mount(&options()).await;
-    let (client, top) = (&mounted.client, &mounted.root);
-    let made = client.create(&who, top, b"f", CreateMode::Guarded, &plain);
+    let made = on_mount(&server, async |client, top| {
+        let guarded = CreateMode::Guarded;
+        client.create(&who, top, b"f", guarded, &plain).await
+    });
     assert_eq!(made.await.unwrap().object, server.memory.handle("f"));
-    mounted.unmount().await;
 
     let server = forgetful_and_busy::<Rename>();
     server.plant(b"a", b"1");
-    let (mounted, _pool) = server.mount(&options()).await;
-    let (client, top) = (&mounted.client, &mounted.root);
-    client.rename(&who, top, b"a", top, b"b").await.unwrap();
+    let renamed = on_mount(&server, async |client, top| {
+        client.rename(&who, top, b"a", top, b"b").await
+    });
+    renamed.await.unwrap();
     assert_eq!(server.contents("b"), b"1");
-    mounted.unmount().await;
 
     let server = forgetful_and_busy::<Link>();
     let file = server.plant(b"a", b"");
-    let (mounted, _pool) = server.mount(&options()).await;
-    let (client, top) = (&mounted.client, &mounted.root);
-    client.link(&who, &file, top, b"b").await.unwrap();
-    mounted.unmount().await;
+    let linked = on_mount(&server, async |client, top| {
+        client.link(&who, &file, top, b"b").await
+    });
+    linked.await.unwrap();
 
     let server = forgetful_and_busy::<Remove>();
     server.plant(b"a", b"");
-    let (mounted, _pool) = server.mount(&options()).await;
-    let (client, top) = (&mounted.client, &mounted.root);
-    client.remove(&who, top, b"a").await.unwrap();
-    mounted.unmount().await;
+    let removed = on_mount(&server, async |client, top| {
+        client.remove(&who, top, b"a").await
+    });
+    removed.await.unwrap();
 }
 
 #[tokio::test]
@@ -169,10 +174,10 @@ async fn a_call_only_put_off_was_sent_once() {
         _ => Act::Answer,
     });
     mkdir_at(&server, b"d").await;
-    let (mounted, _pool) = server.mount(&options()).await;
-    let made = mounted.client.mkdir(&who, &mounted.root, b"d", &plain);
+    let made = on_mount(&server, async |client, top| {
+        client.mkdir(&who, top, b"d", &plain).await
+    });
     assert!(is(made.await, Status::Exist));
-    mounted.unmount().await;
 }
 
 /// The first connection ended before the call was sent: EXIST is honest, whatever is there.

@@ -14,6 +14,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -27,15 +28,6 @@ pub enum When {
     At(u64),
     /// At every event whose number plus one is a multiple of this.
     Every(u64),
-}
-
-/// What a call of [`Provider::connect`] returns instead of connecting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ConnectFault {
-    /// [`Error::Refused`].
-    Refuse,
-    /// [`Error::Local`]: this machine has no route.
-    NoRoute,
 }
 
 /// The properties in which devices differ. By default they are those of soft-iWARP.
@@ -67,8 +59,8 @@ impl Default for Device {
 pub struct Plan {
     /// The device that the outgoing connections seem to have.
     pub device: Device,
-    /// The results of the first calls of `connect`, in order; later calls connect.
-    pub connects: Vec<Option<ConnectFault>>,
+    /// The calls of `connect`, counted from 0, that fail because this machine has no route.
+    pub no_route: Range<u64>,
     /// The connection drops after this work request was posted; the peer may have received it.
     pub drop_after_post: When,
     /// Completions are delayed for this long, in order.
@@ -135,21 +127,6 @@ impl Counter {
     }
 }
 
-fn injected(what: &str) -> Error {
-    Error::local(
-        format!("injected fault: {what}"),
-        ErrorKind::OutOfMemory.into(),
-    )
-}
-
-struct Faults {
-    after_post: Counter,
-    expose: Counter,
-    drop_at_expose: Counter,
-    queue_full: Counter,
-    queue_full_late: Duration,
-}
-
 impl<P: Provider> Provider for Faulty<P> {
     fn name(&self) -> &'static str {
         self.inner.name()
@@ -161,16 +138,9 @@ impl<P: Provider> Provider for Faulty<P> {
 
     fn connect(&self, peer: SocketAddr, params: &ConnectParams) -> Result<Connection> {
         let n = self.connects.fetch_add(1, Ordering::Relaxed);
-        let fault = usize::try_from(n)
-            .ok()
-            .and_then(|n| self.plan.connects.get(n).copied().flatten());
-        match fault {
-            Some(ConnectFault::Refuse) => return Err(Error::Refused(Vec::new())),
-            Some(ConnectFault::NoRoute) => {
-                let error = ErrorKind::NetworkUnreachable.into();
-                return Err(Error::local("injected fault: connect", error));
-            }
-            None => {}
+        if self.plan.no_route.contains(&n) {
+            let error = ErrorKind::NetworkUnreachable.into();
+            return Err(Error::local("injected fault: connect", error));
         }
         let connection = self.inner.connect(peer, params)?;
         let plan = &self.plan;
@@ -182,13 +152,11 @@ impl<P: Provider> Provider for Faulty<P> {
             inner,
             parts: Mutex::default(),
             invalidated: invalidated.clone(),
-            faults: Faults {
-                after_post: Counter::new(plan.drop_after_post),
-                expose: Counter::new(plan.fail_expose),
-                drop_at_expose: Counter::new(plan.drop_at_expose),
-                queue_full: Counter::new(plan.queue_full),
-                queue_full_late: plan.queue_full_late,
-            },
+            drop_after_post: Counter::new(plan.drop_after_post),
+            fail_expose: Counter::new(plan.fail_expose),
+            drop_at_expose: Counter::new(plan.drop_at_expose),
+            queue_full: Counter::new(plan.queue_full),
+            queue_full_late: plan.queue_full_late,
             posting: Mutex::new(()),
         });
         Ok(Connection {
@@ -232,7 +200,11 @@ struct FaultyPair {
     inner: Arc<dyn QueuePair>,
     capabilities: Capabilities,
     posted_invalidation: bool,
-    faults: Faults,
+    drop_after_post: Counter,
+    fail_expose: Counter,
+    drop_at_expose: Counter,
+    queue_full: Counter,
+    queue_full_late: Duration,
     /// The exposures of single buffers, by the first handle of what the caller knows as one.
     parts: Mutex<HashMap<Handle, Vec<Exposure>>>,
     invalidated: Invalidated,
@@ -318,10 +290,10 @@ impl QueuePair for FaultyPair {
         // One by one, so that a fault can occur between two requests of a batch.
         let mut requests = std::mem::take(batch).into_iter();
         for request in requests.by_ref() {
-            if self.faults.queue_full.strikes() {
-                if !self.faults.queue_full_late.is_zero() {
+            if self.queue_full.strikes() {
+                if !self.queue_full_late.is_zero() {
                     self.inner.disconnect();
-                    std::thread::sleep(self.faults.queue_full_late);
+                    std::thread::sleep(self.queue_full_late);
                 }
                 batch.push(request);
                 batch.extend(requests);
@@ -329,7 +301,7 @@ impl QueuePair for FaultyPair {
             }
             let mut one = vec![request];
             let outcome = self.inner.post(&mut one);
-            if self.faults.after_post.strikes() {
+            if self.drop_after_post.strikes() {
                 self.inner.disconnect();
             }
             if let Err(error) = outcome {
@@ -342,10 +314,11 @@ impl QueuePair for FaultyPair {
     }
 
     fn expose(&self, memory: Memory) -> std::result::Result<Exposure, (Error, Memory)> {
-        if self.faults.expose.strikes() {
-            return Err((injected("no handle to be had"), memory));
+        if self.fail_expose.strikes() {
+            let error = ErrorKind::OutOfMemory.into();
+            return Err((Error::local("injected fault: expose", error), memory));
         }
-        if self.faults.drop_at_expose.strikes() {
+        if self.drop_at_expose.strikes() {
             self.inner.disconnect();
             return Err((Error::LinkLost("injected fault".to_owned()), memory));
         }

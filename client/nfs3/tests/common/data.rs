@@ -67,6 +67,27 @@ pub async fn read(
     all[..done.count as usize].to_vec()
 }
 
+/// Reads the file `f` of [`pattern`] 1 from many callers at once: `len(i)` bytes from byte `i` on.
+pub async fn read_at_once(
+    (mounted, pool): (&Mounted, &Pool),
+    f: FileHandle,
+    callers: usize,
+    len: fn(usize) -> usize,
+) {
+    let mut reading = tokio::task::JoinSet::new();
+    for i in 0..callers {
+        let (client, into) = (mounted.client.clone(), sink(pool, len(i), 4096));
+        reading.spawn(async move {
+            let done = client.read(&cred(), &f, i as u64, into).await.unwrap();
+            let all: Vec<u8> = done.data.iter().flat_map(|b| b.to_vec()).collect();
+            assert!(all == pattern(i + len(i), 1)[i..], "from {i}");
+        });
+    }
+    while let Some(read) = reading.join_next().await {
+        read.unwrap();
+    }
+}
+
 /// Waits for a condition; the time limit only ends a broken test.
 pub async fn until(what: &str, condition: impl Fn() -> bool) {
     let start = Instant::now();

@@ -45,7 +45,12 @@ pub struct Server {
 }
 
 impl Server {
-    pub fn start(device: Device, manners: Manners, script: Arc<Script>) -> Self {
+    pub fn start(
+        device: Device,
+        manners: Manners,
+        script: impl Fn(&Seen) -> Act + Send + Sync + 'static,
+    ) -> Self {
+        let script: Arc<Script> = Arc::new(script);
         let provider = IwarpProvider::default();
         let listener = provider.listen(([127, 0, 0, 1], 0).into()).unwrap();
         let listener: Arc<dyn Listener> = listener.into();
@@ -83,12 +88,13 @@ impl Server {
         }
     }
 
+    /// A server on soft-iWARP's own device, with the usual manners.
+    pub fn acting(script: impl Fn(&Seen) -> Act + Send + Sync + 'static) -> Self {
+        Server::start(Device::default(), Manners::default(), script)
+    }
+
     pub fn plain() -> Self {
-        Server::start(
-            Device::default(),
-            Manners::default(),
-            Arc::new(|_: &Seen| Act::Answer),
-        )
+        Server::acting(|_| Act::Answer)
     }
 
     /// `script` gets NFS calls only; its number counts the calls of `P`.
@@ -96,16 +102,12 @@ impl Server {
         script: impl Fn(&Seen, usize) -> Act + Send + Sync + 'static,
     ) -> Self {
         let count = std::sync::atomic::AtomicUsize::new(0);
-        Server::start(
-            Device::default(),
-            Manners::default(),
-            Arc::new(move |seen: &Seen| {
-                if (seen.program, seen.procedure) != (P::PROGRAM, P::NUMBER) {
-                    return Act::Answer;
-                }
-                script(seen, count.fetch_add(1, Ordering::Relaxed))
-            }),
-        )
+        Server::acting(move |seen| {
+            if (seen.program, seen.procedure) != (P::PROGRAM, P::NUMBER) {
+                return Act::Answer;
+            }
+            script(seen, count.fetch_add(1, Ordering::Relaxed))
+        })
     }
 
     /// Creates a file in the root that everybody may write, with these bytes. Returns its handle.
@@ -130,22 +132,12 @@ impl Server {
     }
 
     pub async fn mount(&self, options: &ClientOptions) -> (Mounted, Pool) {
-        let pool = Pool::new(64 << 20).unwrap();
-        let mounted = self.mount_with(options, pool.clone()).await.unwrap();
-        (mounted, pool)
-    }
-
-    pub async fn mount_with(
-        &self,
-        options: &ClientOptions,
-        pool: Pool,
-    ) -> std::result::Result<Mounted, nfsrdma_nfs3::MountError> {
         let provider = IwarpProvider::default();
         let provider: Arc<dyn Provider> = match self.device == Device::default() {
             true => Arc::new(provider),
             false => Arc::new(Faulty::new(provider, self.of_device(Plan::default()))),
         };
-        self.connect(options, provider, pool).await
+        self.connect(options, provider).await
     }
 
     fn of_device(&self, plan: Plan) -> Plan {
@@ -157,26 +149,21 @@ impl Server {
         &self,
         options: &ClientOptions,
         provider: Arc<dyn Provider>,
-        pool: Pool,
-    ) -> std::result::Result<Mounted, nfsrdma_nfs3::MountError> {
+    ) -> (Mounted, Pool) {
         let options = ClientOptions {
             port: self.listener.local_addr().port(),
             ..options.clone()
         };
         let target = MountTarget::parse("127.0.0.1:/export").unwrap();
-        nfsrdma_nfs3::connect(&target, &options, provider, pool).await
+        let pool = Pool::new(64 << 20).unwrap();
+        let mounted = nfsrdma_nfs3::connect(&target, &options, provider, pool.clone());
+        (mounted.await.unwrap(), pool)
     }
 
     /// A mount whose own side of the connections fails as `plan` says.
     pub async fn mount_faulty(&self, plan: Plan) -> (Mounted, Pool) {
-        self.mount_faulty_with(plan, &options()).await
-    }
-
-    pub async fn mount_faulty_with(&self, plan: Plan, options: &ClientOptions) -> (Mounted, Pool) {
-        let pool = Pool::new(64 << 20).unwrap();
         let provider = Faulty::new(IwarpProvider::default(), self.of_device(plan));
-        let mounted = self.connect(options, Arc::new(provider), pool.clone());
-        (mounted.await.unwrap(), pool)
+        self.connect(&options(), Arc::new(provider)).await
     }
 
     /// The calls of one procedure.
@@ -216,4 +203,10 @@ pub fn options() -> ClientOptions {
         },
         ..ClientOptions::default()
     }
+}
+
+pub fn options_with(change: impl FnOnce(&mut TransportOptions)) -> ClientOptions {
+    let mut options = options();
+    change(&mut options.transport);
+    options
 }

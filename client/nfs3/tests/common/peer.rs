@@ -171,8 +171,7 @@ impl<'a> Peer<'a> {
             completions,
             ..
         } = accepted.ok()?;
-        let invalidate = manners.invalidate
-            && client.remote_invalidation
+        let invalidate = client.remote_invalidation
             && own.is_some_and(|d| d.remote_invalidation)
             && queue_pair.capabilities().remote_invalidate;
         let conn = Conn {
@@ -323,7 +322,6 @@ pub(super) fn serve(
             let mut seen = seen.lock();
             let this = Seen {
                 connection,
-                number: seen.len(),
                 header: header.clone(),
                 message: message.clone(),
                 program: call.program,

@@ -8,8 +8,6 @@ use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, Header};
 pub struct Seen {
     /// Number of the connection, from 0.
     pub connection: u32,
-    /// Number of the call at this server, from 0.
-    pub number: usize,
     pub header: Header,
     /// The whole RPC message, with its chunks put back in place.
     pub message: Vec<u8>,
@@ -55,8 +53,6 @@ pub struct Manners {
     /// Announced from the second connection on, if it differs.
     pub later_private_data: Option<PrivateData>,
     pub grant: u32,
-    /// Whether to use Send with Invalidate when one handle was offered.
-    pub invalidate: bool,
     pub rtmax: u32,
 }
 
@@ -70,7 +66,6 @@ impl Default for Manners {
             }),
             later_private_data: None,
             grant: 64,
-            invalidate: true,
             rtmax: 1 << 20,
         }
     }
