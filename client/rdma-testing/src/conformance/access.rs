@@ -1,7 +1,9 @@
 //! Exposed memory: permitted accesses work, all others end the connection.
 
 use super::harness::{Bench, End, finish, part, pattern};
-use nfsrdma_rdma::{Completion, Error, Handle, Memory, RemoteSegment, WorkId, WorkRequest};
+use nfsrdma_rdma::{
+    Completion, Error, Exposure, Handle, Memory, RemoteSegment, WorkId, WorkRequest,
+};
 use smallvec::smallvec;
 use std::collections::HashSet;
 
@@ -178,6 +180,14 @@ pub fn writes_gather_and_reads_scatter(bench: &Bench<'_>) {
     finish(a, b);
 }
 
+/// Exposes memory that `peer` may read or write.
+fn exposed(end: &End, peer: &End, read: bool) -> Exposure {
+    match read {
+        true => end.expose_source(peer, &[1000], &[1; 1000]),
+        false => end.expose_sink(peer, &[1000], 1),
+    }
+}
+
 /// Makes an access that the peer's device refuses. Both ends must get an error, the memory must be
 /// unchanged, and posted requests must complete or be flushed.
 fn refused(bench: &Bench<'_>, doing: impl FnOnce(&End, &End) -> RemoteSegment, read: bool) {
@@ -243,11 +253,7 @@ pub fn an_invalidated_handle_is_refused(bench: &Bench<'_>) {
         refused(
             bench,
             |a, b| {
-                let exposure = if read {
-                    b.expose_source(a, &[1000], &[1; 1000])
-                } else {
-                    b.expose_sink(a, &[1000], 1)
-                };
+                let exposure = exposed(b, a, read);
                 let segment = exposure.segments()[0];
                 b.take_back(exposure);
                 segment
@@ -274,12 +280,7 @@ pub fn a_remotely_invalidated_handle_is_refused(bench: &Bench<'_>) {
         |a, b| {
             let exposure = b.expose_sink(a, &[1000], 1);
             let segment = exposure.segments()[0];
-            a.post(WorkRequest::Send {
-                id: WorkId(1),
-                data: smallvec![],
-                invalidate: Some(segment.handle),
-                signaled: false,
-            });
+            a.send_invalidating(segment.handle, b"");
             assert_eq!(b.receive_any().2, Some(segment.handle));
             // Without `invalidate`, because the handle must already be invalid.
             drop(exposure);
@@ -330,35 +331,20 @@ pub fn a_handle_is_good_for_one_connection(bench: &Bench<'_>) {
 /// One byte too many at the end, one before the beginning, and an offset that wraps.
 pub fn bounds_are_checked(bench: &Bench<'_>) {
     for read in [false, true] {
-        let beside: [fn(RemoteSegment) -> RemoteSegment; 4] = [
-            |s| RemoteSegment {
-                offset: s.offset + 1,
-                ..s
-            },
-            |s| RemoteSegment {
-                offset: s.offset.wrapping_sub(1),
-                ..s
-            },
-            |s| RemoteSegment {
-                offset: u64::MAX - 3,
-                ..s
-            },
-            |s| RemoteSegment {
-                length: s.length + 1,
-                ..s
-            },
+        let beside: [fn(&mut RemoteSegment); 4] = [
+            |s| s.offset += 1,
+            |s| s.offset = s.offset.wrapping_sub(1),
+            |s| s.offset = u64::MAX - 3,
+            |s| s.length += 1,
         ];
         for beside in beside {
             refused(
                 bench,
                 |a, b| {
                     // Dropped, so that it stays exposed.
-                    let exposure = if read {
-                        b.expose_source(a, &[5000], &[1; 5000])
-                    } else {
-                        b.expose_sink(a, &[5000], 1)
-                    };
-                    beside(exposure.segments()[0])
+                    let mut segment = exposed(b, a, read).segments()[0];
+                    beside(&mut segment);
+                    segment
                 },
                 read,
             );

@@ -1,6 +1,6 @@
 //! Ordering, and large amounts of data.
 
-use super::harness::{Bench, End, finish, part, pattern};
+use super::harness::{Bench, End, finish, part, pattern, send};
 use nfsrdma_rdma::{Completion, Exposure, RemoteSegment, WorkId, WorkRequest};
 use smallvec::smallvec;
 use std::sync::Barrier;
@@ -25,12 +25,11 @@ pub fn a_send_comes_after_the_writes_before_it(bench: &Bench<'_>) {
                 signaled: false,
             })
             .collect();
-        batch.push(WorkRequest::Send {
-            id: WorkId(round),
-            data: smallvec![a.buf(&round.to_be_bytes())],
-            invalidate: None,
-            signaled: true,
-        });
+        batch.push(send(
+            WorkId(round),
+            smallvec![a.buf(&round.to_be_bytes())],
+            true,
+        ));
         a.qp.post(&mut batch).unwrap();
         assert_eq!(b.receive().1, round.to_be_bytes());
         assert!(b.take_back(exposure) == data, "round {round}");
@@ -64,12 +63,7 @@ pub fn more_reads_than_the_limit_complete_in_order(bench: &Bench<'_>) {
             source: part(exposure.segments(), n * LEN, LEN)[0],
         })
         .collect();
-    batch.push(WorkRequest::Send {
-        id: WorkId(99),
-        data: smallvec![a.buf(b"behind")],
-        invalidate: None,
-        signaled: true,
-    });
+    batch.push(send(WorkId(99), smallvec![a.buf(b"behind")], true));
     a.qp.post(&mut batch).unwrap();
     for n in 0..COUNT {
         let done = a.wait("a Read", |c| matches!(c, Completion::Read { .. }));
@@ -114,12 +108,7 @@ pub fn bulk_moves_both_ways_at_once(bench: &Bench<'_>) {
                     source: part(&[source], from, len)[0],
                 });
             }
-            batch.push(WorkRequest::Send {
-                id: WorkId(20),
-                data: smallvec![],
-                invalidate: None,
-                signaled: false,
-            });
+            batch.push(send(WorkId(20), smallvec![], false));
             barrier.wait();
             end.qp.post(&mut batch).unwrap();
             let theirs = pattern(LEN, seeds[1]);

@@ -1,6 +1,6 @@
 //! The end of a connection, and waking a poll.
 
-use super::harness::{Bench, End, PATIENCE, RECEIVES, all_returned, finish, part, pattern};
+use super::harness::{Bench, End, PATIENCE, RECEIVES, all_returned, finish, part, pattern, send};
 use nfsrdma_rdma::{Completion, Error, Exposure, Instant, Memory, Wait, WorkId, WorkRequest};
 use smallvec::smallvec;
 use std::collections::HashMap;
@@ -50,12 +50,7 @@ fn load(bench: &Bench<'_>) -> Load {
                 signaled: true,
             },
         });
-        batch.push(WorkRequest::Send {
-            id: WorkId(u64::MAX),
-            data: smallvec![a.buf(&data[..10])],
-            invalidate: None,
-            signaled: false,
-        });
+        batch.push(send(WorkId(u64::MAX), smallvec![a.buf(&data[..10])], false));
     }
     a.qp.post(&mut batch).unwrap();
     assert!(batch.is_empty());
@@ -162,12 +157,11 @@ pub fn dropping_a_connection_ends_it(bench: &Bench<'_>) {
     let (mine, theirs) = (bench.params(), bench.params());
     let (a, b) = bench.connect(&mine, &theirs);
     let b = End::new(b, theirs.pool.clone());
-    let mut batch = vec![WorkRequest::Send {
-        id: WorkId(0),
-        data: smallvec![mine.pool.alloc(9).unwrap().freeze()],
-        invalidate: None,
-        signaled: true,
-    }];
+    let mut batch = vec![send(
+        WorkId(0),
+        smallvec![mine.pool.alloc(9).unwrap().freeze()],
+        true,
+    )];
     a.queue_pair.post(&mut batch).unwrap();
     b.receive();
     b.send(b"never read");
@@ -202,18 +196,8 @@ pub fn what_is_posted_after_the_end_is_flushed(bench: &Bench<'_>) {
         offset: 0,
     };
     let mut batch = vec![
-        WorkRequest::Send {
-            id: posted[0],
-            data: smallvec![a.buf(b"too late")],
-            invalidate: None,
-            signaled: true,
-        },
-        WorkRequest::Send {
-            id: WorkId(u64::MAX),
-            data: smallvec![a.buf(b"too late, too")],
-            invalidate: None,
-            signaled: false,
-        },
+        send(posted[0], smallvec![a.buf(b"too late")], true),
+        send(WorkId(u64::MAX), smallvec![a.buf(b"too late, too")], false),
         WorkRequest::Write {
             id: posted[1],
             source: smallvec![a.buf(&[0; 10])],
@@ -265,12 +249,11 @@ pub fn who_keeps_posting_learns_of_the_end(bench: &Bench<'_>) {
     drop(b);
     let outcome = loop {
         rounds += 1;
-        let mut batch = vec![WorkRequest::Send {
-            id: WorkId(1000 + rounds),
-            data: smallvec![params[0].pool.alloc(1).unwrap().freeze()],
-            invalidate: None,
-            signaled: true,
-        }];
+        let mut batch = vec![send(
+            WorkId(1000 + rounds),
+            smallvec![params[0].pool.alloc(1).unwrap().freeze()],
+            true,
+        )];
         match a.queue_pair.post(&mut batch) {
             // This end does not know of the end yet.
             Ok(()) | Err(Error::QueueFull) => {}

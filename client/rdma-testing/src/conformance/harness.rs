@@ -2,8 +2,8 @@
 
 use nfsrdma_rdma::{
     Armed, Buf, BufMut, Completion, CompletionQueue, ConnectParams, Connection, Error, Exposure,
-    Instant, Invalidation, Memory, Pool, Provider, QueuePair, RemoteSegment, Result, Segs, Wait,
-    WorkId, WorkRequest,
+    Handle, Instant, Invalidation, Memory, Pool, Provider, QueuePair, RemoteSegment, Result, Segs,
+    Wait, WorkId, WorkRequest,
 };
 use parking_lot::{Condvar, Mutex};
 use rustix::buffer::spare_capacity;
@@ -116,6 +116,16 @@ struct Shared {
 
 type Watched = Arc<(Mutex<Shared>, Condvar)>;
 
+/// A Send that invalidates nothing.
+pub(super) fn send(id: WorkId, data: Segs<Buf>, signaled: bool) -> WorkRequest {
+    WorkRequest::Send {
+        id,
+        data,
+        invalidate: None,
+        signaled,
+    }
+}
+
 /// One end of a connection.
 pub(super) struct End {
     pub(super) qp: Arc<dyn QueuePair>,
@@ -191,16 +201,26 @@ impl End {
     /// Sends `data` and waits for the completion.
     pub(super) fn send(&self, data: &[u8]) {
         let id = self.id();
-        self.post(WorkRequest::Send {
-            id,
-            data: smallvec![self.buf(data)],
-            invalidate: None,
-            signaled: true,
-        });
+        self.post(send(id, smallvec![self.buf(data)], true));
+        self.sent(id);
+    }
+
+    /// Waits for the completion of a Send.
+    pub(super) fn sent(&self, id: WorkId) {
         self.wait(
             "the completion of a Send",
             |c| matches!(c, Completion::Sent { id: done } if *done == id),
         );
+    }
+
+    /// Posts a Send that invalidates a handle of the peer.
+    pub(super) fn send_invalidating(&self, handle: Handle, data: &[u8]) {
+        self.post(WorkRequest::Send {
+            id: WorkId(1),
+            data: smallvec![self.buf(data)],
+            invalidate: Some(handle),
+            signaled: true,
+        });
     }
 
     /// Waits for a message, posts its Receive again, and returns its bytes.
@@ -210,7 +230,7 @@ impl End {
         (id, data)
     }
 
-    pub(super) fn receive_any(&self) -> (WorkId, Vec<u8>, Option<nfsrdma_rdma::Handle>) {
+    pub(super) fn receive_any(&self) -> (WorkId, Vec<u8>, Option<Handle>) {
         let received = self.wait("a message", |c| matches!(c, Completion::Received { .. }));
         let Completion::Received {
             id,
@@ -281,34 +301,22 @@ impl End {
 
     /// Exposes sinks of these lengths, filled with `fill`.
     pub(super) fn expose_sink(&self, peer: &End, lens: &[usize], fill: u8) -> Exposure {
-        self.expose(
-            peer,
-            Memory::Sink(
-                lens.iter()
-                    .map(|&len| {
-                        let mut buf = self.alloc(len);
-                        buf.fill(fill);
-                        buf
-                    })
-                    .collect(),
-            ),
-        )
+        let buf = |&len| {
+            let mut buf = self.alloc(len);
+            buf.fill(fill);
+            buf
+        };
+        self.expose(peer, Memory::Sink(lens.iter().map(buf).collect()))
     }
 
     /// Exposes `data` as a source, in buffers of these lengths (whose sum is the length of `data`).
     pub(super) fn expose_source(&self, peer: &End, lens: &[usize], mut data: &[u8]) -> Exposure {
-        self.expose(
-            peer,
-            Memory::Source(
-                lens.iter()
-                    .map(|&len| {
-                        let (now, later) = data.split_at(len);
-                        data = later;
-                        self.buf(now)
-                    })
-                    .collect(),
-            ),
-        )
+        let buf = |&len: &usize| {
+            let (now, later) = data.split_at(len);
+            data = later;
+            self.buf(now)
+        };
+        self.expose(peer, Memory::Source(lens.iter().map(buf).collect()))
     }
 
     /// Ends an exposure, in the way the provider does it, and returns its bytes.

@@ -1,20 +1,10 @@
 //! Sends and Receives.
 
-use super::harness::{Bench, End, PATIENCE, RECEIVE_SIZE, RECEIVES, finish, pattern};
+use super::harness::{Bench, End, PATIENCE, RECEIVE_SIZE, RECEIVES, finish, pattern, send};
 use nfsrdma_rdma::{
-    Completion, Error, Handle, Instant, RemoteSegment, Segs, Wait, WorkId, WorkRequest,
-    buf::MAX_BLOCK,
+    Completion, Error, Handle, Instant, RemoteSegment, Wait, WorkId, WorkRequest, buf::MAX_BLOCK,
 };
 use smallvec::smallvec;
-
-fn send(id: u64, data: Segs<nfsrdma_rdma::Buf>, signaled: bool) -> WorkRequest {
-    WorkRequest::Send {
-        id: WorkId(id),
-        data,
-        invalidate: None,
-        signaled,
-    }
-}
 
 fn exchange(from: &End, to: &End, len: usize) {
     let data = pattern(len, len as u64);
@@ -57,10 +47,10 @@ pub fn sends_are_gathered(bench: &Bench<'_>) {
             a.buf(&padded).slice(5..5 + len)
         })
         .collect();
-    a.post(send(1, pieces, true));
+    a.post(send(WorkId(1), pieces, true));
     assert_eq!(b.receive().1, data);
-    a.wait("Sent", |c| matches!(c, Completion::Sent { id: WorkId(1) }));
-    a.post(send(2, smallvec![], true));
+    a.sent(WorkId(1));
+    a.post(send(WorkId(2), smallvec![], true));
     assert_eq!(b.receive().1, b"");
     finish(a, b);
 }
@@ -69,23 +59,17 @@ pub fn sends_are_gathered(bench: &Bench<'_>) {
 pub fn sends_put_off_keep_their_order(bench: &Bench<'_>) {
     let (a, b) = bench.pair();
     let later = |id: u64, text: &[u8]| {
-        let request = send(id, smallvec![a.buf(text)], true);
+        let request = send(WorkId(id), smallvec![a.buf(text)], true);
         a.qp.post_later(request).unwrap();
-    };
-    let sent = |id: u64| {
-        a.wait(
-            "Sent",
-            |c| matches!(c, Completion::Sent { id: WorkId(done) } if *done == id),
-        );
     };
     later(1, b"one");
     later(2, b"two");
-    a.post(send(3, smallvec![a.buf(b"three")], true));
+    a.post(send(WorkId(3), smallvec![a.buf(b"three")], true));
     later(4, b"four");
     a.qp.kick();
     for (id, text) in [(1, "one"), (2, "two"), (3, "three"), (4, "four")] {
         assert_eq!(b.receive().1, text.as_bytes());
-        sent(id);
+        a.sent(WorkId(id));
     }
     a.qp.kick();
     finish(a, b);
@@ -128,7 +112,7 @@ pub fn sends_arrive_in_order(bench: &Bench<'_>) {
     const ROUND: u64 = 8;
     for first in (0..COUNT).step_by(ROUND as usize) {
         let mut batch: Vec<_> = (first..first + ROUND)
-            .map(|n| send(n, smallvec![a.buf(&n.to_be_bytes())], n % 3 != 0))
+            .map(|n| send(WorkId(n), smallvec![a.buf(&n.to_be_bytes())], n % 3 != 0))
             .collect();
         a.qp.post(&mut batch).unwrap();
         assert!(batch.is_empty(), "what is accepted is taken");
@@ -179,7 +163,7 @@ pub fn a_full_send_queue_gives_the_rest_back(bench: &Bench<'_>) {
     let b = End::new(b, large.pool.clone());
     let buf = small.pool.alloc(1).unwrap().freeze();
     let mut batch: Vec<_> = (0..7)
-        .map(|n| send(n, smallvec![buf.clone()], true))
+        .map(|n| send(WorkId(n), smallvec![buf.clone()], true))
         .collect();
     drop(buf);
     let outcome = a.queue_pair.post(&mut batch);
@@ -213,7 +197,7 @@ pub fn unsignaled_sends_complete_silently(bench: &Bench<'_>) {
     for round in 0..100u64 {
         for n in 0..8 {
             let data = pattern(1000, round * 8 + n);
-            a.post(send(n, smallvec![a.buf(&data)], false));
+            a.post(send(WorkId(n), smallvec![a.buf(&data)], false));
             assert_eq!(b.receive().1, data);
         }
         // The answer to the last request, as a requester gets it; no Sent.
@@ -256,14 +240,14 @@ pub fn misuse_is_reported_and_harmless(bench: &Bench<'_>) {
             // The same block, so often that it exceeds the largest message of any device.
             let block = a.alloc(MAX_BLOCK).freeze();
             let count = a.qp.capabilities().max_message / MAX_BLOCK + 1;
-            send(3, std::iter::repeat_n(block, count).collect(), true)
+            send(WorkId(3), std::iter::repeat_n(block, count).collect(), true)
         },
     ];
     for bad in bad {
         let mut batch = vec![
-            send(10, smallvec![a.buf(b"before")], true),
+            send(WorkId(10), smallvec![a.buf(b"before")], true),
             bad,
-            send(11, smallvec![a.buf(b"after")], true),
+            send(WorkId(11), smallvec![a.buf(b"after")], true),
         ];
         let outcome = a.qp.post(&mut batch);
         assert!(matches!(outcome, Err(Error::Misuse(_))), "{outcome:?}");
@@ -272,10 +256,7 @@ pub fn misuse_is_reported_and_harmless(bench: &Bench<'_>) {
         a.post(batch.pop().unwrap());
         assert_eq!(b.receive().1, b"after");
         for id in [10, 11] {
-            a.wait(
-                "Sent",
-                |c| matches!(c, Completion::Sent { id: WorkId(n) } if *n == id),
-            );
+            a.sent(WorkId(id));
         }
     }
     finish(a, b);
@@ -284,7 +265,11 @@ pub fn misuse_is_reported_and_harmless(bench: &Bench<'_>) {
 /// RFC 5041 section 7.2, RFC 5040 section 7: the stream is torn down.
 pub fn a_send_longer_than_the_receive_ends_the_connection(bench: &Bench<'_>) {
     let (a, b) = bench.pair();
-    a.post(send(1, smallvec![a.buf(&[0; RECEIVE_SIZE + 1])], false));
+    a.post(send(
+        WorkId(1),
+        smallvec![a.buf(&[0; RECEIVE_SIZE + 1])],
+        false,
+    ));
     b.ended(1);
     a.ended(1);
     assert!(
@@ -302,7 +287,7 @@ pub fn a_send_without_a_receive_ends_the_connection(bench: &Bench<'_>) {
     let (a, b) = bench.pair_with(bench.params(), params);
     // `pair` has posted the only Receive again.
     for n in 0..2 {
-        a.post(send(n, smallvec![a.buf(&[1; 10])], false));
+        a.post(send(WorkId(n), smallvec![a.buf(&[1; 10])], false));
     }
     b.ended(1);
     a.ended(1);
@@ -329,12 +314,7 @@ pub fn a_send_can_invalidate(bench: &Bench<'_>) {
     let exposure = b.expose_sink(&a, &[5000], 0);
     let segment = exposure.segments()[0];
     a.write(&[segment], &pattern(5000, 1));
-    a.post(WorkRequest::Send {
-        id: WorkId(1),
-        data: smallvec![a.buf(b"take it back")],
-        invalidate: Some(segment.handle),
-        signaled: true,
-    });
+    a.send_invalidating(segment.handle, b"take it back");
     let (_, data, invalidated) = b.receive_any();
     assert_eq!(data, b"take it back");
     assert_eq!(invalidated, Some(segment.handle));
