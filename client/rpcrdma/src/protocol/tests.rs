@@ -122,13 +122,9 @@ fn returned_chunks_are_held_against_the_offer() {
             other => panic!("{other:?}"),
         }
     };
-    let inline = ReplyBody::Inline { start: 0 };
     let placed = |write: Option<&[u32]>, back: Option<&[u32]>| {
         run(lists(write, None), false, lists(back, None)).map(|(placed, body)| {
-            assert!(matches!(
-                (body, inline),
-                (ReplyBody::Inline { .. }, ReplyBody::Inline { .. })
-            ));
+            assert!(matches!(body, ReplyBody::Inline { .. }));
             placed
         })
     };
@@ -162,29 +158,18 @@ fn returned_chunks_are_held_against_the_offer() {
     assert_eq!(two(&[]), Ok(Some(8)));
     assert_eq!(two(&[0, 0]), Ok(Some(8)));
     assert_eq!(two(&[0, 1]), Err(Violation::ChunkNotOffered));
-    let reply = |offer: Option<&[u32]>, back: Option<&[u32]>, write: Option<&[u32]>| {
-        run(lists(None, offer), true, lists(write, back)).map(|(_, body)| body)
+    let reply = |offer: Option<&[u32]>, back: &[u32]| {
+        let returned = run(lists(None, offer), true, lists(None, Some(back)));
+        returned.map(|(_, body)| match body {
+            ReplyBody::ReplyChunk { len } => len,
+            ReplyBody::Inline { .. } => panic!("inline"),
+        })
     };
-    assert_eq!(
-        reply(Some(&[99]), Some(&[50]), None),
-        Ok(ReplyBody::ReplyChunk { len: 50 })
-    );
-    assert_eq!(
-        reply(Some(&[99]), Some(&[40, 0, 10]), None),
-        Ok(ReplyBody::ReplyChunk { len: 50 })
-    );
-    assert_eq!(
-        reply(Some(&[99]), Some(&[100]), None),
-        Err(Violation::TooLong)
-    );
-    assert_eq!(
-        reply(Some(&[99]), Some(&[0]), None),
-        Err(Violation::NoReply)
-    );
-    assert_eq!(
-        reply(None, Some(&[50]), None),
-        Err(Violation::ChunkNotOffered)
-    );
+    assert_eq!(reply(Some(&[99]), &[50]), Ok(50));
+    assert_eq!(reply(Some(&[99]), &[40, 0, 10]), Ok(50));
+    assert_eq!(reply(Some(&[99]), &[100]), Err(Violation::TooLong));
+    assert_eq!(reply(Some(&[99]), &[0]), Err(Violation::NoReply));
+    assert_eq!(reply(None, &[50]), Err(Violation::ChunkNotOffered));
 }
 
 /// A discarded message is told to be of a call only if it is a reply by a header that can be
@@ -271,6 +256,14 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Lost),
     ]
 }
+
+/// The thresholds of who announces nothing.
+const SMALL: Thresholds = Thresholds {
+    call: 1024,
+    reply: 1024,
+    receive: 4096,
+    remote_invalidation: false,
+};
 
 proptest! {
     //= RFC 8166, Section 3.3.1
@@ -362,7 +355,7 @@ proptest! {
         call in 1usize..65, reply in 1usize..65, pieces in 1usize..20, reduced: bool,
     ) {
         let thresholds = Thresholds {
-            call: call * 1024, reply: reply * 1024, receive: 65536, remote_invalidation: false,
+            call: call * 1024, reply: reply * 1024, ..SMALL
         };
         let shape = Shape {
             head: roundup(head), argument, reducible: argument > 0, max_results, max_ddp_result: ddp,
@@ -419,19 +412,13 @@ proptest! {
 /// not: each of the places where a size is compared.
 #[test]
 fn messages_exactly_at_a_threshold_are_inline() {
-    let thresholds = Thresholds {
-        call: 1024,
-        reply: 1024,
-        receive: 4096,
-        remote_invalidation: false,
-    };
     let segments = Segments {
         message: 3,
         argument: 2,
         result: 2,
     };
     let planned = |shape: Shape| {
-        let plan = plan(&shape, &segments, &thresholds, Style::Reduced).unwrap();
+        let plan = plan(&shape, &segments, &SMALL, Style::Reduced).unwrap();
         (plan.call, plan.write_chunk, plan.reply_chunk > 0)
     };
     let call = |head, argument, max_ddp_result| Shape {
@@ -493,12 +480,7 @@ fn a_header_exactly_at_the_threshold_is_sent() {
             head: 8000,
             ..Shape::default()
         };
-        let thresholds = Thresholds {
-            call,
-            reply: 1024,
-            receive: 4096,
-            remote_invalidation: false,
-        };
+        let thresholds = Thresholds { call, ..SMALL };
         plan(&shape, &segments, &thresholds, Style::PositionZero).is_ok()
     };
     assert!(of(40, 28 + 40 * 24) && !of(40, 28 + 40 * 24 - 4));
@@ -512,12 +494,6 @@ fn a_header_exactly_at_the_threshold_is_sent() {
 //# Senders MUST NOT reduce data items that are not DDP-eligible.
 #[test]
 fn only_a_ddp_eligible_argument_is_reduced() {
-    let thresholds = Thresholds {
-        call: 1024,
-        reply: 1024,
-        receive: 4096,
-        remote_invalidation: false,
-    };
     let segments = Segments {
         message: 2,
         argument: 1,
@@ -530,7 +506,7 @@ fn only_a_ddp_eligible_argument_is_reduced() {
             reducible,
             ..Shape::default()
         };
-        let plan = plan(&shape, &segments, &thresholds, Style::Reduced).unwrap();
+        let plan = plan(&shape, &segments, &SMALL, Style::Reduced).unwrap();
         assert_eq!(plan.call, form);
     }
 }
