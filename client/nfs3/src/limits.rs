@@ -229,32 +229,38 @@ pub(crate) fn cut(data: Segs<Buf>, mut len: usize) -> Segs<Buf> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn no_server_makes_millions_of_calls_of_a_request() {
-        let source = |position_zero| Source {
+    fn source(option: Option<u32>, position_zero: bool) -> Source {
+        Source {
             root: FileHandle::new(&[1]).unwrap(),
             cred: crate::mount::identity::own_credential(),
-            rsize: None,
-            wsize: None,
+            rsize: option,
+            wsize: option,
             position_zero,
             most: IO_MAX as u32,
-        };
-        let says = |max: u32, max_file_size| FsinfoOk {
+        }
+    }
+
+    fn says(max: u32, preferred: u32) -> FsinfoOk {
+        FsinfoOk {
             attributes: None,
             rtmax: max,
-            rtpref: max,
+            rtpref: preferred,
             rtmult: max,
             wtmax: max,
-            wtpref: max,
+            wtpref: preferred,
             wtmult: max,
             dtpref: max,
-            max_file_size,
+            max_file_size: 0,
             time_delta: nfsrdma_xdr::nfs3::Time::default(),
             properties: 0,
-        };
+        }
+    }
+
+    #[test]
+    fn no_server_makes_millions_of_calls_of_a_request() {
         for style in [true, false] {
             for (said, size) in [(0, 4096), (1, 512), (511, 512), (513, 512), (1000, 512)] {
-                let limits = source(style).limits(&says(said, 0));
+                let limits = source(None, style).limits(&says(said, said));
                 assert_eq!((limits.rtmax, limits.wtmax), (size, size), "{said}");
                 assert_eq!(limits.dtpref, 4096);
                 assert_eq!(limits.max_file_size, i64::MAX as u64);
@@ -264,27 +270,6 @@ mod tests {
 
     #[test]
     fn what_the_server_prefers_is_the_default_and_no_limit() {
-        let source = |option| Source {
-            root: FileHandle::new(&[1]).unwrap(),
-            cred: crate::mount::identity::own_credential(),
-            rsize: option,
-            wsize: option,
-            position_zero: false,
-            most: IO_MAX as u32,
-        };
-        let says = |max: u32, preferred: u32| FsinfoOk {
-            attributes: None,
-            rtmax: max,
-            rtpref: preferred,
-            rtmult: 1,
-            wtmax: max,
-            wtpref: preferred,
-            wtmult: 1,
-            dtpref: 4096,
-            max_file_size: 0,
-            time_delta: nfsrdma_xdr::nfs3::Time::default(),
-            properties: 0,
-        };
         const M: u32 = 1 << 20;
         for (option, max, preferred, size) in [
             (None, M, M, M),
@@ -305,7 +290,7 @@ mod tests {
             (None, 0, 0, 4096),
             (Some(65_536), 50_000, 5000, 49_152),
         ] {
-            let limits = source(option).limits(&says(max, preferred));
+            let limits = source(option, false).limits(&says(max, preferred));
             assert_eq!(
                 (limits.rtmax, limits.wtmax),
                 (size, size),

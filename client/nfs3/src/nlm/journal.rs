@@ -428,11 +428,16 @@ mod tests {
         FileHandle::new(&[byte; 12]).unwrap()
     }
 
-    #[test]
-    fn what_a_process_leaves_is_found_once_it_is_gone() {
+    /// A directory for journals that is not there yet, and the server.
+    fn place() -> (PathBuf, IpAddr) {
         let random = getrandom::u64().unwrap();
         let dir = std::env::temp_dir().join(format!("nfsrdma-journal-{random:x}"));
-        let server: IpAddr = "192.0.2.1".parse().unwrap();
+        (dir, IpAddr::from([192, 0, 2, 1]))
+    }
+
+    #[test]
+    fn what_a_process_leaves_is_found_once_it_is_gone() {
+        let (dir, server) = place();
         let journal = Journal::create(&dir, server, true).unwrap();
         journal.add(7, &handle(1), &cred(&[3, 4])).unwrap();
         journal.add(8, &handle(2), &cred(&[])).unwrap();
@@ -463,9 +468,7 @@ mod tests {
 
     #[test]
     fn another_process_goes_on_with_a_journal_that_stays_locked() {
-        let random = getrandom::u64().unwrap();
-        let dir = std::env::temp_dir().join(format!("nfsrdma-journal-{random:x}"));
-        let server: IpAddr = "192.0.2.1".parse().unwrap();
+        let (dir, server) = place();
         let journal = Journal::create(&dir, server, true).unwrap();
         journal.add(1, &handle(1), &cred(&[])).unwrap();
         journal.add(2, &handle(2), &cred(&[3])).unwrap();
@@ -499,9 +502,7 @@ mod tests {
     /// The disk is full: a part of a line is written, and nothing more. Then there is room again.
     #[test]
     fn what_follows_a_part_of_a_line_is_read() {
-        let random = getrandom::u64().unwrap();
-        let dir = std::env::temp_dir().join(format!("nfsrdma-journal-{random:x}"));
-        let server: IpAddr = "192.0.2.1".parse().unwrap();
+        let (dir, server) = place();
         let journal = Journal::create(&dir, server, true).unwrap();
         journal.add(1, &handle(1), &cred(&[])).unwrap();
         let writable = {
@@ -532,10 +533,8 @@ mod tests {
 
     #[test]
     fn a_journal_from_before_a_start_of_the_machine_may_lack_locks() {
-        let random = getrandom::u64().unwrap();
-        let dir = std::env::temp_dir().join(format!("nfsrdma-journal-{random:x}"));
+        let (dir, server) = place();
         fs::create_dir(&dir).unwrap();
-        let server: IpAddr = "192.0.2.1".parse().unwrap();
         for (boot, locked, expected) in [
             ("another", "locked\n", true),
             ("another", "", false),
