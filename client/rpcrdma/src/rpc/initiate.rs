@@ -93,27 +93,21 @@ pub async fn initiate(
 
 #[cfg(test)]
 mod tests {
-    use super::super::stream::tests::server;
+    use super::super::stream::tests::{receive, send, server};
     use super::*;
     use nfsrdma_xdr::record;
     use nfsrdma_xdr::rpc::{Accepted, AuthStat, Call, Denial};
     use nfsrdma_xdr::rpcsec_gss::{GSS_S_COMPLETE, GSS_S_CONTINUE_NEEDED, verifier};
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::io::AsyncWriteExt;
     use tokio::net::TcpListener;
 
     /// Receives one call and passes it to `answer`, which has the bytes behind the header as well.
     async fn serve(listener: &TcpListener, answer: impl FnOnce(&Call<'_>, &[u8]) -> Vec<u8>) {
         let (mut stream, _) = listener.accept().await.unwrap();
-        let mut mark = [0; 4];
-        stream.read_exact(&mut mark).await.unwrap();
-        let mut message = vec![0; (u32::from_be_bytes(mark) & 0x7fff_ffff) as usize];
-        stream.read_exact(&mut message).await.unwrap();
+        let message = receive(&mut stream).await;
         let mut from = Decoder::new(&message);
         let call = Call::parse(&mut from).unwrap();
-        let reply = answer(&call, from.rest());
-        let mark = record::mark(reply.len(), true);
-        stream.write_all(&mark).await.unwrap();
-        stream.write_all(&reply).await.unwrap();
+        send(&mut stream, &answer(&call, from.rest())).await;
     }
 
     /// Two tokens, the first of which is as long as those with the groups of a large domain.
