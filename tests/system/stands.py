@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-from suites import kill_mount, programs, start_responder, stop
+from suites import kill_mount, leave_others_mounts, programs, start_responder, stop
 
 INSIDE = "NFSRDMA_INSIDE_NAMESPACES"
 NAMESPACES = "setpriv --pdeathsig KILL unshare --mount --pid --fork --kill-child --mount-proc".split()
@@ -21,11 +21,7 @@ NAMESPACES = "setpriv --pdeathsig KILL unshare --mount --pid --fork --kill-child
 def enter_namespaces():
     """Goes on as the first process of namespaces, with which all mounts and processes end. Exits where that cannot be."""
     if os.environ.pop(INSIDE, None):
-        # Copies of others' mounts would keep those alive after their end.
-        for line in Path("/proc/self/mounts").read_text().splitlines():
-            at, kind = line.split()[1:3]
-            if kind.startswith("fuse."):
-                subprocess.run(["umount", "--lazy", at.encode().decode("unicode_escape")], check=False)
+        leave_others_mounts()
         return
     missing = None if os.path.exists("/dev/fuse") and os.geteuid() == 0 else "/dev/fuse and root"
     if not missing and subprocess.run([*NAMESPACES, "true"], check=False).returncode:

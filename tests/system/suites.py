@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -129,6 +130,19 @@ def kill_processes(found):
     for pid in sorted(found, key=lambda pid: parent_of(pid) in found):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def mounts():
+    """The fields of each mount. The kernel escapes blanks and newlines only: other characters do not end a field."""
+    return [line.split(" ") for line in Path("/proc/self/mounts").read_text().rstrip("\n").split("\n")]
+
+
+def leave_others_mounts():
+    """Takes mounts of nfsrdma out of this mount namespace, which is a copy. They stay in others, and end without it."""
+    for _, at, kind, *_ in mounts():
+        if kind == "fuse.nfsrdma":
+            path = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), at)
+            subprocess.run(["umount", "--lazy", path], check=False)
 
 
 def start_responder(command, folder, port=0, mountport=0, env=None):

@@ -21,7 +21,9 @@ from suites import (  # noqa: F401
     free_port,
     kill_mount,
     kill_processes,
+    leave_others_mounts,
     links_of,
+    mounts,
     of_threads,
     parent_of,
     processes_of,
@@ -82,11 +84,6 @@ def expect(result, status, *parts):
         assert part in said, f"{part!r} is not in {said!r}"
     if status not in (0, 1):
         assert result.stderr.count("\n") == 1, f"not one sentence: {said!r}"
-
-
-def mounts():
-    """The fields of each mount. The kernel escapes blanks and newlines only: other characters do not end a field."""
-    return [line.split(" ") for line in Path("/proc/self/mounts").read_text().rstrip("\n").split("\n")]
 
 
 def mounted(path):
