@@ -319,9 +319,16 @@ impl Running<'_> {
     async fn readdirplus(&mut self) -> Result<(), NoResults> {
         let args = ReaddirplusArgs::from_xdr(self.arguments)?;
         let (server, cred) = (self.server, &self.cred);
-        let (from, most) = ((args.cookie, args.verifier), (args.dircount, args.maxcount));
-        let done = server.readdirplus(cred, &args.dir, from.0, from.1, most.0, most.1);
-        let done = done.await;
+        let done = server
+            .readdirplus(
+                cred,
+                &args.dir,
+                args.cookie,
+                args.verifier,
+                args.dircount,
+                args.maxcount,
+            )
+            .await;
         let done = list(&done, |entry| EntryPlus {
             fileid: entry.fileid,
             name: Name(&entry.name),
