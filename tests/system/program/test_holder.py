@@ -109,14 +109,16 @@ def test_one_signal_to_holder_and_daemon_flushes(server):
 
 def test_the_status_of_the_command_in_the_foreground(server):
     words = [BIN / "nfsrdma", "mount", "-f", server.spec, server.mnt, "-o", server.options("nolock,restart=files")]
-    child = subprocess.Popen([str(word) for word in words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    until(lambda: mounted(server.mnt) and serving(server.mnt), "a mount")
+    log = server.base / "log"
+    with open(log, "w") as stderr:
+        child = subprocess.Popen([str(word) for word in words], stdout=subprocess.DEVNULL, stderr=stderr)
+    # A daemon that dies before has no mount yet that a successor could take.
+    until(lambda: "mounted: " in log.read_text(), "a mount that is served")
     assert serving(server.mnt)[0] == child.pid
     killed(server)
     os.listdir(server.mnt)
     expect(nfsrdma("umount", server.mnt), 0)
-    assert child.wait(LIMIT) == 0, child.stderr.read()
-    child.stderr.close()
+    assert child.wait(LIMIT) == 0, log.read_text()
 
 
 def own_memory(pid):
