@@ -25,7 +25,7 @@ check "it knows an interface" inside nmcli connection add type ethernet ifname w
 check "and has it up" inside nmcli connection up wire
 
 check "a mount" inside mount -t nfsrdma server:/export /mnt
-is_dirty() { inside nfsrdma stats --json /mnt | tr -d ' \n' | grep -q '"dirty_bytes":[1-9]'; }
+is_dirty() { grep -q '^nfsrdma_fs_dirty_bytes{.*} [1-9]' <<<"$(inside nfsrdma stats --prometheus /mnt)"; }
 # A program of its own: a shell would close the file.
 write() { perl -e 'open F, ">", $ARGV[0]; syswrite F, "draft"; sleep' "$root/mnt/$1" & }
 write of-vpn
