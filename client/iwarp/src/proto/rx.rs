@@ -283,7 +283,7 @@ impl<R: Clone> Receiver<R> {
         };
         self.state = state.map_err(|code| self.fault(code))?;
         if let (Some(crc), false) = (&mut self.crc, crc_checked) {
-            *crc = Crc::new();
+            crc.reset();
             crc.update(&bytes[..LENGTH_FIELD + head_len]);
         }
         let used = LENGTH_FIELD + head_len;
