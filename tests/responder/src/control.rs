@@ -45,7 +45,7 @@ acl-calls                  how many calls of NFS_ACL came, by procedure
 acl-drop N                 the next N calls of NFS_ACL are neither run nor answered
 gss                        how many contexts there are, and how many calls came under them
 gss-forget                 all contexts are forgotten, as by a restart
-gss-fault FAULT[:N][/EVERY] as --gss-fault
+gss-fault FAULT[:N][/EVERY] calls go wrong (see the README): the first N, or all; each EVERY-th
 gss-shun PRINCIPAL         hang up on INITs of this principal
 gss-refuse PRINCIPAL       forget each context of this principal before it is used
 gss-clock SECONDS          the server's clock is so far ahead

@@ -70,7 +70,6 @@ fn run(options: Options) -> Result<()> {
         nfs_address: Some(tcp),
         mount_address: options.mount_port.map(beside),
         portmap_address: options.portmap_port.map(beside),
-        lock_address: options.lock_port.map(beside),
         no_acl: options.no_acl,
         locks: lock::Settings {
             off: options.no_locks,
@@ -140,7 +139,6 @@ fn provider(options: &Options) -> Result<Arc<dyn Provider>> {
         Transport::Iwarp => Ok(Arc::new(IwarpProvider::new(IwarpOptions {
             crc: options.crc,
             mpa_revision: options.mpa_revision,
-            spin: Duration::from_micros(options.spin),
             ..IwarpOptions::default()
         }))),
         #[cfg(feature = "verbs")]

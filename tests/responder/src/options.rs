@@ -4,7 +4,7 @@ use crate::fs::ExportSpec;
 use crate::fs::variants::{self, PreOp};
 use crate::lock::{CallbackStyle, Policy};
 use crate::rdma::Habit;
-use crate::rpc::gss::{self, Faulty, Principal};
+use crate::rpc::gss::{self, Principal};
 use crate::rpc::{Delaying, Failing, Flavors};
 use clap::{Parser, ValueEnum};
 use std::ffi::OsString;
@@ -70,11 +70,6 @@ pub struct Options {
     #[arg(long, value_name = "PORT")]
     pub portmap_port: Option<u16>,
 
-    /// A port of its own for NLM and NSM (over TCP and UDP), at the address of --tcp [default: the
-    /// port of NFS over TCP]
-    #[arg(long, value_name = "PORT")]
-    pub lock_port: Option<u16>,
-
     /// When ready, print "ready rdma=PORT nfs=PORT mount=PORT portmap=PORT lock=PORT
     /// status=PORT" (those served)
     #[arg(long)]
@@ -127,10 +122,6 @@ pub struct Options {
     #[arg(long, value_name = "on|off", default_value = "on")]
     pub send_invalidate: Switch,
 
-    /// Time a completion thread spins before it sleeps, in microseconds
-    #[arg(long, value_name = "US", default_value_t = 0)]
-    pub spin: u64,
-
     /// Refuse every change
     #[arg(long)]
     pub read_only: bool,
@@ -168,11 +159,6 @@ pub struct Options {
     /// End contexts of RPCSEC_GSS after this time, if their tickets have not ended before
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub gss_lifetime: Option<Duration>,
-
-    /// Let calls under RPCSEC_GSS go wrong (see the README): the first COUNT of them, or all; each
-    /// EVERY-th. May be given again
-    #[arg(long, value_name = "FAULT[:COUNT][/EVERY]")]
-    pub gss_fault: Vec<Faulty>,
 
     /// Calls remembered to recognise those that come twice; 0 remembers none
     #[arg(long, value_name = "N", default_value_t = 4096)]
@@ -322,7 +308,6 @@ impl Options {
         gss::Settings {
             principals: self.principal.clone(),
             lifetime: self.gss_lifetime,
-            faults: self.gss_fault.clone(),
         }
     }
 
@@ -410,7 +395,6 @@ mod tests {
         for args in [
             &["/tmp", "--sec", "krb4"][..],
             &["/tmp", "--principal", "alice"],
-            &["/tmp", "--gss-fault", "SOMETHING"],
         ] {
             assert!(parse(args).is_err(), "{args:?}");
         }

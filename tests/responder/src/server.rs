@@ -29,8 +29,6 @@ pub struct Settings {
     pub nfs_address: Option<SocketAddr>,
     pub mount_address: Option<SocketAddr>,
     pub portmap_address: Option<SocketAddr>,
-    /// The address of NLM and NSM, over TCP and UDP; `None` is the address of NFS over TCP.
-    pub lock_address: Option<SocketAddr>,
     pub locks: lock::Settings,
     /// Whether NFS_ACL is not served.
     pub no_acl: bool,
@@ -200,10 +198,8 @@ impl Server {
         self.ports.portmap = self.listen_tcp(settings.portmap_address)?;
         self.ports.portmap_udp = self.listen_udp(settings.portmap_address, self.ports.portmap);
         if self.shared.service.locks.is_on() {
-            let own = settings.lock_address;
-            self.ports.lock = self.listen_tcp(own)?.or(self.ports.nfs);
-            let address = own.or(settings.nfs_address);
-            self.ports.lock_udp = self.listen_udp(address, self.ports.lock);
+            self.ports.lock = self.ports.nfs;
+            self.ports.lock_udp = self.listen_udp(settings.nfs_address, self.ports.lock);
             let locks = self.shared.service.locks.clone();
             self.spawn("locks", move || locks.run())?;
         }

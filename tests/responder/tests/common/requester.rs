@@ -67,7 +67,6 @@ pub fn serve(
             nfs_address: None,
             mount_address: None,
             portmap_address: None,
-            lock_address: None,
             locks: Default::default(),
             no_acl: false,
             rdma: settings,

@@ -48,7 +48,6 @@ pub struct Settings {
     pub principals: Vec<Principal>,
     /// Contexts end after this time, if not before.
     pub lifetime: Option<Duration>,
-    pub faults: Vec<Faulty>,
 }
 
 /// What is counted of calls under RPCSEC_GSS.
@@ -133,10 +132,6 @@ fn bad<E>(_: E) -> Closed {
 impl Gss {
     /// Contexts by `mechanism`.
     pub fn new(mechanism: Box<dyn Mechanism>, settings: Settings) -> Self {
-        let mut faults = Faults::default();
-        for faulty in &settings.faults {
-            faults.add(*faulty);
-        }
         // Handles of an earlier process are unknown.
         let start = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Gss {
@@ -144,7 +139,7 @@ impl Gss {
             settings,
             contexts: Mutex::default(),
             next: AtomicU64::new(start.map_or(0, |time| time.as_nanos() as u64)),
-            faults: Mutex::new(faults),
+            faults: Mutex::default(),
             shunned: Mutex::default(),
             refused: Mutex::default(),
             ahead: AtomicU64::default(),
