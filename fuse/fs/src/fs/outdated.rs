@@ -11,6 +11,7 @@
 
 use super::file::FileState;
 use super::inode::Inode;
+use super::inode_flags::Flag;
 
 /// Drops cached data that somebody else has changed, as far as that is known. `inner` is the state
 /// of the data of `inode`.
@@ -28,7 +29,7 @@ pub(super) fn size_with(inner: &FileState, inode: &Inode) -> Option<u64> {
 }
 
 /// As [`size_with`], for who then uses cached bytes: [`drop_outdated`] in addition, with the state
-/// locked once.
+/// locked once. `None` also if the server does not know the file any more: it did not end there.
 pub(super) fn current_size(inner: &mut FileState, inode: &Inode) -> Option<u64> {
     let end = inner.end();
     let (size, epoch) = {
@@ -36,7 +37,10 @@ pub(super) fn current_size(inner: &mut FileState, inode: &Inode) -> Option<u64> 
         (state.attributes().map(|known| known.size), state.epoch)
     };
     inner.has_epoch(epoch);
-    Some(size?.max(end))
+    match inode.flags.has(Flag::Stale) {
+        true => None,
+        false => Some(size?.max(end)),
+    }
 }
 
 #[cfg(test)]

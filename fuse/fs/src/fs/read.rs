@@ -33,6 +33,8 @@ use std::sync::Arc;
 /// What to do about missing data.
 enum Step {
     Done(Segs<Buf>),
+    /// Nobody knows where the file ends.
+    Unknown,
     /// Send a READ for these pieces; it is registered under this number.
     Fetch(u64, Segs<Piece>),
 }
@@ -110,12 +112,15 @@ impl<N: Nfs3> Objects<N> {
         for _ in 0..16 + u64::from(len) / unit {
             let step = data
                 .until(|inner| {
-                    let size = current_size(inner, inode).unwrap_or(0);
-                    self.next_step(inner, offset..end.min(size))
+                    match current_size(inner, inode) {
+                        Some(size) => self.next_step(inner, offset..end.min(size)),
+                        None => Some(Step::Unknown),
+                    }
                 })
                 .await;
             match step {
                 Step::Done(found) => return Ok(self.counted(found)),
+                Step::Unknown => break,
                 Step::Fetch(id, pieces) => {
                     let wanted = offset..end;
                     match self.fetch_pieces(&file, id, pieces, wanted).await? {

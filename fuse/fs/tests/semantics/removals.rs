@@ -60,6 +60,20 @@ fn open_while_name_is_taken(m: &Mount, by: Op, fate: Fate) -> (i32, Result<u64, 
     })
 }
 
+/// Its end is not known: what this mount wrote may be lost with it.
+#[test]
+fn a_file_that_others_have_removed_does_not_seem_to_end_where_it_did() {
+    let m = Mount::new();
+    let other = Mount::of(&m.server, small());
+    let (_, f) = m.create("f");
+    m.fsync(f).unwrap();
+    other.unlink("f").unwrap();
+    m.write(f, 0, b"text").unwrap();
+    assert_eq!(errno(m.fsync(f)), libc::ESTALE);
+    assert_eq!(errno(m.read(f, 0, 4)), libc::ESTALE);
+    m.close(f).unwrap();
+}
+
 #[test]
 fn a_file_whose_open_was_answered_is_not_lost_to_a_removal_on_its_way() {
     for by in [Op::Remove, Op::Rename] {
