@@ -27,9 +27,9 @@ while after an open of its name has failed."""
 NOTIFIED = 2
 """Within this time the kernel is notified of zeros that it holds behind an end to which another client has cut the file. It
 takes less than a tenth of a second on a machine that is not busy (docs/COHERENCE.md, "What remains")."""
-WRITE_MAX = 1 << 20
-"""The most bytes of one WRITE."""
 PAGE = 4096
+WRITE_MAX = (1 << 20) - PAGE
+"""The most bytes of one WRITE."""
 SERVER = 0
 """The actor that works in the exported directory itself. The mounts have the next numbers."""
 
@@ -87,6 +87,8 @@ class Object:
         self.unnoticed = [False] * actors
         """Whether the last change by another may have left the times that this actor knew. If so, it may keep its old data over
         every open, until a change that it notices."""
+        self.hid = [-math.inf] * actors
+        """When each last had dirty data whose WRITEs may have hidden a change by another."""
         self.outdated = [False] * actors
         """Whether others may have changed it since each actor's last open."""
         self.history = []
@@ -131,6 +133,7 @@ class Object:
         for name in ("keeps_old", "unnoticed", "outdated"):
             each(bool.__or__, name)
         each(max, "touched")
+        each(max, "hid")
         each(min, "dirty_since")
 
 
@@ -259,11 +262,12 @@ class Oracle:
         """`actor` changed the file at the server (with `may`: perhaps) after `since`. Actors with a call on it within a tick of
         that, or later, may not notice. Nor may those whose WRITEs hide it."""
         found = self.objects[number]
+        self._note_hiding(found, actor)
         for other in range(self.actors):
             if other != actor:
                 # Dirty data may be written at any time, and the reply then shows the times.
                 called = found.is_dirty(other) or found.touched[other] + self.tick > since
-                unnoticed = (self.tick and called) or self._hides(found, other)
+                unnoticed = (self.tick and called) or self._hides(found, other) or found.hid[other] >= since
                 found.unnoticed[other] = bool(unnoticed or (may and found.unnoticed[other]))
                 found.outdated[other] = True
 
@@ -271,6 +275,11 @@ class Oracle:
         """Whether dirty data is written in such a way that its writer may take what others change for its own (docs/COHERENCE.md,
         "With which server"): between several WRITEs, or just before one whose reply does not show the attributes from before."""
         return found.is_dirty(actor) and not (self.before_writes and is_one_write(found.dirty[actor]))
+
+    def _note_hiding(self, found, actor):
+        """To be called before a call that may make that end: others may have written theirs before that call, too."""
+        if self._hides(found, actor):
+            found.hid[actor] = self.made
 
     def changed_beside(self, actor, number):
         """A process at the server has changed the file while a change by `actor` may have been under way. nfsrdma-responder takes

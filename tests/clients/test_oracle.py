@@ -77,6 +77,17 @@ def test_what_was_written_early_may_get_the_time_of_what_another_wrote_later():
     assert o.sees(1, 7, 7, 9, 9) and not o.sees(1, 8, 8, 8, 8)
 
 
+def test_what_was_written_between_the_writes_of_another_may_stay_unnoticed_whoever_closes_first():
+    o = Story()
+    for calls in (["write 1 0 1 7"], ["write 2 10 11 8", "write 2 20 21 8"], ["flush 2"], ["flush 1", "opened 2 0"]):
+        o.calls_begin()
+        o.do(*calls)
+    assert o.byte(2, 0, 7) and o.byte(2, 0, 0)
+    o.calls_begin()
+    o.do("write 1 1 2 9", "flush 1", "opened 2 0")
+    assert o.byte(2, 0, 7) and not o.byte(2, 0, 0), "it was changed after the WRITEs"
+
+
 def test_what_a_process_at_the_server_changed_beside_a_change_may_stay_unnoticed_until_the_next():
     o = Story()
     o.do("write 1 0 4 7", "flush 1", "opened 1 1", "write 0 0 4 8", "truncate 1 3", "changed_beside 1")
