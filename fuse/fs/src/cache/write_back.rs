@@ -117,8 +117,6 @@ pub struct WriteBack {
     /// credential.
     cred: Option<Cred>,
     end: u64,
-    /// The offset at which the search for dirty data goes on.
-    cursor: u64,
     /// When the file became dirty.
     dirtied: u64,
     /// How often the server has restarted since all data was safe.
@@ -350,10 +348,7 @@ impl WriteBack {
             }
             return self.write_of(run, limits, true);
         }
-        match self.write_of(self.cursor..u64::MAX, limits, false) {
-            None => self.write_of(0..u64::MAX, limits, false),
-            call => call,
-        }
+        self.write_of(0..u64::MAX, limits, false)
     }
 
     fn write_of(
@@ -364,7 +359,6 @@ impl WriteBack {
     ) -> Option<WriteCall> {
         let cred = self.cred.clone()?;
         let job = self.pages.begin_write(within, limits.wtmax, full)?;
-        self.cursor = job.offset + u64::from(job.len);
         self.writes += 1;
         Some(WriteCall {
             job,

@@ -414,6 +414,25 @@ fn only_what_was_written_is_sent_whether_the_rest_of_the_page_is_known_or_not() 
     }
 }
 
+#[test]
+fn what_touches_is_one_write_wherever_the_last_one_ended() {
+    let (pool, mut file) = written([0], 100);
+    let mut sent = Vec::new();
+    for len in [100, 200] {
+        file.write(&user_with(0), 0, &vec![7; len], 0, usize::MAX, &mut |len| {
+            pool.alloc(len)
+        });
+        while let Action::Write(call) = file.next(Goal::Started, &limits()) {
+            let (offset, len) = (call.job.offset, call.job.len);
+            sent.push((offset, len));
+            let all = offset..offset + u64::from(len);
+            file.write_answered(all, len, Stable::FileSync, Verifier::default());
+            file.write_ended(0..0);
+        }
+    }
+    assert_eq!(sent, [(0, 100), (0, 200)]);
+}
+
 /// A file of 5,000 blocks with 8 uncommitted bytes in each.
 fn uncommitted() -> (Pool, WriteBack) {
     let (pool, mut file) = written((0..5000).map(|n| n * 2 * PAGE), 8);

@@ -111,11 +111,9 @@ impl<N: Nfs3> Objects<N> {
         // If the data is invalidated before it arrives at so many attempts, the cache is bypassed.
         for _ in 0..16 + u64::from(len) / unit {
             let step = data
-                .until(|inner| {
-                    match current_size(inner, inode) {
-                        Some(size) => self.next_step(inner, offset..end.min(size)),
-                        None => Some(Step::Unknown),
-                    }
+                .until(|inner| match current_size(inner, inode) {
+                    Some(size) => self.next_step(inner, offset..end.min(size)),
+                    None => Some(Step::Unknown),
                 })
                 .await;
             match step {
