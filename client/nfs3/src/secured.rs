@@ -20,13 +20,15 @@ use nfsrdma_xdr::rpc::AuthStat;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Whether the context is at fault.
-fn is_of_context(answer: &Result<RpcReply>) -> bool {
+/// Whether the context is at fault. Linux's server also answers AUTH_BADCRED if a context expires after it has
+/// checked the header and before it opens the body, so one such answer is taken for that, too.
+fn is_of_context(answer: &Result<RpcReply>, doubted: &mut bool) -> bool {
     match answer {
-        Ok(reply) => matches!(
-            reply.refusal(),
-            Some(AuthStat::GssCredProblem | AuthStat::GssCtxProblem)
-        ),
+        Ok(reply) => match reply.refusal() {
+            Some(AuthStat::GssCredProblem | AuthStat::GssCtxProblem) => true,
+            Some(AuthStat::BadCred) => !std::mem::replace(doubted, true),
+            _ => false,
+        },
         Err(error) => matches!(error, Error::Local(LocalError::Security(_))),
     }
 }
@@ -50,7 +52,8 @@ impl Nfs3Client {
         let (procedure, max_results) = (request.procedure, request.max_results);
         let max_ddp_result = request.max_ddp_result;
         let begin = Instant::now();
-        let (mut request, mut retransmitted, mut broken) = (request, false, false);
+        let (mut request, mut retransmitted) = (request, false);
+        let (mut broken, mut doubted) = (false, false);
         let mut waiting = None;
         loop {
             // A call that fails leaves no payload.
@@ -58,7 +61,7 @@ impl Nfs3Client {
             let context = self.context(contexts, cred, (procedure, begin), &mut waiting);
             let context = context.await?;
             let answer = engine.call_secured(request, &context, encode).await;
-            if !is_of_context(&answer) {
+            if !is_of_context(&answer, &mut doubted) {
                 let mut reply = answer.map_err(failed)?;
                 context.note_known();
                 reply.retransmitted |= retransmitted;

@@ -241,7 +241,7 @@ def test_nobody_notices_what_the_server_forgets(machine, flavor, what):
 
 
 @each_flavor
-@pytest.mark.parametrize("fault", ["CREDPROBLEM", "CTXPROBLEM", "FORGET", "WINDOW"])
+@pytest.mark.parametrize("fault", ["CREDPROBLEM", "CTXPROBLEM", "BADCRED", "FORGET", "WINDOW"])
 def test_calls_that_the_server_refuses_once_are_made_again(machine, flavor, fault):
     machine.kinit("alice", A)
     with mount_of(machine, flavor) as (server, command):
