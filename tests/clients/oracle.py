@@ -262,12 +262,13 @@ class Oracle:
         """`actor` changed the file at the server (with `may`: perhaps) after `since`. Actors with a call on it within a tick of
         that, or later, may not notice. Nor may those whose WRITEs hide it."""
         found = self.objects[number]
-        self._note_hiding(found, actor)
         for other in range(self.actors):
+            if self._hides(found, other):
+                found.hid[other] = self.made
             if other != actor:
                 # Dirty data may be written at any time, and the reply then shows the times.
                 called = found.is_dirty(other) or found.touched[other] + self.tick > since
-                unnoticed = (self.tick and called) or self._hides(found, other) or found.hid[other] >= since
+                unnoticed = (self.tick and called) or found.hid[other] >= since
                 found.unnoticed[other] = bool(unnoticed or (may and found.unnoticed[other]))
                 found.outdated[other] = True
 
@@ -275,11 +276,6 @@ class Oracle:
         """Whether dirty data is written in such a way that its writer may take what others change for its own (docs/COHERENCE.md,
         "With which server"): between several WRITEs, or just before one whose reply does not show the attributes from before."""
         return found.is_dirty(actor) and not (self.before_writes and is_one_write(found.dirty[actor]))
-
-    def _note_hiding(self, found, actor):
-        """To be called before a call that may make that end: others may have written theirs before that call, too."""
-        if self._hides(found, actor):
-            found.hid[actor] = self.made
 
     def changed_beside(self, actor, number):
         """A process at the server has changed the file while a change by `actor` may have been under way. nfsrdma-responder takes
