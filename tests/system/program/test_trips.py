@@ -113,6 +113,20 @@ def test_changing():
         m.cost("rmdir", "RMDIR=1", os.rmdir, d)
 
 
+def test_what_was_written_in_pieces_of_pages_is_not_read_again():
+    """The kernel has no page that several writes have filled, as those of a pack that git has fetched."""
+    with counted(lambda export: None) as m:
+        file = m.mnt / "f"
+
+        def work():
+            with open(file, "wb", buffering=0) as out:
+                for _ in range(100):
+                    out.write(bytes(1000))
+
+        m.cost("100 writes of 1000 bytes, close", "CREATE=1 LOOKUP=1 WRITE=1", work)
+        m.cost("reading that", "ACCESS=1", read, file)
+
+
 def test_write_set_times_and_close():
     with counted(lambda export: (export / "f").touch()) as m:
         file = os.open(m.mnt / "f", os.O_WRONLY)

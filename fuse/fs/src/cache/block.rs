@@ -10,15 +10,14 @@
 //! - *committing*: covered by the COMMIT that is under way.
 //!
 //! When written bytes are on the server's stable storage they are dropped here, because the kernel has them in
-//! its own pages. The exception is a page that was not written to its end, such as the last one of most files:
-//! the kernel will READ it, so it stays here as if it had been read ahead.
+//! its own pages. The exception are pages of which a request wrote a part only (*partly*), such as the last one
+//! of most files: the kernel will READ them, so what is known of them stays here as if it had been read ahead.
 //!
 //! While a reply or a WRITE uses a buffer, it is shared and constant: a change then goes to a copy.
 
 use super::RangeSet;
 use super::records::Records;
 use nfsrdma_rdma::{Buf, BufMut};
-use smallvec::SmallVec;
 use std::ops::Range;
 
 /// Smallest block, in bytes.
@@ -38,6 +37,8 @@ pub(super) struct Block {
     pub(super) writing: RangeSet,
     pub(super) unstable: RangeSet,
     pub(super) committing: RangeSet,
+    /// Whole pages.
+    partly: RangeSet,
 }
 
 /// What the indexes and counters of write-back need to know of one block.
@@ -76,6 +77,7 @@ impl Block {
             writing: RangeSet::default(),
             unstable: RangeSet::default(),
             committing: RangeSet::default(),
+            partly: RangeSet::default(),
         }
     }
 
@@ -109,21 +111,30 @@ impl Block {
         kept
     }
 
-    /// WRITE or COMMIT has put `bytes` on the server's stable storage: drops them, except the beginning of a
-    /// page, unless somebody else may have overwritten it.
+    /// One request of the kernel wrote `range`.
+    pub(super) fn written(&mut self, range: Range<u32>) {
+        const SIZE: u32 = PAGE as u32;
+        let (start, end) = (range.start / SIZE * SIZE, range.end / SIZE * SIZE);
+        self.partly.insert(start..range.end.next_multiple_of(SIZE));
+        self.partly.remove(range.start.next_multiple_of(SIZE)..end);
+        self.valid.insert(range.clone());
+        self.unstable.remove(range.clone());
+        self.committing.remove(range.clone());
+        self.dirty.insert(range);
+    }
+
+    /// WRITE or COMMIT has put `bytes` on the server's stable storage: drops them, except what is in pages that
+    /// were written partly, unless somebody else may have overwritten it.
     pub(super) fn settle(&mut self, mut bytes: RangeSet, overtaken: bool) {
-        let ranges: SmallVec<[Range<u32>; 2]> = bytes.iter().collect();
-        for end in ranges.into_iter().map(|range| range.end) {
-            let page = end - end % PAGE as u32;
-            if !overtaken && self.valid.covers(page..end) {
-                bytes.remove(page..end);
-            }
+        if !overtaken {
+            bytes.remove_all(&self.partly);
         }
         self.drop_safe(bytes);
     }
 
     /// Drops those of `bytes` that the server has on stable storage.
     pub(super) fn drop_safe(&mut self, mut bytes: RangeSet) {
+        self.partly.remove_all(&bytes);
         bytes.remove_all(&self.kept());
         self.valid.remove_all(&bytes);
     }

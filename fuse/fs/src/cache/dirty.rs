@@ -75,10 +75,7 @@ impl Pages {
                     to[inside.start as usize..inside.end as usize].copy_from_slice(from);
                 });
                 if done {
-                    block.valid.insert(inside.clone());
-                    block.dirty.insert(inside.clone());
-                    block.unstable.remove(inside.clone());
-                    block.committing.remove(inside);
+                    block.written(inside);
                 }
                 done
             });
@@ -106,11 +103,10 @@ impl Pages {
         {
             return false;
         }
-        let all = 0..len as u32;
-        let block = Block::new(buf.clone(), RangeSet::of(all.clone()));
+        let block = Block::new(buf.clone(), RangeSet::default());
         self.resident += data.len();
         self.blocks.insert(offset, Box::new(block));
-        self.touch(offset, |block| block.dirty.insert(all));
+        self.touch(offset, |block| block.written(0..len as u32));
         true
     }
 
@@ -169,10 +165,8 @@ impl Pages {
         loop {
             if let Some(buf) = alloc(size as usize) {
                 self.resident += size as usize;
-                self.blocks.insert(
-                    page,
-                    Box::new(Block::new(buf.freeze(), RangeSet::default())),
-                );
+                let block = Block::new(buf.freeze(), RangeSet::default());
+                self.blocks.insert(page, Box::new(block));
                 return Some(page);
             }
             if size == PAGE {
