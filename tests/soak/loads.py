@@ -54,9 +54,19 @@ class Work:
         """An empty directory."""
         path = self.here / name
         if path.exists():
-            shutil.rmtree(path)
+            self.remove(path)
         path.mkdir()
         return path
+
+    @staticmethod
+    def remove(path):
+        """A tree whose files are closed: the hidden name of one that was unlinked before goes a moment after its close."""
+        for _ in range(100):
+            shutil.rmtree(path, ignore_errors=True)
+            if not path.exists():
+                return
+            time.sleep(0.1)
+        shutil.rmtree(path)
 
 
 def pulse(work):
@@ -498,7 +508,7 @@ def main(load, name, *words):
                 print(json.dumps({"rounds": work.rounds}), flush=True)
         for file in work.files:
             file.close()
-        shutil.rmtree(work.here)
+        work.remove(work.here)
     except BaseException as error:  # noqa: BLE001
         failure = f"{type(error).__name__}: {error}"
     seconds, call = work.longest
