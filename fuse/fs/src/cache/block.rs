@@ -1,7 +1,7 @@
 //! One block of a file's cache: a buffer, and the state of its bytes.
 //!
 //! The size of a block is a power of two, and its offset in the file a multiple of its size. Five
-//! sets of byte ranges hold the state of its bytes:
+//! sets of byte ranges hold the state of its bytes, and one has whole pages (*partly*, below):
 //! - *valid*: the contents are known. Bytes of the other sets are valid, too. The others were read for
 //!   the kernel, which has not taken them yet.
 //! - *dirty*: to be written.

@@ -137,7 +137,7 @@ struct Own {
     /// The file is at least this long, in bytes: of the WRITEs since then, one that ended there was
     /// answered.
     floor: u64,
-    /// Whether one of them has shown that the first one began with `origin`, if any has shown with what.
+    /// Whether the `before` of any of them was `origin`; `None` if none has shown one.
     from_origin: Option<bool>,
     /// When a call on one of the object's names that changed the ctime was last answered: replies to
     /// calls sent before that may have the old number of links.
@@ -387,8 +387,8 @@ impl AttributeCache {
             contents.size = origin.size.max(own.floor);
         }
         let fits = contents.is(&wcc(known));
-        let late = own.from_origin == Some(false);
-        let foreign = late || (own.begun == 1 && !fits);
+        let elsewhere = own.from_origin == Some(false);
+        let foreign = elsewhere || (own.begun == 1 && !fits);
         if foreign {
             // What is read from now on belongs to the known state, or the next reply differs again.
             self.contents = Some(Contents::of(&wcc(known)));

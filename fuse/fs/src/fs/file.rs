@@ -8,8 +8,8 @@
 //! each notification of `changed`.
 
 use super::err_seq::ErrSeq;
-use super::refused::Refused;
 use super::stats::Stats;
+use super::ticketless::Ticketless;
 use super::under_way::{Doing, UnderWay};
 use crate::cache::{Budget, Evict, Pages, WriteBack};
 use crate::sync::Mutex;
@@ -41,7 +41,7 @@ pub struct Shared {
     /// Notified when there may be room for the writer that has `writers`. Nobody knows for how many
     /// others there is: it lets the next one look.
     pub room: Notify,
-    pub(super) refused: Refused,
+    pub(super) ticketless: Ticketless,
     pub(super) stats: Stats,
 }
 
@@ -75,8 +75,8 @@ pub struct FileState {
     /// The number of the file in the budget's list, while it has clean blocks.
     listed: Option<u64>,
     /// How often a WRITE or COMMIT was not made because its user has no valid ticket, and why the last one.
-    pub(super) refusals: u64,
-    pub(super) refusal: Option<NfsError>,
+    pub(super) no_tickets: u64,
+    pub(super) no_ticket: Option<NfsError>,
 }
 
 impl FileState {

@@ -2,8 +2,8 @@
 //! and 4.11).
 //!
 //! The file's `WriteBack` keeps the state of each byte and names the next action, which this file carries
-//! out: a WRITE is sent as soon as `wtmax` bytes are dirty, several at a time, but with about half of the
-//! server's credits at most, so that READs and LOOKUPs do not queue behind a flush. The reply makes the
+//! out: a WRITE is sent as soon as what was written last, one after the other, is `wtmax` bytes long. All files
+//! share half of the server's credits, so that READs and LOOKUPs do not queue behind a flush; each may have two. The reply makes the
 //! bytes unstable or clean. If the WRITE fails, its data is dropped, and the error is recorded; if its user
 //! has no valid ticket, the data is kept ([`super::giving_up`]).
 //! `write_back` starts WRITEs, waits for their replies, and sends a COMMIT, until nothing is dirty or
@@ -63,8 +63,8 @@ impl<N: Nfs3> Files<N> {
         data: &Arc<FileData>,
         goal: Goal,
     ) {
-        let next = |inner: &mut FileState| match self.refusal(inner) {
-            // Who waits for the data asks again, and the next tick.
+        let next = |inner: &mut FileState| match self.no_ticket(inner) {
+            // Nothing wakes it: the tick, and the next fsync or close of its user, try again.
             Some(_) => Action::Wait,
             None => {
                 let limits = self.write_limits();
@@ -88,13 +88,13 @@ impl<N: Nfs3> Files<N> {
     /// Starts to write and commit data because memory is short. It takes a few files at a time, and
     /// the next ones when it is called again, or these if they are done.
     pub(super) fn relieve(self: &Arc<Self>) {
-        self.limit_refused();
+        self.limit_ticketless();
         let files: Vec<_> = {
             let files = self.unsafe_files.lock();
             // Where the server answers FILE_SYNC, most of the files may have nothing to do.
             let waits = |inner: &mut FileState| {
                 let idle = !inner.is_safe() && !inner.write_back().is_under_way();
-                idle && self.refusal(inner).is_none()
+                idle && self.no_ticket(inner).is_none()
             };
             let looked_at = files.values().take(LOOKED_AT);
             let waiting =
@@ -111,7 +111,7 @@ impl<N: Nfs3> Files<N> {
 
     /// Sends a COMMIT if at least `least` bytes are unstable, which lets them go.
     fn start_commit(self: &Arc<Self>, inode: &Arc<Inode>, data: &Arc<FileData>, least: usize) {
-        let commit = data.with(|inner| match self.refusal(inner) {
+        let commit = data.with(|inner| match self.no_ticket(inner) {
             Some(_) => Action::Done,
             None => inner.write_back().commit_of(least as u64),
         });
@@ -142,7 +142,7 @@ impl<N: Nfs3> Files<N> {
             .await;
         let unsent = match answer {
             Ok(done) => {
-                self.shared.refused.remove(cred);
+                self.shared.ticketless.remove(cred);
                 let count = done.count.min(job.len);
                 let verdict = data.with(|inner| {
                     // A READ that is under way may return the old data, and it must not be cached
@@ -159,7 +159,7 @@ impl<N: Nfs3> Files<N> {
             }
             // The data is dirty again.
             Err(error) if self.waits_for_ticket(&error) => {
-                self.refused(cred, data, error);
+                self.lacks_ticket(cred, data, error);
                 sent
             }
             Err(error) => {
@@ -191,14 +191,14 @@ impl<N: Nfs3> Files<N> {
         let data = inode.data()?;
         let _flushing = data.keep_writers(Doing::Flush);
         let _turn = data.flush_turn[usize::from(commit)].lock().await;
-        let before = data.with(|inner| inner.refusals);
+        let before = data.with(|inner| inner.no_tickets);
         let goal = match commit {
             true => Goal::Committed,
             false => Goal::Written,
         };
         loop {
             let action = data.until(|inner| {
-                if inner.refusals > before {
+                if inner.no_tickets > before {
                     return Some(Action::Done);
                 }
                 let limits = self.write_limits();
@@ -216,8 +216,8 @@ impl<N: Nfs3> Files<N> {
         }
         self.note_safe(inode);
         data.with(|inner| {
-            let refused = inner.refusals > before;
-            inner.refusal.clone().filter(|_| refused)
+            let lacked = inner.no_tickets > before;
+            inner.no_ticket.clone().filter(|_| lacked)
         })
     }
 
@@ -243,11 +243,11 @@ impl<N: Nfs3> Files<N> {
     }
 
     /// A WRITE or COMMIT was not made because its user has no valid ticket: its data is kept.
-    fn refused(&self, cred: &Cred, data: &FileData, why: NfsError) {
-        self.shared.refused.insert(cred, why.clone());
+    fn lacks_ticket(&self, cred: &Cred, data: &FileData, why: NfsError) {
+        self.shared.ticketless.insert(cred, why.clone());
         data.with(|inner| {
-            inner.refusals += 1;
-            inner.refusal = Some(why);
+            inner.no_tickets += 1;
+            inner.no_ticket = Some(why);
         });
     }
 
@@ -275,13 +275,13 @@ impl<N: Nfs3> Files<N> {
         match self.commit_call(cred, inode).await {
             Ok((_, verifier)) => {
                 let verdict = data.with(|inner| inner.write_back().commit_answered(verifier));
-                self.shared.refused.remove(cred);
+                self.shared.ticketless.remove(cred);
                 if verdict == Verdict::Restarted {
                     self.suspect_locks();
                 }
             }
             // It waits for another COMMIT.
-            Err(error) if self.waits_for_ticket(&error) => self.refused(cred, data, error),
+            Err(error) if self.waits_for_ticket(&error) => self.lacks_ticket(cred, data, error),
             Err(error) => {
                 let error = self.note_error(inode, error);
                 let lost = data.with(|inner| inner.write_back().commit_failed());

@@ -20,9 +20,9 @@ impl<N: Nfs3> Files<N> {
     }
 
     /// Why the data of a file is kept; `None` if it is not.
-    pub(super) fn refusal(&self, inner: &mut FileState) -> Option<NfsError> {
+    pub(super) fn no_ticket(&self, inner: &mut FileState) -> Option<NfsError> {
         let cred = inner.write_back().unsafe_cred()?;
-        self.shared.refused.why(cred)
+        self.shared.ticketless.why(cred)
     }
 
     /// Whether the data of a file that is not safe is that of the user of `cred`.
@@ -38,7 +38,7 @@ impl<N: Nfs3> Files<N> {
     pub(super) fn give_up(&self, inode: &Inode) {
         let Some(data) = inode.data() else { return };
         let given_up = data.with(|inner| {
-            let why = self.refusal(inner)?;
+            let why = self.no_ticket(inner)?;
             Some((why, inner.write_back().give_up()))
         });
         let Some((why, lost)) = given_up else { return };
@@ -58,25 +58,25 @@ impl<N: Nfs3> Files<N> {
 
     /// Memory is short: gives up kept data of the largest files, until it takes no more than half of the room
     /// for all dirty data.
-    pub(super) fn limit_refused(&self) {
-        if !self.shared.refused.any() {
+    pub(super) fn limit_ticketless(&self) {
+        if !self.shared.ticketless.any() {
             return;
         }
         let takes = |data: &FileData| {
             data.with(|inner| {
-                self.refusal(inner)?;
+                self.no_ticket(inner)?;
                 Some(inner.pages().dirty_held())
             })
         };
         let files: Vec<_> = self.unsafe_files.lock().values().cloned().collect();
-        let mut refused: Vec<_> = files
+        let mut kept: Vec<_> = files
             .into_iter()
             .filter_map(|inode| Some((takes(inode.data()?)?, inode)))
             .collect();
-        refused.sort_by_key(|(takes, _)| *takes);
-        let mut sum: u64 = refused.iter().map(|(takes, _)| takes).sum();
+        kept.sort_by_key(|(takes, _)| *takes);
+        let mut sum: u64 = kept.iter().map(|(takes, _)| takes).sum();
         while sum > self.config.dirty_bytes as u64 / 2
-            && let Some((takes, inode)) = refused.pop()
+            && let Some((takes, inode)) = kept.pop()
         {
             self.give_up(&inode);
             sum -= takes;

@@ -139,7 +139,7 @@ pub struct Listed {
 pub(super) struct Outcome {
     /// Somebody else changed the contents.
     pub foreign: bool,
-    /// The kernel caches attributes that are out of date.
+    /// The kernel caches attributes that are out of date, other than size and times.
     pub misled: bool,
     /// See [`Seen::ambiguous`].
     pub ambiguous: bool,

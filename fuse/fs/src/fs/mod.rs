@@ -8,12 +8,12 @@
 //!
 //! No mutex is held over an await, and hardly any is taken while another one is. (A file's `flush_turn` and
 //! the mount's `writers` are turns, held over awaits.) Who holds the left one may take those to its right, in
-//! this order. `State` is that of [`inode`].
+//! this order; readers check that, no tool. `State` is that of [`inode`].
 //!
 //! | Held | Then |
 //! | --- | --- |
 //! | [`UnsafeFiles`](unsafe_files::UnsafeFiles) | `FileState`; the reference to the mount (`OwnMount` of the adapter) |
-//! | `FileState`, the data of one file ([`file`]) | `State`; the server's limits; the list of files of [`Budget`]; the pool's free buffers; the [`Refused`](refused::Refused) users |
+//! | `FileState`, the data of one file ([`file`]) | `State`; the server's limits; the list of files of [`Budget`]; the pool's free buffers; the [`Ticketless`](ticketless::Ticketless) users |
 //! | a part of the [`names`] | `State`, the attributes of one object ([`inode`]); the handles of the [table](inode_table) |
 //! | the handles of the table, its nodes | its nodes; the `State` of a new object |
 //! | what is [lost](unwritten) | the error of the file ([`err_seq`]) |
@@ -68,7 +68,6 @@ mod outdated;
 mod paths;
 mod read;
 mod records;
-mod refused;
 mod remove;
 mod rename;
 mod requests;
@@ -80,6 +79,7 @@ mod sibling_names;
 mod squash;
 mod stats;
 mod sync;
+mod ticketless;
 mod under_way;
 mod unsafe_files;
 mod unwritten;
@@ -177,7 +177,7 @@ impl<N: Nfs3> Fs<N> {
             freed: Notify::new(),
             writers: tokio::sync::Mutex::default(),
             room: Notify::new(),
-            refused: refused::Refused::default(),
+            ticketless: ticketless::Ticketless::default(),
             stats: stats::Stats::default(),
         });
         let files = Files::new(Server::new(nfs, pool, config, clock, shared), records);

@@ -75,9 +75,9 @@ impl<N: Nfs3> Objects<N> {
     /// Fails if data that is written through `file` would be kept for lack of a ticket. If it is so with other data
     /// of the user, a call shows whether there is one now.
     pub(super) async fn has_ticket(&self, file: &OpenFile) -> FsResult<()> {
-        if self.shared.refused.why(&file.cred).is_some() {
+        if self.shared.ticketless.why(&file.cred).is_some() {
             self.nfs.getattr(&file.cred, &file.inode.handle).await?;
-            self.shared.refused.remove(&file.cred);
+            self.shared.ticketless.remove(&file.cred);
         }
         Ok(())
     }

@@ -79,8 +79,8 @@ impl<N: Nfs3> Objects<N> {
     ) -> Option<FsResult<u32>> {
         let file = self.files.get(handle)?;
         let waits = OpenFile::is_direct(flags) || file.is_sync() || self.config.sync;
-        let refused = self.shared.refused.why(&file.cred).is_some();
-        if waits || refused || file.error(By::Write).is_some() {
+        let lacks = self.shared.ticketless.why(&file.cred).is_some();
+        if waits || lacks || file.error(By::Write).is_some() {
             return None;
         }
         self.check_locks(&file, handle).ok()?;
@@ -208,7 +208,7 @@ impl<N: Nfs3> Objects<N> {
                     if let Accepted::Short(more) = waits {
                         stored += more;
                     }
-                    if data.with(|inner| self.refusal(inner)).is_some() {
+                    if data.with(|inner| self.no_ticket(inner)).is_some() {
                         // There will be no room in this file before there is a ticket.
                         self.write_back_for(&file.cred, inode, true).await?;
                         continue;

@@ -7,12 +7,12 @@ use std::collections::HashMap;
 
 /// The users of whom the last WRITE or COMMIT was not made because they have no valid ticket, and why.
 #[derive(Debug, Default)]
-pub(super) struct Refused {
+pub(super) struct Ticketless {
     any: AtomicBool,
     users: Mutex<HashMap<u32, NfsError>>,
 }
 
-impl Refused {
+impl Ticketless {
     pub(super) fn any(&self) -> bool {
         self.any.load(Ordering::Relaxed)
     }
