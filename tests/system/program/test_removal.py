@@ -10,7 +10,6 @@ from pathlib import Path
 from program.support import *  # noqa: F403
 from program.support import run
 from program.test_crossing import Call
-from program.users import A, B, by, write
 
 ROUNDS = 20
 
@@ -162,21 +161,3 @@ def test_an_open_that_waits_for_a_removal_ends_when_it_is_killed():
             command("clear")
         assert removing.end() is None
         assert os.listdir(server.export) == []
-
-
-def test_a_hidden_name_goes_though_its_directory_was_given_to_somebody_else():
-    root()
-    with Server() as server:
-        server.mount_well("allow_other")
-        for number in range(3):
-            by(A, os.mkdir, server.mnt / f"d{number}")
-            by(A, write, server.mnt / f"d{number}/file", b"text")
-        for number, mode in enumerate((0o755, 0o700, 0o1775)):
-            folder = server.export / f"d{number}"
-            with open(server.mnt / folder.name / "file", "rb"):
-                by(A, os.unlink, server.mnt / folder.name / "file")
-                assert len(hidden_names(folder)) == 1
-                os.chown(folder, B.uid, B.gid)
-                folder.chmod(mode)
-            until(lambda: not hidden_names(folder), "the end of the hidden name")
-            os.rmdir(server.mnt / folder.name)

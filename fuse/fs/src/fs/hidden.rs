@@ -5,11 +5,9 @@
 
 use super::Fs;
 use super::error::FsError;
-use super::error::FsResult;
 use super::inode::{Inode, Silly};
-use nfsrdma_nfs3::{Cred, Credential, Nfs3};
+use nfsrdma_nfs3::Nfs3;
 use nfsrdma_rpcrdma::abandon::regardless;
-use nfsrdma_xdr::nfs3::Status;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -75,38 +73,22 @@ impl<N: Nfs3> Fs<N> {
     }
 
     pub(super) async fn remove_silly(&self, silly: Silly) {
-        let mut result = self.remove_as(&silly.cred, &silly).await;
-        // Whoever unlinked the file may not remove it any more if the directory was given away since,
-        // but the name is this program's own, and has no other use. Its owner may.
-        if let Err(error) = &result
-            && let Some(Status::Access | Status::Perm) = error.status()
-            && let Ok(dir) = self.nfs.getattr(&silly.cred, &silly.name.dir).await
-            && dir.uid != silly.cred.uid
         {
-            let owner = Arc::new(Credential {
-                uid: dir.uid,
-                gid: dir.gid,
-                groups: Vec::new(),
-            });
-            result = self.remove_as(&owner, &silly).await;
-        }
-        if let Err(error) = result {
-            self.hidden_name_stays(&silly.name.name, &error);
+            let of = &silly.name;
+            let call = pin!(self.nfs.remove(&silly.cred, &of.dir, &of.name));
+            let result = match self.table.get(of.dir_node) {
+                Some(dir) if dir.handle == of.dir => {
+                    let call = self.changing(&dir, call, |wcc| *wcc);
+                    regardless(call).await.map(|_| ())
+                }
+                _ => call.await.map(|_| ()).map_err(FsError::from),
+            };
+            if let Err(error) = result {
+                self.hidden_name_stays(&of.name, &error);
+            }
         }
         drop(silly);
         self.removed.notify_waiters();
-    }
-
-    async fn remove_as(&self, cred: &Cred, silly: &Silly) -> FsResult<()> {
-        let of = &silly.name;
-        let call = pin!(self.nfs.remove(cred, &of.dir, &of.name));
-        match self.table.get(of.dir_node) {
-            Some(dir) if dir.handle == of.dir => {
-                let call = self.changing(&dir, call, |wcc| *wcc);
-                regardless(call).await.map(|_| ())
-            }
-            _ => call.await.map(|_| ()).map_err(FsError::from),
-        }
     }
 
     /// Logs that a hidden name could not be removed. It is an ordinary name from now on. One warning a

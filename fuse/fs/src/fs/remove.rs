@@ -1,11 +1,11 @@
 //! UNLINK, RMDIR, and files that are unlinked while open.
 //!
-//! NFSv3 has no open files: REMOVE of the last name removes the data. So a file that this mount has
-//! open is renamed to a hidden name instead (silly rename), and removed at the last close with the
-//! credential of whoever unlinked it, or of the directory's owner. Since only the hidden name keeps the data, nobody on this
-//! machine can remove or rename it (EBUSY, as with Linux's client). RMDIR waits a while for hidden names: a program
-//! may have closed the file already, which the kernel tells later. While no file is open, UNLINK is one REMOVE (RFC 1813 section 3.3.12).
-//! `losing.rs` decides whether a file is hidden.
+//! NFSv3 has no open files: REMOVE of the last name removes the data. So a file that this mount has open is renamed
+//! to a hidden name instead (silly rename), and removed at the last close with the credential of whoever unlinked it.
+//! Since only the hidden name keeps the data, nobody on this machine can remove or rename it (EBUSY, as with Linux's
+//! client). RMDIR waits a while for hidden names: a program may have closed the file already, which the kernel tells
+//! later. While no file is open, UNLINK is one REMOVE (RFC 1813 section 3.3.12). `losing.rs` decides whether a file
+//! is hidden.
 
 use super::Fs;
 use super::error::FsResult;

@@ -461,15 +461,14 @@ fn a_name_that_is_renamed_to_another_one_of_its_file_stays() {
 fn a_file_that_is_unlinked_after_its_close_and_before_the_release_leaves_no_name() {
     // The call, and whether the server has carried it out when RELEASE comes.
     let cases = [None, Some((Op::Rename, false)), Some((Op::Rename, true))];
-    let owner_is = |uid| SetAttributes {
-        uid: Some(uid),
+    let owner = SetAttributes {
+        uid: Some(5),
         ..SetAttributes::default()
     };
     for during in cases {
         let m = Mount::new();
         let dir = block_on(m.fs.mkdir(&m.cred, ROOT, b"dir", 0o755)).unwrap();
-        let give = |uid| block_on(m.fs.setattr(&m.cred, dir.nodeid, &owner_is(uid), false));
-        give(5).unwrap();
+        block_on(m.fs.setattr(&m.cred, dir.nodeid, &owner, false)).unwrap();
         let user = cred(5);
         let created = m.fs.create(&user, dir.nodeid, b"f", 0o644, RW);
         let file = block_on(created).unwrap().1.handle;
@@ -481,7 +480,6 @@ fn a_file_that_is_unlinked_after_its_close_and_before_the_release_leaves_no_name
                 unlink().unwrap();
                 let hidden = m.server.names("dir");
                 assert!(hidden.len() == 1 && hidden[0].starts_with(".nfs"));
-                give(7).unwrap();
                 m.release(file);
             }
             Some((op, done)) => {
