@@ -74,6 +74,26 @@ def no_replace(source, target):
 
 
 @pytest.mark.parametrize("options", OPTIONS)
+def test_names_are_made_in_a_directory_that_another_mount_replaced(options):
+    """A walk comes to the directory that was. After ESTALE the kernel walks again, but not if a LOOKUP before the call says so."""
+    with two(options) as (here, there):
+        (here / "file").write_text("")
+        making = {**made_by(here), "stat": lambda path: os.stat(path.with_name("there"))}
+        for how, make in making.items():
+            for deep in ("", "deep/deeper"):
+                for name in (how, "new"):
+                    (there / name / deep).mkdir(parents=True)
+                knows(here / how / deep)
+                (there / "new" / deep / "there").write_text("")
+                (there / how).rename(there / "old")
+                (there / "new").rename(there / how)
+                shutil.rmtree(there / "old")
+                make(here / how / deep / "made")
+                assert how == "stat" or os.path.lexists(there / how / deep / "made"), how
+                shutil.rmtree(there / how)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
 def test_a_rename_leads_over_what_is_there_and_not_over_what_was(options):
     with two(options) as (here, there):
         export = here.parent / "export"

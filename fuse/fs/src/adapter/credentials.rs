@@ -1,11 +1,10 @@
 //! The credential of a request's caller: its user and group, and its supplementary groups.
 //!
-//! The kernel puts the file system uid and gid of the calling thread into each request, but not its
-//! supplementary groups; these are in `/proc/TID/status`. A thread may change them at any time, so
-//! they are read for each request whose answer may depend on them: not if the cached answer is the
-//! same for everybody, not for GETATTR and FSSTAT, and not for LOOKUP in a directory that everybody
-//! may search (`Fs::looks_up_without_groups`). The thread cannot change them meanwhile, because it
-//! waits for the answer. To read them takes about 8 microseconds.
+//! The kernel puts the file system uid and gid of the calling thread into each request, but not its supplementary
+//! groups; these are in `/proc/TID/status`. A thread may change them at any time, so they are read for each request
+//! whose answer may depend on them: not if the cached answer is the same for everybody, not for GETATTR and FSSTAT,
+//! and not for LOOKUP in a directory that everybody may search (`Fs::looks_up_without_groups`). The thread cannot
+//! change them meanwhile, because it waits for the answer. To read them takes about 8 microseconds.
 //!
 //! A user to whom groups are delegated (subgid(5)) may be in 65,536 of them. Calls carry 16, so no more are read.
 //!
@@ -13,11 +12,10 @@
 //! superuser (`fs::squash`), for whom groups make no difference. This saves one of the 5 to 14
 //! system calls of each request by which root changes a name.
 //!
-//! The status file shows the thread's own identity. If the kernel acts for the thread with another
-//! identity (overlayfs and nfsd do, and io_uring may), these are not the groups of the request. So
-//! they are used only if uid and gid in the file are those of the request. access(2) asks with the
-//! real uid and gid of the thread, which the file shows as well, so requests that access(2) makes
-//! ([`asks_only`]) may have these.
+//! The status file shows the thread's own identity. If the kernel acts for the thread with another identity
+//! (overlayfs and nfsd do, and io_uring may), these are not the groups of the request. So they are used only if uid
+//! and gid in the file are those of the request. access(2) asks with the real uid and gid of the thread, which the
+//! file shows as well, so requests that access(2) makes ([`asks_only`]) may have these.
 
 use super::proc;
 use nfsrdma_channel::Header;
@@ -81,9 +79,8 @@ struct Read {
 }
 
 impl Credentials {
-    /// The caller without supplementary groups: for GETATTR and FSSTAT, which need no permission (RFC
-    /// 1813 sections 3.3.1 and 3.3.18), for LOOKUP in a directory that everybody may search, and for the
-    /// superuser.
+    /// The caller without supplementary groups: for GETATTR and FSSTAT, which need no permission (RFC 1813 sections
+    /// 3.3.1 and 3.3.18), for LOOKUP in a directory that everybody may search, and for the superuser.
     pub(super) fn user_of(&self, request: &Header) -> Cred {
         let asker = Asker::of(request);
         let mut last = self.without_groups.lock();

@@ -1,15 +1,13 @@
 //! Keeps the memory of the allocator small: one arena, and freed memory is given back.
 //!
-//! glibc's malloc keeps freed memory for reuse, in up to eight arenas for each CPU, which do not
-//! share it. After many names and requests this is far more than the memory in use, and it stays,
-//! because an arena shrinks by itself only at its end. So the process that serves a mount has one
-//! arena, and gives the pages of freed memory back when it is idle. With another libc, this module
-//! does nothing.
+//! glibc's malloc keeps freed memory for reuse, in up to eight arenas for each CPU, which do not share it. After many
+//! names and requests this is far more than the memory in use, and it stays, because an arena shrinks by itself only
+//! at its end. So the process that serves a mount has one arena, and gives the pages of freed memory back when it is
+//! idle. With another libc, this module does nothing.
 
-/// The number of arenas: only the main one. One is enough, since few threads answer requests, and
-/// most of their allocations come from per-thread caches. The main arena grows by 128 KiB at a
-/// time; glibc's other arenas grow by an mprotect(2) for each page or two, which was one for every
-/// second file that was created.
+/// The number of arenas: only the main one. One is enough, since few threads answer requests, and most of their
+/// allocations come from per-thread caches. The main arena grows by 128 KiB at a time; glibc's other arenas grow by
+/// an mprotect(2) for each page or two, which was one for every second file that was created.
 #[cfg(target_env = "gnu")]
 const ARENAS: libc::c_int = 1;
 

@@ -7,9 +7,8 @@
 //! If somebody else has changed a file, the kernel drops its pages before it is given attributes or an
 //! open file that show the change ([`tell`]). If nobody asks for them, it is notified after [`PAUSE`].
 //!
-//! If somebody else has changed a directory, the kernel is notified of each name that is no longer
-//! valid here. That waits for the directory's lock, which a request that changes a name holds until
-//! it is answered.
+//! If somebody else has changed a directory, the kernel is notified of each name that is no longer valid here. That
+//! waits for the directory's lock, which a request that changes a name holds until it is answered.
 //!
 //! For each of the three a task takes inode numbers from a queue, which holds at most one for each
 //! inode that the kernel knows.

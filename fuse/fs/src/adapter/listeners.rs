@@ -1,11 +1,10 @@
 //! How many of the workers listen to /dev/fuse.
 //!
-//! One event loop answers a caller that waits for each answer faster than several do: a request
-//! that comes while the loop is about to wait would wake another thread, on another CPU, with
-//! cold caches and another connection. So at first only the first worker listens. When it
-//! hardly ever sleeps, it invites the next one, and so on. A worker leaves again, the last one
-//! first, when the one before it could do the work of both: programs that make one request at a
-//! time keep two workers awake for as long as one.
+//! One event loop answers a caller that waits for each answer faster than several do: a request that comes while the
+//! loop is about to wait would wake another thread, on another CPU, with cold caches and another connection. So at
+//! first only the first worker listens. When it hardly ever sleeps, it invites the next one, and so on. A worker
+//! leaves again, the last one first, when the one before it could do the work of both: programs that make one request
+//! at a time keep two workers awake for as long as one.
 
 use nfsrdma_rdma::Instant;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};

@@ -1,13 +1,12 @@
 //! The adapter between FUSE and [`Fs`]: makes the mount, runs its threads, and turns the kernel's
 //! requests into operations of the file system, by way of [`nfsrdma_channel`].
 //!
-//! [`mount`] and [`adopt`] negotiate INIT, and [`resume`] takes a mount over from a process that has
-//! ended. [`serve`] starts what a mount needs: the workers, which are event loops that read requests
-//! and poll the connections to the server; and tasks of tokio that send notifications to the kernel
-//! (`invalidate`), look after killed callers (`waiting`), and call [`Fs::tick`] each second. `dispatch` hands each
-//! request to the file for its group of operations. A request that memory can answer is answered on
-//! the thread that read it; for any other the reply is kept in `waiting`, and the operation becomes
-//! a future. Dropping the [`Session`] unmounts.
+//! [`mount`] and [`adopt`] negotiate INIT, and [`resume`] takes a mount over from a process that has ended. [`serve`]
+//! starts what a mount needs: the workers, which are event loops that read requests and poll the connections to the
+//! server; and tasks of tokio that send notifications to the kernel (`invalidate`), look after killed callers
+//! (`waiting`), and call [`Fs::tick`] each second. `dispatch` hands each request to the file for its group of
+//! operations. A request that memory can answer is answered on the thread that read it; for any other the reply is
+//! kept in `waiting`, and the operation becomes a future. Dropping the [`Session`] unmounts.
 
 mod attributes;
 mod bdi;

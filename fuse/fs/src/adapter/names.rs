@@ -1,11 +1,10 @@
 //! LOOKUP, READLINK, and the operations that create, remove and change names.
 //!
-//! Each handler determines the caller's credential, puts the reply into `waiting`, and starts the
-//! operation of `Fs` as a future. A LOOKUP that the cache of names can answer is answered at once,
-//! and reads the caller's supplementary groups only if the answer depends on them. If the caller
-//! was killed before the reply, the kernel does not get the entry: its reference to the node is
-//! taken back, and a file that CREATE opened is closed. If the operation has made or removed a name
-//! nevertheless, the kernel is notified of the name.
+//! Each handler determines the caller's credential, puts the reply into `waiting`, and starts the operation of `Fs`
+//! as a future. A LOOKUP that the cache of names can answer is answered at once, and reads the caller's supplementary
+//! groups only if the answer depends on them. If the caller was killed before the reply, the kernel does not get the
+//! entry: its reference to the node is taken back, and a file that CREATE opened is closed. If the operation has made
+//! or removed a name nevertheless, the kernel is notified of the name.
 
 use super::invalidate::{tell, tell_behind};
 use super::replies::{

@@ -27,9 +27,8 @@ pub trait Refuse {
 pub struct Pace {
     /// The pause between two checks, and how long a request waits before its caller is checked.
     pub period: Duration,
-    /// The most callers without a new signal that one check looks at: to look costs system calls,
-    /// and thousands may wait for a server that does not answer. The next check goes on with the
-    /// others.
+    /// The most callers without a new signal that one check looks at: to look costs system calls, and thousands may
+    /// wait for a server that does not answer. The next check goes on with the others.
     pub most: usize,
 }
 

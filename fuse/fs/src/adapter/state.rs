@@ -50,9 +50,8 @@ impl<N: Nfs3> Adapter<N> {
         exec::spawn_for(None, operation);
     }
 
-    /// As [`Adapter::start`], for an operation that changes something. It is passed its reply, and
-    /// can see whether its caller was killed, and whether the request came again
-    /// ([`abandon`](nfsrdma_rpcrdma::abandon)).
+    /// As [`Adapter::start`], for an operation that changes something. It is passed its reply, and can see whether
+    /// its caller was killed, and whether the request came again ([`abandon`](nfsrdma_rpcrdma::abandon)).
     pub(super) fn change<F>(
         &self,
         request: &Header,

@@ -1,11 +1,10 @@
 //! The mount of this process: finding it again, keeping it busy, and unmounting it.
 //!
-//! A path leads to whatever was mounted on it last, and it changes when a directory above it is
-//! renamed. So this process remembers the mount ID (/proc/self/fdinfo) of its own mount. Before it
-//! unmounts anything, it opens the path with O_PATH, compares the ID, and searches
-//! /proc/self/mountinfo for mounts on top of or below its own, which MNT_DETACH would unmount too.
-//! Linux has no call that unmounts by ID (umount2(2) of `/proc/self/fd/N` unmounts what is on top),
-//! so the comparison is made immediately before the call.
+//! A path leads to whatever was mounted on it last, and it changes when a directory above it is renamed. So this
+//! process remembers the mount ID (/proc/self/fdinfo) of its own mount. Before it unmounts anything, it opens the
+//! path with O_PATH, compares the ID, and searches /proc/self/mountinfo for mounts on top of or below its own, which
+//! MNT_DETACH would unmount too. Linux has no call that unmounts by ID (umount2(2) of `/proc/self/fd/N` unmounts what
+//! is on top), so the comparison is made immediately before the call.
 
 use nfsrdma_mountinfo::{Mount, plain};
 use parking_lot::Mutex;
@@ -56,9 +55,8 @@ fn open_root_at_once(dir: &Path) -> io::Result<OwnedFd> {
     Ok(openat2(CWD, dir, ROOT, Mode::empty(), how)?)
 }
 
-/// The ID of the mount that a descriptor is on, from /proc. This needs no request to the file
-/// system, and works where this user has no access to it, and under emulators whose statx(2) does
-/// not know STATX_MNT_ID.
+/// The ID of the mount that a descriptor is on, from /proc. This needs no request to the file system, and works where
+/// this user has no access to it, and under emulators whose statx(2) does not know STATX_MNT_ID.
 pub fn mount_id(descriptor: &OwnedFd) -> io::Result<u64> {
     let path = format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd());
     let text = std::fs::read_to_string(path)?;

@@ -6,12 +6,11 @@
 //! itself goes on: a change at the server is made completely or not at all, and written data is
 //! still written back. But it begins no further change ([`abandon`](nfsrdma_rpcrdma::abandon)).
 //!
-//! The kernel sends FUSE_INTERRUPT, once for each request, when its caller gets a signal, even one
-//! that has a handler. /proc shows whether the signal is fatal. The kernel does not report a second
-//! signal, a process that exits, and signals for requests that a process waits for in another way
-//! (O_DIRECT); so callers of old requests are checked periodically as well. A caller outside this
-//! PID namespace cannot be checked: a signal to it counts as fatal if the request is not answered
-//! soon after.
+//! The kernel sends FUSE_INTERRUPT, once for each request, when its caller gets a signal, even one that has a
+//! handler. /proc shows whether the signal is fatal. The kernel does not report a second signal, a process that
+//! exits, and signals for requests that a process waits for in another way (O_DIRECT); so callers of old requests are
+//! checked periodically as well. A caller outside this PID namespace cannot be checked: a signal to it counts as
+//! fatal if the request is not answered soon after.
 
 use super::pending_replies::{self, Look, OnSignal, Pace, Refuse, Table};
 use super::signals::{Caller, caller};
@@ -22,9 +21,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// The pause between two checks, and how long a request waits before its caller is checked. signal(7)
-/// promises that SIGKILL ends a process: it makes one request after the other to close its files, and
-/// waits so long for each.
+/// The pause between two checks, and how long a request waits before its caller is checked. signal(7) promises that
+/// SIGKILL ends a process: it makes one request after the other to close its files, and waits so long for each.
 const PERIOD: Duration = Duration::from_millis(50);
 /// The most callers that one check looks at without a new signal. Each takes two files of /proc, about
 /// 30 microseconds.

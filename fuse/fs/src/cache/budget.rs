@@ -1,9 +1,8 @@
 //! The memory limit of the page cache, over the cached blocks of all files.
 //!
-//! Clean blocks leave by themselves when the kernel has taken them. Those that it never asks for are
-//! dropped when memory is needed: all of the file that has had such blocks for the longest time, then
-//! those of the next. Dirty and unstable blocks cannot be dropped, and a file that has no others is not
-//! in the list.
+//! Clean blocks leave by themselves when the kernel has taken them. Those that it never asks for are dropped when
+//! memory is needed: all of the file that has had such blocks for the longest time, then those of the next. Dirty and
+//! unstable blocks cannot be dropped, and a file that has no others is not in the list.
 
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};

@@ -1,10 +1,9 @@
 //! The page cache: pure data structures, without I/O.
 //!
-//! A [`Pages`] holds of one file what the kernel's page cache does not have, in blocks whose buffers are
-//! registered memory: data on its way to the kernel or read ahead, and data that is not on the server's
-//! stable storage. [`Budget`] limits the memory of the blocks of all files. [`WriteBack`]
-//! decides which data of one file is written and committed next.
-//! [`ReadAhead`] decides what to read ahead.
+//! A [`Pages`] holds of one file what the kernel's page cache does not have, in blocks whose buffers are registered
+//! memory: data on its way to the kernel or read ahead, and data that is not on the server's stable storage.
+//! [`Budget`] limits the memory of the blocks of all files. [`WriteBack`] decides which data of one file is written
+//! and committed next. [`ReadAhead`] decides what to read ahead.
 
 mod block;
 mod budget;

@@ -1,8 +1,7 @@
 //! Sets of byte ranges inside a block.
 //!
-//! A block has several such sets (valid, dirty, writing and so on), most of which are empty or have
-//! one range. So a set is a sorted list that needs no allocation for up to two ranges. Ranges that
-//! touch are joined.
+//! A block has several such sets (valid, dirty, writing and so on), most of which are empty or have one range. So a
+//! set is a sorted list that needs no allocation for up to two ranges. Ranges that touch are joined.
 
 use smallvec::SmallVec;
 use std::ops::Range;

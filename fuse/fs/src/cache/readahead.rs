@@ -1,9 +1,8 @@
 //! Readahead of one open file: which data to fetch before it is read.
 //!
-//! [`ReadAhead::note`] gets each range that is read. Sequential reads open a window of one READ,
-//! which doubles, up to the limit, whenever no more than half of it is left. They may be slightly
-//! out of order, as the kernel's requests arrive from several threads. Any other read closes the
-//! window, so that random reads fetch nothing.
+//! [`ReadAhead::note`] gets each range that is read. Sequential reads open a window of one READ, which doubles, up to
+//! the limit, whenever no more than half of it is left. They may be slightly out of order, as the kernel's requests
+//! arrive from several threads. Any other read closes the window, so that random reads fetch nothing.
 
 use std::ops::Range;
 

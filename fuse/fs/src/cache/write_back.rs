@@ -6,11 +6,9 @@
 //! out, and reports the result:
 //!
 //! ```text
-//!   write ──▶ dirty ──next()=Write──▶ writing ──write_answered──▶ unstable (or clean)
-//!               ▲                        │                            │
-//!               ├── write_ended(unsent) ─┘                    next()=Commit
-//!               │                                                     ▼
-//!               └───── another verifier ◀─────────────────────── committing ──▶ clean
+//! write ──▶ dirty ──next()=Write──▶ writing ──write_answered──▶ unstable (or clean) ▲                        │
+//! │ ├── write_ended(unsent) ─┘                    next()=Commit │
+//! ▼ └───── another verifier ◀─────────────────────── committing ──▶ clean
 //! ```
 //!
 //! The cost of each call is proportional to the data that it concerns, not to all dirty data. If a
@@ -112,9 +110,8 @@ pub struct WriteBack {
     ended: u64,
     /// `ended` when data was first accepted during the present flush ([`WriteBack::write_late`]).
     admitted: Option<u64>,
-    /// The credential of the data that is not on stable storage. Data of another user is accepted
-    /// only when all of it is: data that a restarting server loses is written again with this
-    /// credential.
+    /// The credential of the data that is not on stable storage. Data of another user is accepted only when all of it
+    /// is: data that a restarting server loses is written again with this credential.
     cred: Option<Cred>,
     end: u64,
     /// When the file became dirty.

@@ -1,14 +1,12 @@
 //! Access control lists as extended attributes: `system.posix_acl_access` and
 //! `system.posix_acl_default`.
 //!
-//! GETACL fetches them. They are cached as long as the attributes are valid and the ctime, which
-//! every change of an ACL changes, stays the same. A ctime that only calls of this mount have
-//! changed, by which no ACL changes, counts as the same: creating and removing names changes that
-//! of the directory, and each new object would otherwise cost a GETACL of its directory. An access
-//! ACL that says no more than the mode counts as none. Linux's server removes the list that a
-//! SETACL leaves out, so for a directory the other list is fetched and sent along. It is left out
-//! only if it is empty, because setting an access ACL clears the set-gid bit of a directory whose
-//! group the caller is not in.
+//! GETACL fetches them. They are cached as long as the attributes are valid and the ctime, which every change of an
+//! ACL changes, stays the same. A ctime that only calls of this mount have changed, by which no ACL changes, counts
+//! as the same: creating and removing names changes that of the directory, and each new object would otherwise cost a
+//! GETACL of its directory. An access ACL that says no more than the mode counts as none. Linux's server removes the
+//! list that a SETACL leaves out, so for a directory the other list is fetched and sent along. It is left out only if
+//! it is empty, because setting an access ACL clears the set-gid bit of a directory whose group the caller is not in.
 //!
 //! The server's file system gives a new object the default ACL of its directory; only without one
 //! does the umask count (POSIX 1003.1e draft 17, section 23.3.4). So on a mount with ACLs the kernel

@@ -1,6 +1,5 @@
-//! The newest attributes known of an object, how long they are valid, and whether the contents
-//! cached with them are still those of the server. There is no I/O; time and the order of calls and
-//! replies are arguments.
+//! The newest attributes known of an object, how long they are valid, and whether the contents cached with them are
+//! still those of the server. There is no I/O; time and the order of calls and replies are arguments.
 //!
 //! **Order.** A reply shows the state at some moment between the sending of its call and its
 //! arrival. If the call was sent after the known attributes had arrived, the reply is newer,

@@ -109,9 +109,8 @@ impl<N: Nfs3> Files<N> {
         Ok((self.visible_attributes(&inode, attributes), ttl))
     }
 
-    /// The kernel did not get attributes that it was to be given, because the caller was killed, as
-    /// those after a SETATTR that has truncated the file. It still has older ones, and what they belong
-    /// to.
+    /// The kernel did not get attributes that it was to be given, because the caller was killed, as those after a
+    /// SETATTR that has truncated the file. It still has older ones, and what they belong to.
     pub fn attributes_unheard(&self, nodeid: u64) {
         if let Some(inode) = self.table.get(nodeid) {
             self.unheard(&inode);

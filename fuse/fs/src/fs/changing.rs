@@ -1,10 +1,9 @@
 //! Calls that change an object: what is recorded when one is sent, and what follows from its reply.
 //!
-//! While such a call is under way, replies to other calls cannot be ordered against it. So its
-//! begin and its end are recorded in the object's `AttributeCache`, which applies the wcc_data of
-//! the reply (RFC 1813 section 2.6) and decides whether this mount alone has changed the object. If
-//! not, the cached contents are dropped, here and in the kernel ([`Files::follow`]). [`Change`] ends a
-//! change even if its future is dropped.
+//! While such a call is under way, replies to other calls cannot be ordered against it. So its begin and its end are
+//! recorded in the object's `AttributeCache`, which applies the wcc_data of the reply (RFC 1813 section 2.6) and
+//! decides whether this mount alone has changed the object. If not, the cached contents are dropped, here and in the
+//! kernel ([`Files::follow`]). [`Change`] ends a change even if its future is dropped.
 
 use super::error::FsResult;
 use super::files::Files;

@@ -33,10 +33,9 @@ fn with_mode(mode: u32) -> SetAttributes {
     }
 }
 
-/// Whether O_CREAT may lead to a file that somebody else has put there for its caller to write into:
-/// a file of neither the caller nor the owner of the directory, which is sticky and open to others.
-/// The kernel refuses that if the administrator wants it (proc_sys_fs(5), `protected_regular`), but
-/// does not check files that CREATE returns.
+/// Whether O_CREAT may lead to a file that somebody else has put there for its caller to write into: a file of
+/// neither the caller nor the owner of the directory, which is sticky and open to others. The kernel refuses that if
+/// the administrator wants it (proc_sys_fs(5), `protected_regular`), but does not check files that CREATE returns.
 fn is_put_there(cred: &Cred, dir: &Attributes, file: &Attributes) -> bool {
     let shared = dir.mode & STICKY != 0 && dir.mode & 0o022 != 0;
     shared && file.uid != cred.uid && file.uid != dir.uid

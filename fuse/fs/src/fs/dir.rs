@@ -385,10 +385,9 @@ impl<N: Nfs3> Fs<N> {
         })
     }
 
-    /// An entry of a listing for FUSE_READDIRPLUS; the kernel gets a reference to the inode. `None`
-    /// for `.` and `..`, for an object without known attributes or of which the kernel has old pages,
-    /// and if a name may lead elsewhere by now, because the directory has changed: the kernel would put
-    /// it in the place of what it knows better.
+    /// An entry of a listing for FUSE_READDIRPLUS; the kernel gets a reference to the inode. `None` for `.` and `..`,
+    /// for an object without known attributes or of which the kernel has old pages, and if a name may lead elsewhere
+    /// by now, because the directory has changed: the kernel would put it in the place of what it knows better.
     pub fn listed_entry(&self, listing: &Listing, entry: &Listed) -> Option<Entry> {
         let inode = entry.inode.as_ref()?;
         let part = &listing.part;

@@ -1,10 +1,9 @@
 //! Whether the server knows the exported directory still.
 //!
-//! RFC 1813 section 2.6: NFS3ERR_STALE says that "the file referred to by that file handle no longer
-//! exists or access to it has been revoked". If that is the root of the mount, nothing works until
-//! the server exports the directory again with its handles, or somebody mounts again. A reply to a
-//! call on another object, or on two, does not tell: so after such a status, and while the root counts
-//! as stale, `Fs::tick` asks for the attributes of the root.
+//! RFC 1813 section 2.6: NFS3ERR_STALE says that "the file referred to by that file handle no longer exists or access
+//! to it has been revoked". If that is the root of the mount, nothing works until the server exports the directory
+//! again with its handles, or somebody mounts again. A reply to a call on another object, or on two, does not tell:
+//! so after such a status, and while the root counts as stale, `Fs::tick` asks for the attributes of the root.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,11 +1,10 @@
 //! The cached data of one regular file ([`FileData`]), and the totals of all files ([`Shared`]).
 //!
-//! One lock protects the file's [`FileState`]: its `WriteBack` with the cached blocks, and what
-//! is under way for it ([`UnderWay`]). Operations change the state in [`FileData::with`], which afterwards adds
-//! the changes of memory, dirty bytes and WRITEs to the totals, so that no operation can forget to.
-//! A READ is void if its range is written or invalidated while it is under way: its data must not
-//! be cached. An operation that waits for a READ, WRITE or COMMIT checks its condition again at
-//! each notification of `changed`.
+//! One lock protects the file's [`FileState`]: its `WriteBack` with the cached blocks, and what is under way for it
+//! ([`UnderWay`]). Operations change the state in [`FileData::with`], which afterwards adds the changes of memory,
+//! dirty bytes and WRITEs to the totals, so that no operation can forget to. A READ is void if its range is written
+//! or invalidated while it is under way: its data must not be cached. An operation that waits for a READ, WRITE or
+//! COMMIT checks its condition again at each notification of `changed`.
 
 use super::err_seq::ErrSeq;
 use super::stats::Stats;

@@ -144,10 +144,9 @@ impl<N: Nfs3> Files<N> {
         error.into()
     }
 
-    /// The attributes that programs see: the newest known ones, with the size extended to the end
-    /// of the data that the server does not have yet. `heard` is used only if none are known, since
-    /// its reply may be older than a WRITE that has ended, and the kernel truncates its pages when
-    /// it is given a size that is too small.
+    /// The attributes that programs see: the newest known ones, with the size extended to the end of the data that
+    /// the server does not have yet. `heard` is used only if none are known, since its reply may be older than a
+    /// WRITE that has ended, and the kernel truncates its pages when it is given a size that is too small.
     pub(super) fn visible_attributes(&self, inode: &Inode, heard: Attributes) -> Attributes {
         // This must be read before the attributes; see `unwritten_end`.
         let end = inode.unwritten_end();

@@ -57,6 +57,9 @@ impl<N: Nfs3> Fs<N> {
         name: &[u8],
         child: Child,
     ) {
+        if let Child::Is(inode) = &child {
+            inode.is_named(dir.nodeid, name);
+        }
         let valid = || {
             let state = dir.state.lock();
             state.undisturbed(stamp) && state.epoch == epoch
@@ -214,7 +217,10 @@ impl<N: Nfs3> Fs<N> {
     /// Caches that a change by this mount made `name` lead to `child`, or to nothing.
     pub(super) fn own_name(&self, dir: &Inode, name: &[u8], child: Option<&Arc<Inode>>) {
         let epoch = dir.state.lock().epoch;
-        let child = child.map_or(Child::Absent, |inode| Child::Is(inode.clone()));
+        let child = child.map_or(Child::Absent, |inode| {
+            inode.is_named(dir.nodeid, name);
+            Child::Is(inode.clone())
+        });
         self.names.put(dir.nodeid, epoch, name, child);
     }
 }

@@ -121,7 +121,7 @@ pub struct Silly {
     pub dir: Arc<u64>,
 }
 
-/// What is remembered of the listings of a directory.
+/// What is remembered of a directory and its listings.
 #[derive(Debug, Clone, Default)]
 pub struct Listed {
     /// When the kernel last took entries with the attributes of the children.
@@ -131,6 +131,8 @@ pub struct Listed {
     pub lists_attributes: bool,
     /// The kernel may have names that are not known here any more.
     pub forgotten: bool,
+    /// The name of the directory itself in the one above ([`Inode::is_named`]); none if it is not known.
+    pub name: Box<[u8]>,
 }
 
 /// What a reply means for the caches of data and names, and for the kernel.
@@ -453,6 +455,14 @@ impl Inode {
 
     pub fn mark_valid(&self) {
         self.flags.clear(Flag::Stale);
+    }
+
+    /// If it is a directory, remembers the name in `dir` by which the kernel has it, or is about to.
+    pub(super) fn is_named(&self, dir: u64, name: &[u8]) {
+        if self.is_dir() {
+            self.named_in.store(dir, Ordering::Relaxed);
+            self.state.lock().listed_mut().name = name.into();
+        }
     }
 
     /// The cached data; `None` if nothing was ever cached.

@@ -17,9 +17,9 @@ use super::attributes::LATELY;
 use super::config::LookupCache;
 use super::entry::Entry;
 use super::error::FsResult;
-use super::inode::Inode;
+use super::inode::{Inode, ROOT};
 use super::inode_flags::Flag;
-use super::names::Child;
+use super::names::{Child, DEEPEST};
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_xdr::nfs3::Status;
 use std::sync::Arc;
@@ -111,8 +111,42 @@ impl<N: Nfs3> Fs<N> {
                 };
                 Ok(Found::Absent(ttl))
             }
+            Err(error)
+                if error.status() == Some(Status::Stale)
+                    && Box::pin(self.is_absent_by_path(cred, &dir, name)).await =>
+            {
+                Ok(Found::Absent(Duration::ZERO))
+            }
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether another directory is by now at the path of `dir`, which is gone at the server, and does not have `name`.
+    /// The kernel walks again after ESTALE, but not if it has this from the LOOKUP of a name that is to be made; it
+    /// does after the call that makes the name.
+    async fn is_absent_by_path(&self, cred: &Cred, dir: &Arc<Inode>, name: &[u8]) -> bool {
+        let (mut at, mut below) = (dir.clone(), vec![Box::from(name)]);
+        while at.nodeid != ROOT && below.len() < DEEPEST {
+            let Some((above, own)) = self.place_of(&at) else {
+                return false;
+            };
+            below.push(own);
+            at = above;
+        }
+        while let Some(name) = below.pop() {
+            match self.find(cred, &at, &name).await {
+                Ok((found, _)) => at = found,
+                Err(error) => return below.is_empty() && error.status() == Some(Status::NoEnt),
+            }
+        }
+        false
+    }
+
+    /// Where a directory is, as far as is known.
+    fn place_of(&self, inode: &Inode) -> Option<(Arc<Inode>, Box<[u8]>)> {
+        let dir = self.dir_of(inode)?;
+        let name = inode.state.lock().listed()?.name.clone();
+        (!name.is_empty()).then_some((dir, name))
     }
 
     /// Frees the memory of names that are no longer valid: those of directories that have changed

@@ -21,7 +21,7 @@ const SHARDS: usize = 8;
 /// How often the cache is searched for the outdated names of a directory that has all of them.
 const SEARCHES: usize = 16;
 /// The most names of a path, for the case that the server's directories form a circle.
-const DEEPEST: usize = 64;
+pub(super) const DEEPEST: usize = 64;
 
 /// What a name leads to.
 #[derive(Debug, Clone)]

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl<N: Nfs3> Files<N> {
-    fn dir_of(&self, inode: &Inode) -> Option<Arc<Inode>> {
+    pub(super) fn dir_of(&self, inode: &Inode) -> Option<Arc<Inode>> {
         self.table.get(inode.named_in.load(Ordering::Relaxed))
     }
 
