@@ -5,7 +5,6 @@
 //! is between, may have forgotten the connections and say nothing: a call would find that out after `timeo`.
 
 use crate::ipc::control::{self, ControlReply};
-use crate::ipc::flush_request::dirty_bytes;
 use nfsrdma_fs::fs::Fs;
 use nfsrdma_nfs3::Nfs3Client;
 use serde::{Deserialize, Serialize};
@@ -40,7 +39,7 @@ pub(crate) fn answer(
             Some(ControlReply::Feed(Box::new(move |mut stream| {
                 Box::pin(async move {
                     let _ = tokio::time::timeout(LIMIT, fs.write_back_all()).await;
-                    let (left, waiting) = (dirty_bytes(&fs), client.stats().waits.calls);
+                    let (left, waiting) = (fs.unsafe_bytes(), client.stats().waits.calls);
                     let text = serde_json::to_string(&Answer { left, waiting }).unwrap_or_default();
                     // The client may be gone.
                     let _ = stream.write_all(text.as_bytes()).await;

@@ -154,7 +154,7 @@ fn unsaved(fs: &Fs<Nfs3Client>, name: &str) -> Vec<Unwritten> {
 /// Logs what is waited for, if that takes long. Does not return.
 async fn tell_what_waits(fs: &Fs<Nfs3Client>) -> Infallible {
     tokio::time::sleep(LONG).await;
-    let left = match flush_request::dirty_bytes(fs) {
+    let left = match fs.unsafe_bytes() {
         0 => "the last data".to_owned(),
         left => bytes(left),
     };
@@ -299,7 +299,7 @@ impl Service {
                 () = &mut flush => return,
                 () = tokio::time::sleep(flush_request::PROGRESS) => {
                     if let Some(notifier) = notifier.lock().as_mut() {
-                        notifier.report_unwritten(flush_request::dirty_bytes(&fs));
+                        notifier.report_unwritten(fs.unsafe_bytes());
                     }
                 }
             }

@@ -21,7 +21,7 @@ use super::unwritten::{LostData, log_lost};
 use crate::cache::WriteData;
 use crate::locks::{LockError, Locks};
 use crate::sync::Mutex;
-use crate::sync::atomic::AtomicBool;
+use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use nfsrdma_nfs3::{Nfs3, NfsError};
 use nfsrdma_rpcrdma::throttle::Throttle;
 use nfsrdma_xdr::nfs3::{Attributes, Status};
@@ -111,6 +111,12 @@ impl<N: Nfs3> Files<N> {
             list.extend(locks.statistics());
         }
         list
+    }
+
+    /// The memory of written data that may not be on stable storage, in bytes.
+    pub fn unsafe_bytes(&self) -> u64 {
+        let bytes = |counter: &AtomicUsize| counter.load(Ordering::Relaxed) as u64;
+        bytes(&self.shared.dirty) + bytes(&self.shared.uncommitted)
     }
 
     /// Whether another process goes on with the mount if this one dies.

@@ -1,10 +1,9 @@
 //! Data that is kept because the user who wrote it has no valid ticket.
 //!
-//! It is what was written before that was known: no more is taken of such a user ([`super::sync`]). It is
-//! tried again by each fsync(2) and close(2) of this user, and by the tick. It is given up, as what the server
-//! refuses, when an operation of somebody else who may write the file needs it at the server ([`Files::write_back_for`]), when its
-//! user gives up a lock, or when it takes too much of
-//! the room for everybody's data.
+//! It is what was written before that was known: no more is taken of such a user ([`super::sync`]). It is tried again
+//! by each fsync(2) and close(2) of this user, and by the tick. It is given up, as what the server refuses, when an
+//! operation of somebody else who may write the file needs it at the server ([`Files::write_back_for`]), when its
+//! user gives up a lock, or when it takes too much of the room for everybody's data.
 
 use super::file::{FileData, FileState};
 use super::files::Files;

@@ -488,9 +488,8 @@ impl Inode {
             .is_some_and(|data| data.with(|inner| inner.is_dirty()))
     }
 
-    /// The end of the data that was written here and that the size in the attributes may not
-    /// include yet. Must be read before the attributes: it is forgotten once their size includes
-    /// it.
+    /// The end of the data that was written here and that the size in the attributes may not include yet. Must be
+    /// read before the attributes: it is forgotten once their size includes it.
     pub(super) fn unwritten_end(&self) -> u64 {
         self.data().map_or(0, |data| data.with(|inner| inner.end()))
     }

@@ -1,18 +1,16 @@
 //! The inodes the kernel knows, by node id and by file handle.
 //!
-//! The file handle is the identity of an object (RFC 1813, nfs_fh3): objects with the same fileid
-//! and different handles are different objects, as in snapshots and subvolumes. The node id is the
-//! kernel's name for an object: the number of its record (`nfsrdma_record`), which leads to it without a
-//! search. It is never used again, unlike the fileids of servers, so that a request is always about the object
-//! that its caller looked up.
+//! The file handle is the identity of an object (RFC 1813, nfs_fh3): objects with the same fileid and different
+//! handles are different objects, as in snapshots and subvolumes. The node id is the kernel's name for an object: the
+//! number of its record (`nfsrdma_record`), which leads to it without a search. It is never used again, unlike the
+//! fileids of servers, so that a request is always about the object that its caller looked up.
 //!
 //! Records may outlive the process. The references of the kernel are counted there before it is given them,
 //! so that the next process has every node that it may name. It makes the inode of such a record when
 //! something first leads there, so that it serves at once, however many there are.
 //!
-//! A handle has one [`Inode`] as long as the kernel, a cached name, an open file or a call refers
-//! to it. With two of them, one could be open while the name leads to the other, and UNLINK would
-//! remove the file instead of hiding it.
+//! A handle has one [`Inode`] as long as the kernel, a cached name, an open file or a call refers to it. With two of
+//! them, one could be open while the name leads to the other, and UNLINK would remove the file instead of hiding it.
 
 use super::inode::{Inode, ROOT};
 use crate::sync::Mutex;
@@ -179,10 +177,9 @@ impl Table {
         self.fsid.store(fsid, Ordering::Relaxed);
     }
 
-    /// The inode number that stat(2) and readdir(3) show: the fileid, or for file systems other
-    /// than the root's a hash of fsid and fileid. A mount has one device number, even if the server
-    /// has several file systems below the export, and find(1) would see a loop if a directory had
-    /// the number of one above it.
+    /// The inode number that stat(2) and readdir(3) show: the fileid, or for file systems other than the root's a
+    /// hash of fsid and fileid. A mount has one device number, even if the server has several file systems below the
+    /// export, and find(1) would see a loop if a directory had the number of one above it.
     pub(super) fn visible_fileid(&self, of: &Attributes) -> u64 {
         if of.fsid == self.fsid.load(Ordering::Relaxed) {
             return of.fileid;

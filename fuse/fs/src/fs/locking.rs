@@ -1,10 +1,9 @@
 //! SETLK and GETLK, and the locks that end when a file is closed.
 //!
-//! As with Linux's client, a program that takes a lock sees what others wrote before they released
-//! it. So all written data is on stable storage before a lock is released or requested, and
-//! whatever was cached is invalid after one is taken: the times of files are too coarse to show
-//! whether somebody else wrote at the same moment. This includes the names in the directory of the
-//! file (`sibling_names`).
+//! As with Linux's client, a program that takes a lock sees what others wrote before they released it. So all written
+//! data is on stable storage before a lock is released or requested, and whatever was cached is invalid after one is
+//! taken: the times of files are too coarse to show whether somebody else wrote at the same moment. This includes the
+//! names in the directory of the file (`sibling_names`).
 
 use super::error::{FsError, FsResult};
 use super::file::FileData;
