@@ -52,9 +52,9 @@ impl<N: Nfs3> Objects<N> {
     /// Reads from the cache, if the whole range is there. The slices are consecutive; together they
     /// are shorter than `len` bytes only at the end of the file.
     ///
-    /// Locks, each for a moment: the table of open files for reading; the file's `FileState` with its
-    /// `State`, and with the list of files of the [`Budget`](crate::cache::Budget) where the last clean block
-    /// leaves; the open file's read-ahead where the kernel does not read ahead.
+    /// Locks, each for a moment: the table of open files for reading; those of a mount ([`crate::locks`]) if one was ever
+    /// lost; the file's `FileState` with its `State`, and with the list of files of the [`Budget`](crate::cache::Budget)
+    /// where the last clean block leaves; the open file's read-ahead where the kernel does not read ahead.
     pub fn read_cached(
         self: &Arc<Self>,
         handle: u64,
