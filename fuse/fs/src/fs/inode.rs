@@ -131,8 +131,8 @@ pub struct Listed {
     pub lists_attributes: bool,
     /// The kernel may have names that are not known here any more.
     pub forgotten: bool,
-    /// The name of the directory itself in the one above ([`Inode::is_named`]); none if it is not known.
-    pub name: Box<[u8]>,
+    /// The name of the directory itself in the one above, if it is known ([`Inode::is_named`]).
+    pub name: Option<Box<[u8]>>,
 }
 
 /// What a reply means for the caches of data and names, and for the kernel.
@@ -461,7 +461,11 @@ impl Inode {
     pub(super) fn is_named(&self, dir: u64, name: &[u8]) {
         if self.is_dir() {
             self.named_in.store(dir, Ordering::Relaxed);
-            self.state.lock().listed_mut().name = name.into();
+            let mut state = self.state.lock();
+            let known = &mut state.listed_mut().name;
+            if known.as_deref() != Some(name) {
+                *known = Some(name.into());
+            }
         }
     }
 

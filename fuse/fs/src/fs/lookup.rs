@@ -113,6 +113,7 @@ impl<N: Nfs3> Fs<N> {
             }
             Err(error)
                 if error.status() == Some(Status::Stale)
+                    && parent != ROOT
                     && Box::pin(self.is_absent_by_path(cred, &dir, name)).await =>
             {
                 Ok(Found::Absent(Duration::ZERO))
@@ -127,7 +128,8 @@ impl<N: Nfs3> Fs<N> {
     async fn is_absent_by_path(&self, cred: &Cred, dir: &Arc<Inode>, name: &[u8]) -> bool {
         let (mut at, mut below) = (dir.clone(), vec![Box::from(name)]);
         while at.nodeid != ROOT && below.len() < DEEPEST {
-            let Some((above, own)) = self.place_of(&at) else {
+            let own = at.state.lock().listed().and_then(|of| of.name.clone());
+            let (Some(above), Some(own)) = (self.dir_of(&at), own) else {
                 return false;
             };
             below.push(own);
@@ -140,13 +142,6 @@ impl<N: Nfs3> Fs<N> {
             }
         }
         false
-    }
-
-    /// Where a directory is, as far as is known.
-    fn place_of(&self, inode: &Inode) -> Option<(Arc<Inode>, Box<[u8]>)> {
-        let dir = self.dir_of(inode)?;
-        let name = inode.state.lock().listed()?.name.clone();
-        (!name.is_empty()).then_some((dir, name))
     }
 
     /// Frees the memory of names that are no longer valid: those of directories that have changed
