@@ -68,6 +68,23 @@ fn no_line(text: &[u8]) -> Failure {
     })
 }
 
+/// Replaces `bg`, with which mount(8) returns before there is a mount, so that systemd's unit fails. For the type nfs
+/// systemd replaces it itself, by the same options (systemd.mount(5)).
+fn in_background(kept: &mut Vec<String>, notes: &mut Vec<String>) {
+    if !kept.iter().any(|word| word == "bg") {
+        return;
+    }
+    kept.retain(|word| word != "bg");
+    let instead = ["nofail", "retry=10000", "x-systemd.mount-timeout=infinity"];
+    for option in instead {
+        if !kept.iter().any(|word| name_of(word) == name_of(option)) {
+            kept.push(option.to_owned());
+        }
+    }
+    let instead = instead.join(",");
+    notes.push(format!("'bg' became {instead}, as systemd needs"));
+}
+
 /// Translates the line, or keeps it as the `text` that it is.
 fn translate_line(line: &Line<'_>, text: &[u8]) -> Result<Translated, Failure> {
     if !matches!(line.kind, b"nfs" | b"nfs4" | b"nfsrdma" | b"fuse.nfsrdma") {
@@ -122,6 +139,7 @@ fn translate_line(line: &Line<'_>, text: &[u8]) -> Result<Translated, Failure> {
     if !wrong.is_empty() {
         return Err(Failure::usage(wrong.join("; and ")));
     }
+    in_background(&mut kept, &mut notes);
     // systemd recognises network file systems by a list of types, which does not have this one.
     if !kept.iter().any(|word| word == "_netdev") {
         kept.push("_netdev".to_owned());
@@ -224,6 +242,23 @@ mod tests {
     fn translate(text: &[u8]) -> Result<Translated, Failure> {
         let line = Line::parse(text).ok_or_else(|| no_line(text))?;
         translate_line(&line, text)
+    }
+
+    #[test]
+    fn a_mount_in_the_background_gets_what_systemd_needs() {
+        let options = |given: &str| {
+            let line = translate(format!("srv:/x /mnt nfs rdma,{given} 0 0").as_bytes()).unwrap();
+            let text = String::from_utf8(line.line).unwrap();
+            (
+                text.split("  ").nth(3).unwrap().to_owned(),
+                line.notes.len(),
+            )
+        };
+        let instead = "retry=10000,x-systemd.mount-timeout=infinity,_netdev";
+        assert_eq!(options("bg"), (format!("rdma,nofail,{instead}"), 1));
+        let own = "rdma,retry=5,nofail,x-systemd.mount-timeout=infinity,_netdev";
+        assert_eq!(options("bg,retry=5"), (own.to_owned(), 1));
+        assert_eq!(options("fg"), ("rdma,fg,_netdev".to_owned(), 0));
     }
 
     proptest! {
