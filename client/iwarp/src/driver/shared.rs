@@ -200,8 +200,11 @@ impl Shared {
             if responses > 0 {
                 self.state.lock().queue.handing_over(responses);
             }
-            let sent =
-                SockRef::from(&self.socket).send_vectored_with_flags(&slices, libc::MSG_NOSIGNAL);
+            let socket = SockRef::from(&self.socket);
+            let sent = match &slices[..] {
+                [one] => socket.send_with_flags(one, libc::MSG_NOSIGNAL),
+                several => socket.send_vectored_with_flags(several, libc::MSG_NOSIGNAL),
+            };
             drop(slices);
             let sent = match sent {
                 Ok(n) => n,
