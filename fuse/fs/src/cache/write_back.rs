@@ -6,9 +6,11 @@
 //! out, and reports the result:
 //!
 //! ```text
-//! write ──▶ dirty ──next()=Write──▶ writing ──write_answered──▶ unstable (or clean) ▲                        │
-//! │ ├── write_ended(unsent) ─┘                    next()=Commit │
-//! ▼ └───── another verifier ◀─────────────────────── committing ──▶ clean
+//!   write ──▶ dirty ──next()=Write──▶ writing ──write_answered──▶ unstable (or clean)
+//!               ▲                        │                            │
+//!               ├── write_ended(unsent) ─┘                    next()=Commit
+//!               │                                                     ▼
+//!               └───── another verifier ◀─────────────────────── committing ──▶ clean
 //! ```
 //!
 //! The cost of each call is proportional to the data that it concerns, not to all dirty data. If a

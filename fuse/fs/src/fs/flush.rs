@@ -79,10 +79,9 @@ impl<N: Nfs3> Files<N> {
     /// Sends a WRITE without waiting for its reply.
     fn spawn_write(self: &Arc<Self>, inode: &Arc<Inode>, call: WriteCall) {
         let (fs, inode) = (self.clone(), inode.clone());
-        exec::spawn(async move {
-            let WriteCall { job, cred, stable } = call;
-            fs.run_write(&cred, &inode, job, stable).await;
-        });
+        let WriteCall { job, cred, stable } = call;
+        let write = || async move { fs.run_write(&cred, &inode, job, stable).await };
+        exec::spawn_for(None, write);
     }
 
     /// Starts to write and commit data because memory is short. It takes a few files at a time, and
