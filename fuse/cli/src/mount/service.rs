@@ -264,7 +264,10 @@ impl Service {
         if let Some(feeds) = feeds {
             feeds.finish().await;
         }
-        info!("ended");
+        match lost.is_empty() {
+            true => info!("ended: all data is at the server"),
+            false => info!("ended: data were lost"),
+        }
         if lost.is_empty() {
             return Ok(());
         }
