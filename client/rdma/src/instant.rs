@@ -33,6 +33,15 @@ impl Instant {
         Duration::from_nanos(self.nanos_since(earlier))
     }
 
+    /// The earlier of two times, of which there may be none.
+    #[inline]
+    pub fn first(one: Option<Self>, other: Option<Self>) -> Option<Self> {
+        match (one, other) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        }
+    }
+
     pub fn elapsed(self) -> Duration {
         Self::now() - self
     }
@@ -78,6 +87,9 @@ mod tests {
         assert_eq!((later - begin, begin - later), (second, Duration::ZERO));
         assert_eq!(later.checked_sub(second), Some(begin));
         assert_eq!(later.nanos_since(begin), 1_000_000_000);
+        assert_eq!(Instant::first(Some(later), Some(begin)), Some(begin));
+        assert_eq!(Instant::first(None, Some(later)), Some(later));
+        assert_eq!(Instant::first(Some(later), None), Some(later));
         assert!(begin.checked_sub(Duration::MAX).is_none() && begin < begin + Duration::MAX);
         std::thread::sleep(Duration::from_millis(1));
         assert!(Duration::from_millis(1) <= begin.elapsed());

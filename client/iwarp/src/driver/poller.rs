@@ -386,7 +386,7 @@ impl IwarpCompletionQueue {
         let shared = &*self.shared;
         let (stay, nudge) = self.may_sleep();
         let result = if stay {
-            let until = [until, nudge].into_iter().flatten().min();
+            let until = Instant::first(until, nudge);
             let blocked = shared.tx_blocked.load(Ordering::SeqCst);
             sys::wait(shared.socket.as_fd(), blocked, &shared.event, until)
         } else {

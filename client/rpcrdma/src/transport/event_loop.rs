@@ -121,7 +121,7 @@ impl Driver {
         }
         match polling.completions.arm() {
             Armed::Ready => Armed::Ready,
-            Armed::Idle(at) => Armed::Idle([at, memory].into_iter().flatten().min()),
+            Armed::Idle(at) => Armed::Idle(Instant::first(at, memory)),
         }
     }
 

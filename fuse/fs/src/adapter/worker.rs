@@ -233,7 +233,7 @@ impl<N: Nfs3> Worker<N> {
         for (index, driver) in self.drivers.iter_mut().enumerate() {
             match driver.arm() {
                 Armed::Ready => connections |= 1 << index,
-                Armed::Idle(at) => until = [until, at].into_iter().flatten().min(),
+                Armed::Idle(at) => until = Instant::first(until, at),
             }
         }
         (connections, until)

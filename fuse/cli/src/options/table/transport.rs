@@ -88,9 +88,9 @@ pub(super) static SECTION: Section = Section {
             forms: "nconnect=N",
             changes: true,
             default: "as many as `workers`, up to 4, or as `remoteports`",
-            help: "connections to the server, 1 to 16. Each worker polls some of them. It sends on \
-            its own, and on another one while that is down, has no credits left, or has more data \
-            to move. The default of nfs(5) is one connection",
+            help: "connections to the server, 1 to 16. Each worker has one or more, on which it \
+            sends. It takes another worker's while its own are down, have no credits left, or have \
+            more data to move. The default of nfs(5) is one connection",
             show: |o, n, w| w.value(n, o.connections()),
             ..number!(1..=16, nconnect)
         },
