@@ -350,27 +350,3 @@ pub fn nanoseconds(text: &str) -> Result<i64, String> {
         .and_then(|count| count.checked_mul(unit))
         .ok_or_else(wrong)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_have_units() {
-        assert_eq!(nanoseconds("5s"), Ok(5_000_000_000));
-        assert_eq!(nanoseconds("20ms"), Ok(20_000_000));
-        assert_eq!(nanoseconds("1h"), Ok(3_600_000_000_000));
-        for wrong in [
-            "",
-            "5",
-            "s",
-            "-5s",
-            "5 s",
-            "5d",
-            "99999999999999999999s",
-            "9999999h",
-        ] {
-            assert!(nanoseconds(wrong).is_err(), "{wrong:?}");
-        }
-    }
-}

@@ -93,33 +93,3 @@ fn work(shared: &Shared) {
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    #[test]
-    fn a_panic_costs_no_thread() {
-        let workers = Workers::start(1).unwrap();
-        workers.submit(|| std::panic::resume_unwind(Box::new("on purpose")));
-        let (tell, told) = std::sync::mpsc::channel();
-        workers.submit(move || tell.send(()).unwrap());
-        told.recv().unwrap();
-        workers.stop();
-    }
-
-    #[test]
-    fn everything_queued_is_done_before_the_end() {
-        let workers = Workers::start(3).unwrap();
-        let done = Arc::new(AtomicUsize::new(0));
-        for _ in 0..100 {
-            let done = done.clone();
-            workers.submit(move || {
-                done.fetch_add(1, Ordering::Relaxed);
-            });
-        }
-        workers.stop();
-        assert_eq!(done.load(Ordering::Relaxed), 100);
-    }
-}

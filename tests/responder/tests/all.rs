@@ -6,4 +6,3 @@
 mod common;
 mod rdma;
 mod safety;
-mod variants;

@@ -1,311 +1,19 @@
-//! The security of the server: handles cannot be forged and do not lead out of the export, callers
-//! act under their own identities, nothing is executed twice, and no bytes crash it.
+//! The security of the server: handles cannot be forged and do not lead out of the export, and no
+//! bytes crash it.
 
-use crate::common::client::*;
-use crate::common::{Dirs, is_root, start, stop};
-use nfs3_types::nfs3::*;
-use nfs3_types::xdr_codec::Opaque;
+use crate::common::requester::{call, results};
+use crate::common::{Dirs, start, stop};
 use nfsrdma_test_support::Responder;
-use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Encoder};
-use nfsrdma_xdr::nfs3::{DirOp, FileHandle, Name, RemoveArgs, RemoveRes, Status};
+use nfsrdma_xdr::codec::{Decode, Payload, Text};
+use nfsrdma_xdr::mount3::{Mnt, MountArgs, MountRes};
+use nfsrdma_xdr::nfs3::*;
+use nfsrdma_xdr::procedure::Procedure;
 use nfsrdma_xdr::record;
-use nfsrdma_xdr::rpc::{self, Auth, AuthSys, Call};
 use proptest::prelude::*;
-use std::io::{Read, Write};
+use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::time::Duration;
-
-fn handle(bytes: &[u8]) -> nfs_fh3 {
-    nfs_fh3 {
-        data: Opaque::owned(bytes.to_vec()),
-    }
-}
-
-#[tokio::test]
-async fn handles_survive_a_restart_and_another_key_refuses_them() {
-    for parent in [std::env::temp_dir(), "/dev/shm".into()] {
-        let dirs = Dirs::under(&parent);
-        let responder = start(&dirs, &[]);
-        let mut client = connect(&responder).await;
-        let root = client.root_nfs_fh3();
-        let dir = mkdir(&mut client, &root, "dir").await;
-        let file = create(&mut client, &dir, "file", 0o600).await;
-        write(&mut client, &file, 0, b"kept", stable_how::FILE_SYNC)
-            .await
-            .unwrap();
-        // Even if the file was moved: the handle identifies the file, and not the path.
-        std::fs::rename(dirs.export().join("dir/file"), dirs.export().join("moved")).unwrap();
-        assert!(stop(responder).success());
-
-        let responder = start(&dirs, &[]);
-        let mut client = connect(&responder).await;
-        assert_eq!(client.root_nfs_fh3(), root);
-        assert_eq!(read(&mut client, &file, 0, 10).await.unwrap().0, b"kept");
-        assert_eq!(lookup(&mut client, &dir, "..").await.unwrap(), root);
-        stop(responder);
-
-        let other = Dirs::under(&parent);
-        let state = other.root().join("state");
-        std::fs::create_dir(&state).unwrap();
-        let responder = start(&dirs, &["--drc", "0"]);
-        stop(responder);
-        std::fs::remove_dir_all(dirs.root().join("state")).unwrap();
-        let responder = start(&dirs, &[]);
-        let mut client = connect(&responder).await;
-        let status = getattr(&mut client, &file).await.unwrap_err();
-        assert_eq!(status, nfsstat3::NFS3ERR_BADHANDLE);
-    }
-}
-
-#[tokio::test]
-async fn handles_lead_nowhere_else() {
-    let dirs = Dirs::new();
-    let secret = dirs.root().join("secret");
-    std::fs::write(&secret, b"secret").unwrap();
-    let responder = start(&dirs, &[]);
-    let mut client = connect(&responder).await;
-    let root = client.root_nfs_fh3();
-    let dir = mkdir(&mut client, &root, "dir").await;
-
-    // Handles with each bit changed, and of every length.
-    let bytes = root.data.as_ref().to_vec();
-    for bit in 0..bytes.len() * 8 {
-        let mut forged = bytes.clone();
-        forged[bit / 8] ^= 1 << (bit % 8);
-        let status = getattr(&mut client, &handle(&forged)).await.unwrap_err();
-        assert_eq!(status, nfsstat3::NFS3ERR_BADHANDLE);
-    }
-    for len in 0..=64 {
-        let forged = vec![1; len];
-        let status = getattr(&mut client, &handle(&forged)).await.unwrap_err();
-        assert_eq!(status, nfsstat3::NFS3ERR_BADHANDLE);
-    }
-    // ".." at the root is the root.
-    assert_eq!(lookup(&mut client, &root, "..").await.unwrap(), root);
-    for name in ["../secret", "/etc/passwd", "dir/../../secret", ""] {
-        let status = lookup(&mut client, &root, name).await.unwrap_err();
-        assert_eq!(status, nfsstat3::NFS3ERR_INVAL, "{name:?}");
-    }
-    let (_, parent) = names(&mut client, &root, 4096)
-        .await
-        .into_iter()
-        .find(|(name, _)| name == "..")
-        .unwrap();
-    assert_eq!(parent, std::fs::metadata(dirs.export()).unwrap().ino());
-
-    // Symbolic links are objects, and never followed.
-    symlink(&secret, dirs.export().join("link")).unwrap();
-    symlink(dirs.root(), dirs.export().join("up")).unwrap();
-    let link = lookup(&mut client, &root, "link").await.unwrap();
-    let kind = getattr(&mut client, &link).await.unwrap().type_;
-    assert!(matches!(kind, ftype3::NF3LNK));
-    let status = read(&mut client, &link, 0, 10).await.unwrap_err();
-    assert_eq!(status, nfsstat3::NFS3ERR_INVAL);
-    let status = write(&mut client, &link, 0, b"x", stable_how::UNSTABLE).await;
-    assert_eq!(status.unwrap_err(), nfsstat3::NFS3ERR_INVAL);
-    let up = lookup(&mut client, &root, "up").await.unwrap();
-    let status = lookup(&mut client, &up, "secret").await.unwrap_err();
-    assert_eq!(status, nfsstat3::NFS3ERR_NOTDIR);
-    let args = CREATE3args {
-        where_: at(&root, "link"),
-        how: createhow3::UNCHECKED(sattr3 {
-            size: Nfs3Option::Some(0),
-            ..Default::default()
-        }),
-    };
-    // The name exists, whatever it is; the target of the link is not changed.
-    let _ = client.create(&args).await.unwrap();
-    let args = SETATTR3args {
-        object: link.clone(),
-        new_attributes: with_mode(0o777),
-        guard: Nfs3Option::None,
-    };
-    let before = std::fs::metadata(&secret).unwrap().mode();
-    let _ = client.setattr(&args).await.unwrap();
-    assert_eq!(std::fs::metadata(&secret).unwrap().mode(), before);
-    assert_eq!(std::fs::read(&secret).unwrap(), b"secret");
-
-    // The handle of a directory that was moved out of the export is not valid any more.
-    std::fs::rename(dirs.export().join("dir"), dirs.root().join("out")).unwrap();
-    let status = lookup(&mut client, &dir, "..").await.unwrap_err();
-    assert_eq!(status, nfsstat3::NFS3ERR_STALE);
-    stop(responder);
-    let responder = start(&dirs, &[]);
-    let mut client = connect(&responder).await;
-    let status = getattr(&mut client, &dir).await.unwrap_err();
-    assert_eq!(status, nfsstat3::NFS3ERR_STALE);
-}
-
-//= RFC 8267, Section 5.1
-//= type=test
-//# To enable interoperation of these protocols when NFS/RDMA is [...]
-#[tokio::test]
-async fn callers_are_who_they_say() {
-    if !is_root() {
-        eprintln!("skipped: taking other identities needs root");
-        return;
-    }
-    let dirs = Dirs::new();
-    std::fs::set_permissions(dirs.export(), PermissionsExt::from_mode(0o777)).unwrap();
-    let responder = start(&dirs, &[]);
-    let mut owner = connect_as(&responder, credential(1001, 2001, &[])).await;
-    let mut member = connect_as(&responder, credential(1002, 2002, &[3000, 2001])).await;
-    let mut other = connect_as(&responder, credential(1003, 2003, &[])).await;
-    let mut root_user = connect_as(&responder, credential(0, 0, &[])).await;
-    let root = owner.root_nfs_fh3();
-
-    let file = create(&mut owner, &root, "file", 0o640).await;
-    let real = std::fs::metadata(dirs.export().join("file")).unwrap();
-    assert_eq!((real.uid(), real.gid()), (1001, 2001));
-    write(&mut owner, &file, 0, b"data", stable_how::UNSTABLE)
-        .await
-        .unwrap();
-    assert_eq!(read(&mut member, &file, 0, 9).await.unwrap().0, b"data");
-    assert_eq!(read(&mut root_user, &file, 0, 9).await.unwrap().0, b"data");
-    let denied = |result: Result<WRITE3resok, nfsstat3>| result.unwrap_err();
-    let status = denied(write(&mut member, &file, 0, b"x", stable_how::UNSTABLE).await);
-    assert_eq!(status, nfsstat3::NFS3ERR_ACCES);
-    let status = read(&mut other, &file, 0, 9).await.unwrap_err();
-    assert_eq!(status, nfsstat3::NFS3ERR_ACCES);
-
-    // The owner may write to a file that was made read-only, as with an open descriptor.
-    let readonly = create(&mut owner, &root, "readonly", 0o444).await;
-    write(&mut owner, &readonly, 0, b"late", stable_how::UNSTABLE)
-        .await
-        .unwrap();
-    let status = denied(write(&mut other, &readonly, 0, b"x", stable_how::UNSTABLE).await);
-    assert_eq!(status, nfsstat3::NFS3ERR_ACCES);
-
-    let chown = |object: &nfs_fh3, uid| SETATTR3args {
-        object: object.clone(),
-        new_attributes: sattr3 {
-            uid: Nfs3Option::Some(uid),
-            ..Default::default()
-        },
-        guard: Nfs3Option::None,
-    };
-    let Nfs3Result::Err((status, _)) = owner.setattr(&chown(&file, 0)).await.unwrap() else {
-        panic!("given away");
-    };
-    assert_eq!(status, nfsstat3::NFS3ERR_PERM);
-    root_user
-        .setattr(&chown(&file, 1003))
-        .await
-        .unwrap()
-        .unwrap();
-    assert_eq!(
-        std::fs::metadata(dirs.export().join("file")).unwrap().uid(),
-        1003
-    );
-
-    let args = ACCESS3args {
-        object: readonly.clone(),
-        access: 0x3f,
-    };
-    let granted = |result: ACCESS3res| match result {
-        Nfs3Result::Ok(ok) => ok.access,
-        Nfs3Result::Err((status, _)) => panic!("{status:?}"),
-    };
-    assert_eq!(granted(other.access(&args).await.unwrap()), 0x01);
-    assert_eq!(granted(root_user.access(&args).await.unwrap()), 0x0d);
-    stop(responder);
-    squashed_root(&dirs, &root, &file).await;
-}
-
-/// With `--root-squash` the superuser is another user, also for files of other users.
-async fn squashed_root(dirs: &Dirs, root: &nfs_fh3, file: &nfs_fh3) {
-    let responder = start(dirs, &["--root-squash", "--anon-uid", "4000"]);
-    let mut root_user = connect_as(&responder, credential(0, 0, &[0])).await;
-    create(&mut root_user, root, "squashed", 0o600).await;
-    let real = std::fs::metadata(dirs.export().join("squashed")).unwrap();
-    assert_eq!((real.uid(), real.gid()), (4000, 65534));
-    let status = read(&mut root_user, file, 0, 9).await.unwrap_err();
-    assert_eq!(status, nfsstat3::NFS3ERR_ACCES);
-}
-
-#[tokio::test]
-async fn killing_the_server_loses_what_was_not_committed() {
-    let dirs = Dirs::new();
-    let responder = start(&dirs, &["--fake-unstable"]);
-    let mut client = connect(&responder).await;
-    let root = client.root_nfs_fh3();
-    let file = create(&mut client, &root, "file", 0o600).await;
-    let first = write(&mut client, &file, 0, b"committed", stable_how::UNSTABLE)
-        .await
-        .unwrap();
-    assert_eq!(first.file_wcc.after.unwrap().size, 9);
-    let args = COMMIT3args {
-        file: file.clone(),
-        offset: 0,
-        count: 0,
-    };
-    let commit = client.commit(&args).await.unwrap().unwrap();
-    assert_eq!(commit.verf.0, first.verf.0);
-    write(&mut client, &file, 9, b" and lost", stable_how::UNSTABLE)
-        .await
-        .unwrap();
-    // Until then, everybody sees the data.
-    assert_eq!(
-        read(&mut client, &file, 5, 99).await.unwrap().0,
-        b"tted and lost"
-    );
-    assert_eq!(getattr(&mut client, &file).await.unwrap().size, 18);
-    assert_eq!(
-        std::fs::read(dirs.export().join("file")).unwrap(),
-        b"committed"
-    );
-    drop(responder);
-    let responder = start(&dirs, &["--fake-unstable"]);
-    let mut client = connect(&responder).await;
-    assert_eq!(
-        read(&mut client, &file, 0, 99).await.unwrap().0,
-        b"committed"
-    );
-    let again = write(&mut client, &file, 0, b"C", stable_how::UNSTABLE)
-        .await
-        .unwrap();
-    assert_ne!(
-        again.verf.0, first.verf.0,
-        "the client has to learn of the loss"
-    );
-    // Data of a stable WRITE is on stable storage, together with the data held before.
-    write(&mut client, &file, 1, b"O", stable_how::FILE_SYNC)
-        .await
-        .unwrap();
-    assert_eq!(
-        std::fs::read(dirs.export().join("file")).unwrap(),
-        b"COmmitted"
-    );
-}
-
-/// The bytes of a call over plain TCP.
-fn remove_call(xid: u32, dir: &[u8], name: &[u8]) -> Vec<u8> {
-    let mut to = Encoder::new(vec![0; 4]);
-    Call {
-        xid,
-        program: nfsrdma_xdr::nfs3::PROGRAM,
-        version: 3,
-        procedure: 12,
-        credential: Auth::Sys(AuthSys {
-            stamp: 0,
-            machine: b"",
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-            groups: Default::default(),
-        }),
-        verifier: Auth::None,
-    }
-    .encode(&mut to);
-    let what = DirOp {
-        dir: FileHandle::new(dir).unwrap(),
-        name: Name(name),
-    };
-    RemoveArgs { what }.encode(&mut to);
-    let mut bytes = to.into_vec();
-    record::seal(&mut bytes);
-    bytes
-}
 
 fn next_record(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     let mut mark = [0; 4];
@@ -323,38 +31,145 @@ fn open(responder: &Responder) -> TcpStream {
     stream
 }
 
-fn remove_status(record: &[u8]) -> (u32, Status) {
-    let mut from = Decoder::new(record);
-    let header = rpc::Reply::decode(&mut from).unwrap();
-    assert!(header.is_success());
-    let result = RemoveRes::from_xdr(from.rest()).unwrap();
-    (header.xid, result.status())
+/// The results of one call over TCP, as the user who runs the test.
+fn ask<P: Procedure>(stream: &mut TcpStream, args: &P::Args<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; 4];
+    bytes.extend(call::<P>(1, args));
+    record::seal(&mut bytes);
+    stream.write_all(&bytes).unwrap();
+    results(&next_record(stream).unwrap()).to_vec()
 }
 
-#[tokio::test]
-async fn a_call_sent_twice_is_done_once() {
-    for delay in ["ANY=0", "ANY=300"] {
-        let dirs = Dirs::new();
-        std::fs::write(dirs.export().join("file"), b"").unwrap();
-        let responder = start(&dirs, &["--delay", delay]);
-        let root = connect(&responder).await.root_nfs_fh3();
-        let mut stream = open(&responder);
-        let call = remove_call(77, root.data.as_ref(), b"file");
-        // Both at once: with a delay, the second one arrives while the first one is under way.
-        stream.write_all(&call).unwrap();
-        stream.write_all(&call).unwrap();
-        let first = next_record(&mut stream).unwrap();
-        let second = next_record(&mut stream).unwrap();
-        assert_eq!(remove_status(&first), (77, Status::Ok));
-        assert_eq!(first, second);
-        stream
-            .write_all(&remove_call(78, root.data.as_ref(), b"file"))
-            .unwrap();
-        let third = next_record(&mut stream).unwrap();
-        assert_eq!(remove_status(&third), (78, Status::NoEnt));
+fn root_of(stream: &mut TcpStream) -> FileHandle {
+    let path = Text(b"/export");
+    match MountRes::from_xdr(&ask::<Mnt>(stream, &MountArgs { path })).unwrap() {
+        MountRes::Ok(mounted) => mounted.root,
+        MountRes::Fail(status) => panic!("{status:?}"),
     }
 }
 
+fn getattr(stream: &mut TcpStream, object: FileHandle) -> Result<Attributes, Status> {
+    match GetattrRes::from_xdr(&ask::<Getattr>(stream, &GetattrArgs { object })).unwrap() {
+        Reply::Ok(ok) => Ok(ok.attributes),
+        Reply::Fail(status, _) => Err(status),
+    }
+}
+
+fn at(dir: FileHandle, name: &[u8]) -> DirOp<'_> {
+    DirOp {
+        dir,
+        name: Name(name),
+    }
+}
+
+fn lookup(stream: &mut TcpStream, dir: FileHandle, name: &[u8]) -> Result<FileHandle, Status> {
+    let what = at(dir, name);
+    match LookupRes::from_xdr(&ask::<Lookup>(stream, &LookupArgs { what })).unwrap() {
+        Reply::Ok(ok) => Ok(ok.object),
+        Reply::Fail(status, _) => Err(status),
+    }
+}
+
+#[test]
+fn handles_lead_nowhere_else() {
+    let dirs = Dirs::new();
+    let secret = dirs.root().join("secret");
+    std::fs::write(&secret, b"secret").unwrap();
+    std::fs::create_dir(dirs.export().join("dir")).unwrap();
+    let responder = start(&dirs, &[]);
+    let client = &mut open(&responder);
+    let root = root_of(client);
+    let dir = lookup(client, root, b"dir").unwrap();
+
+    // Handles with each bit changed, and of every length.
+    let bytes = root.as_bytes();
+    let changed = (0..bytes.len() * 8).map(|bit| {
+        let mut forged = bytes.to_vec();
+        forged[bit / 8] ^= 1 << (bit % 8);
+        forged
+    });
+    for forged in changed.chain((0..=64).map(|len| vec![1; len])) {
+        let status = getattr(client, FileHandle::new(&forged).unwrap());
+        assert_eq!(status.unwrap_err(), Status::BadHandle);
+    }
+    // ".." at the root is the root.
+    assert_eq!(lookup(client, root, b"..").unwrap(), root);
+    for name in ["../secret", "/etc/passwd", "dir/../../secret", ""] {
+        let status = lookup(client, root, name.as_bytes()).unwrap_err();
+        assert_eq!(status, Status::Inval, "{name:?}");
+    }
+    let args = ReaddirArgs {
+        dir: root,
+        cookie: 0,
+        verifier: Verifier::default(),
+        count: 4096,
+    };
+    let listed = ask::<Readdir>(client, &args);
+    let Reply::Ok(listed) = ReaddirRes::from_xdr(&listed).unwrap() else {
+        panic!("no list");
+    };
+    let parent = listed.entries.iter().find(|entry| entry.name.0 == b"..");
+    let inode = std::fs::metadata(dirs.export()).unwrap().ino();
+    assert_eq!(parent.unwrap().fileid, inode);
+
+    // Symbolic links are objects, and never followed.
+    symlink(&secret, dirs.export().join("link")).unwrap();
+    symlink(dirs.root(), dirs.export().join("up")).unwrap();
+    let link = lookup(client, root, b"link").unwrap();
+    assert_eq!(getattr(client, link).unwrap().kind, FileType::Symlink);
+    let args = ReadArgs {
+        file: link,
+        offset: 0,
+        count: 10,
+    };
+    let read = ask::<Read>(client, &args);
+    assert_eq!(ReadRes::from_xdr(&read).unwrap().status(), Status::Inval);
+    let args = WriteArgs {
+        file: link,
+        offset: 0,
+        count: 1,
+        stable: Stable::Unstable,
+        data: Payload::Inline(b"x"),
+    };
+    let written = ask::<Write>(client, &args);
+    let status = WriteRes::from_xdr(&written).unwrap().status();
+    assert_eq!(status, Status::Inval);
+    let up = lookup(client, root, b"up").unwrap();
+    assert_eq!(lookup(client, up, b"secret").unwrap_err(), Status::NotDir);
+    let cut = SetAttributes {
+        size: Some(0),
+        mode: Some(0o777),
+        ..Default::default()
+    };
+    let args = CreateArgs {
+        at: at(root, b"link"),
+        how: CreateHow::Unchecked(cut),
+    };
+    // The name exists, whatever it is; the target of the link is not changed.
+    let before = std::fs::metadata(&secret).unwrap().mode();
+    let _ = ask::<Create>(client, &args);
+    let args = SetattrArgs {
+        object: link,
+        new: cut,
+        guard: None,
+    };
+    let _ = ask::<Setattr>(client, &args);
+    assert_eq!(std::fs::metadata(&secret).unwrap().mode(), before);
+    assert_eq!(std::fs::read(&secret).unwrap(), b"secret");
+
+    // The handle of a directory that was moved out of the export is not valid any more.
+    std::fs::rename(dirs.export().join("dir"), dirs.root().join("out")).unwrap();
+    assert_eq!(lookup(client, dir, b"..").unwrap_err(), Status::Stale);
+    stop(responder);
+    let responder = start(&dirs, &[]);
+    let client = &mut open(&responder);
+    assert_eq!(root_of(client), root, "the key is kept");
+    assert_eq!(getattr(client, dir).unwrap_err(), Status::Stale);
+}
+
+//= RFC 8267, Section 5.1
+//= type=test
+//# To enable interoperation of these protocols when NFS/RDMA is [...]
 #[test]
 fn odd_calls_are_answered_by_the_rules() {
     let dirs = Dirs::new();
@@ -374,6 +189,10 @@ fn odd_calls_are_answered_by_the_rules() {
     let call = |head: [u32; 6]| [&head[..], &null].concat();
     // xid CALL rpcvers program version procedure
     assert_eq!(ask(&call([1, 0, 2, 100003, 3, 0])), [1, 1, 0, 0, 0, 0]);
+    for (program, version) in [(100005, 3), (100021, 4)] {
+        let null = call([1, 0, 2, program, version, 0]);
+        assert_eq!(ask(&null), [1, 1, 0, 0, 0, 0], "MOUNT and NLM over TCP");
+    }
     assert_eq!(ask(&call([2, 0, 3, 100003, 3, 0])), [2, 1, 1, 0, 2, 2]);
     assert_eq!(
         ask(&call([3, 0, 2, 100003, 4, 0])),

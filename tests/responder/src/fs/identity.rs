@@ -84,31 +84,3 @@ thread_local! {
     /// The identity that this thread took last; a new thread inherits its parent's.
     static CURRENT: RefCell<Option<Identity>> = const { RefCell::new(None) };
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn mapping(root_squash: bool) -> Mapping {
-        Mapping {
-            privileged: false,
-            root_squash,
-            anonymous: (65534, 65533),
-        }
-    }
-
-    #[test]
-    fn root_is_squashed_in_every_place_only_on_request() {
-        let root = mapping(true).identity(Some((0, 0, &[0, 5])));
-        assert_eq!((root.uid, root.gid), (65534, 65533));
-        assert_eq!(root.groups, [65533, 5]);
-        let root = mapping(false).identity(Some((0, 0, &[0, 5])));
-        assert_eq!((root.uid, root.gid, root.groups), (0, 0, vec![0, 5]));
-    }
-
-    #[test]
-    fn no_credential_is_anonymous() {
-        let nobody = mapping(false).identity(None);
-        assert_eq!((nobody.uid, nobody.gid), (65534, 65533));
-    }
-}

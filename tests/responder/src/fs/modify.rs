@@ -493,23 +493,3 @@ impl FileSystem {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_that_cannot_be_given() {
-        for (name, status) in [
-            (&b""[..], Status::Inval),
-            (b".", Status::Exist),
-            (b"..", Status::Exist),
-            (b"a/b", Status::Inval),
-            (b"a\0b", Status::Inval),
-            (&[b'x'; 256], Status::NameTooLong),
-        ] {
-            assert_eq!(plain(Name(name), Status::Exist), Err(status), "{name:?}");
-        }
-        assert_eq!(plain(Name(b"..."), Status::Exist), Ok(&b"..."[..]));
-    }
-}

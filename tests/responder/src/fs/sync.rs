@@ -41,28 +41,3 @@ impl SyncTime {
         result.map_err(status::of)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use nfsrdma_xdr::nfs3::Status;
-    use std::time::Duration;
-
-    #[test]
-    fn quick_once_known_and_slow_again_after_one_that_waited() {
-        let time = SyncTime::default();
-        assert!(!time.is_quick());
-        let mut tries = 0;
-        while !time.is_quick() {
-            time.of(|| Ok(())).unwrap();
-            tries += 1;
-        }
-        assert!(tries > 8, "believed after {tries}");
-        let failed = time.of(|| {
-            std::thread::sleep(Duration::from_millis(2));
-            Err(rustix::io::Errno::IO)
-        });
-        assert_eq!(failed, Err(Status::Io));
-        assert!(!time.is_quick());
-    }
-}

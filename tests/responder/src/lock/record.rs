@@ -52,26 +52,3 @@ fn parse(text: &str) -> (u32, Vec<IpAddr>) {
     let hosts = of("host").filter_map(|host| host.parse().ok());
     (state.unwrap_or(1), hosts.collect())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn it_is_read_as_it_was_written() {
-        let hosts: BTreeSet<IpAddr> = ["10.0.0.1", "::1"].map(|h| h.parse().unwrap()).into();
-        let (state, read) = parse(&format(7, &hosts));
-        assert_eq!((state, read.into_iter().collect()), (7, hosts));
-        assert_eq!(parse("host nowhere\nstate x\n"), (1, vec![]));
-    }
-
-    #[test]
-    fn a_directory_keeps_it() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = RecordFile::in_directory(dir.path());
-        assert_eq!(file.load().unwrap(), (1, vec![]));
-        let hosts = BTreeSet::from(["10.0.0.1".parse().unwrap()]);
-        file.save(5, &hosts).unwrap();
-        assert_eq!(file.load().unwrap(), (5, hosts.into_iter().collect()));
-    }
-}

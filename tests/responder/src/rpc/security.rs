@@ -65,29 +65,3 @@ impl Security {
         found.map_or(USUAL, |flavors| &flavors.list)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn flavors_are_those_of_exports_5() {
-        let flavors: Flavors = "krb5:krb5i:krb5p".parse().unwrap();
-        assert_eq!(flavors.list, [390_003, 390_004, 390_005]);
-        assert!(flavors.export.is_none() && flavors.need_context());
-        let flavors: Flavors = "/a=b=sys".parse().unwrap();
-        assert_eq!(flavors.export.as_deref(), Some(&b"/a=b"[..]));
-        assert_eq!(flavors.list, [1]);
-        assert!(!flavors.need_context());
-        let security = Security {
-            flavors: vec!["krb5p".parse().unwrap(), flavors],
-            gss: None,
-        };
-        assert_eq!(security.flavors_of(b"/a=b"), [1]);
-        assert_eq!(security.flavors_of(b"/c"), [390_005]);
-        assert_eq!(Security::default().flavors_of(b"/c"), [1]);
-        for wrong in ["", "krb4", "sys:", "/data="] {
-            assert!(wrong.parse::<Flavors>().is_err(), "{wrong}");
-        }
-    }
-}

@@ -1,6 +1,5 @@
 //! Starts the responder's program with a directory of its own.
 
-pub mod client;
 pub mod requester;
 
 use nfsrdma_test_support::{Launch, Responder};
@@ -15,11 +14,7 @@ pub struct Dirs {
 
 impl Dirs {
     pub fn new() -> Self {
-        Self::under(&std::env::temp_dir())
-    }
-
-    pub fn under(parent: &Path) -> Self {
-        let dir = tempfile::tempdir_in(parent).unwrap();
+        let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("export")).unwrap();
         Dirs { dir }
     }
@@ -33,26 +28,15 @@ impl Dirs {
     }
 }
 
-/// The launcher of a program that serves `dirs` on free ports, with `more` options.
-pub fn launch(program: &Path, dirs: &Dirs, more: &[&str]) -> Launch {
-    let export = format!("/export={}", dirs.export().display());
-    Launch::new(program, export, &dirs.root().join("state"))
-        .arguments(["--mount-port", "0", "--portmap-port", "0"])
-        .arguments(more)
-}
-
-/// Starts this crate's program in that way.
+/// Starts this crate's program, which serves `dirs` on free ports, with `more` options.
 pub fn start(dirs: &Dirs, more: &[&str]) -> Responder {
     let program = Path::new(env!("CARGO_BIN_EXE_nfsrdma-responder"));
-    launch(program, dirs, more).start().unwrap()
+    let export = format!("/export={}", dirs.export().display());
+    let launch = Launch::new(program, export, &dirs.root().join("state"));
+    launch.arguments(more).start().unwrap()
 }
 
 /// Ends the program by SIGTERM. Returns its exit status.
 pub fn stop(mut responder: Responder) -> ExitStatus {
     responder.terminate().unwrap()
-}
-
-/// Whether the test runs as root, which most tests of identities need.
-pub fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
 }

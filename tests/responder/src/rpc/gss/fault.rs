@@ -87,26 +87,3 @@ impl Faults {
         faulty.turns.come().then_some(faulty.fault)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_cannot_be_meant_is_refused() {
-        for wrong in ["", "MIC", "FORGET:x", "FORGET/0", "FORGET:1/x"] {
-            assert!(wrong.parse::<Faulty>().is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn the_third_call_has_one_and_then_none() {
-        let mut faults = Faults::default();
-        faults.add("forget:1/3".parse().unwrap());
-        faults.add("init:1".parse().unwrap());
-        let seen: Vec<_> = (0..6).map(|_| faults.next(false)).collect();
-        assert_eq!(seen, [None, None, Some(Fault::Forget), None, None, None]);
-        assert_eq!(faults.next(true), Some(Fault::Init));
-        assert_eq!(faults.next(true), None);
-    }
-}

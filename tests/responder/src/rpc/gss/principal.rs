@@ -45,31 +45,3 @@ impl Principal {
             .map(|principal| &principal.identity)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_principal_is_found_with_and_without_its_realm() {
-        let all: Vec<Principal> = ["alice=1:2:3:4", "bob@ONE=5:6"]
-            .iter()
-            .map(|text| text.parse().unwrap())
-            .collect();
-        let alice = Principal::identity(&all, "alice@ANY").unwrap();
-        assert_eq!(
-            (alice.uid, alice.gid, &alice.groups[..]),
-            (1, 2, &[3, 4][..])
-        );
-        assert_eq!(Principal::identity(&all, "bob@ONE").unwrap().uid, 5);
-        assert_eq!(Principal::identity(&all, "bob@TWO"), None);
-        assert_eq!(Principal::identity(&all, "alice/admin@ANY"), None);
-    }
-
-    #[test]
-    fn what_cannot_be_meant_is_refused() {
-        for wrong in ["", "alice", "alice=", "alice=1", "=1:2", "alice=1:x"] {
-            assert!(wrong.parse::<Principal>().is_err(), "{wrong}");
-        }
-    }
-}

@@ -28,38 +28,3 @@ impl Window {
         true
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::collections::HashSet;
-
-    #[test]
-    fn each_number_within_the_window_is_taken_once() {
-        let mut window = Window::default();
-        for number in [0, 1, 5, 3] {
-            assert!(window.take(number), "{number}");
-            assert!(!window.take(number), "{number} again");
-        }
-        assert!(window.take(1000), "a jump");
-        assert!(!window.take(1000 - 128));
-        assert!(window.take(1000 - 127));
-        assert!(!window.take(1000 - 127));
-        assert!(!window.take(5));
-        assert!(window.take(0x8000_0000));
-        assert!(!window.take(1000));
-    }
-
-    proptest! {
-        #[test]
-        fn it_is_as_a_set_of_all_numbers_would_have_it(numbers in proptest::collection::vec(0u32..400, 0..200)) {
-            let (mut window, mut seen, mut highest) = (Window::default(), HashSet::new(), 0);
-            for number in numbers {
-                highest = highest.max(number);
-                let new = number + SIZE > highest && seen.insert(number);
-                prop_assert_eq!(window.take(number), new, "{}", number);
-            }
-        }
-    }
-}
