@@ -227,78 +227,7 @@ fn fill(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nfsrdma_xdr::codec::Encoder;
     use proptest::prelude::*;
-
-    fn call(program: u32, procedure: u32, rest: impl FnOnce(&mut Encoder)) -> Vec<u8> {
-        let template = rpc::CallTemplate::new(program, 3, rpc::Auth::None);
-        let mut to = Encoder::with_capacity(200);
-        template.encode(1, procedure, &mut to);
-        rest(&mut to);
-        to.into_vec()
-    }
-
-    #[test]
-    fn of_each_shape() {
-        // CRC-32 of "123456789" is the algorithm's check value.
-        let file = b"123456789";
-        let read = call(100003, 6, |to| {
-            to.opaque(file);
-            to.u64(65536);
-            to.u32(4096);
-        });
-        let handle = Some("0xcbf43926".to_owned());
-        let path = Some("/a/b".to_owned());
-        let mut find = |_: &FileHandle| Some("/a/b".to_owned());
-        assert_eq!(
-            describe(&read, &mut find),
-            Description {
-                procedure: "READ".to_owned(),
-                uid: None,
-                arguments: Arguments {
-                    handle: handle.clone(),
-                    path: path.clone(),
-                    offset: Some(65536),
-                    count: Some(4096),
-                    ..Arguments::default()
-                }
-            }
-        );
-        let rename = call(100003, 14, |to| {
-            to.opaque(file);
-            to.opaque(b"a");
-            to.opaque(file);
-            to.opaque(b"b\xff");
-        });
-        let described = describe(&rename, &mut find);
-        let arguments = described.arguments;
-        assert_eq!(described.procedure, "RENAME");
-        assert_eq!((&arguments.path, &arguments.to_path), (&path, &path));
-        assert_eq!(arguments.name.as_deref(), Some("a"));
-        assert_eq!(arguments.to_name.as_deref(), Some("b\u{fffd}"));
-        assert_eq!(arguments.to_handle, handle);
-        let plus = call(100003, 17, |to| {
-            to.opaque(file);
-            for word in [0, 9, 0, 0, 512, 8192] {
-                to.u32(word);
-            }
-        });
-        let arguments = describe(&plus, &mut |_| None).arguments;
-        assert_eq!(arguments.path, None);
-        assert_eq!((arguments.offset, arguments.count), (Some(9), Some(8192)));
-        assert_eq!(
-            describe(&call(100005, 1, |_| {}), &mut find).procedure,
-            "100005.3.1"
-        );
-        // The message is cut inside its arguments: those that are complete are shown.
-        let described = describe(&read[..read.len() - 3], &mut find);
-        let arguments = described.arguments;
-        assert_eq!(
-            (described.procedure.as_str(), arguments.count),
-            ("READ", None)
-        );
-        assert_eq!(arguments.offset, Some(65536));
-    }
 
     proptest! {
         #[test]

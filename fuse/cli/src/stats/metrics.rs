@@ -383,36 +383,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    #[test]
-    fn requests() {
-        for (request, whole, answer) in [
-            (
-                &b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"[..],
-                true,
-                "200 OK",
-            ),
-            (b"GET /metrics HTTP/1.0\r\n\r\n", true, "200 OK"),
-            (b"GET /metrics?name[]=up HTTP/1.1\r\n\r\n", true, "200 OK"),
-            (b"HEAD /metrics HTTP/1.1\r\n\r\n", true, "200 OK"),
-            (b"GET / HTTP/1.1\r\n\r\n", true, "404 Not Found"),
-            (b"HEAD /?/metrics HTTP/1.1\r\n\r\n", true, "404 Not Found"),
-            (
-                b"POST /metrics HTTP/1.1\r\n\r\n",
-                true,
-                "405 Method Not Allowed",
-            ),
-            (
-                b"GET /metrics HTTP/1.1\r\nHost: x",
-                false,
-                "400 Bad Request",
-            ),
-            (b"GET /metrics\r\n\r\n", true, "400 Bad Request"),
-            (b"", false, "400 Bad Request"),
-        ] {
-            assert_eq!(status(request, whole), answer);
-        }
-    }
-
     proptest! {
         #[test]
         fn any_bytes_are_answered(request: Vec<u8>, whole: bool) {

@@ -3,7 +3,6 @@
 use super::model::Model;
 use super::screen::Session;
 use super::view::{Detail, View};
-use crate::ipc::pending::Pending;
 use crate::mounts::Mount;
 use crate::stats::document::{Bucket, Connection, ConnectionCounters, Document, Procedure};
 use crate::stats::mount_list::{ListedMount, MountState, Target};
@@ -181,79 +180,6 @@ fn a_wide_screen_keeps_figures_beside_names() {
     assert_eq!(
         [0.4, 999.96, 9_999.6, 219_500.0, 7.5e6].map(slow),
         ["0.000", "1.000", "10.0", "219.5", "7500.0"]
-    );
-}
-
-#[test]
-fn procedures_and_connections() {
-    let shown = screen(80, 24, Detail::Procedures);
-    let at = |name: &str| {
-        shown
-            .lines()
-            .position(|line| line.starts_with(name))
-            .expect(name)
-    };
-    assert!(
-        at("READ ") < at("GETATTR ") && at("GETATTR ") < at("WRITE "),
-        "the busiest first: {shown}"
-    );
-    let read = shown.lines().nth(at("READ ")).unwrap();
-    let words: Vec<_> = read.split_whitespace().collect();
-    assert_eq!(
-        words,
-        [
-            "READ", "500", "0.192", "0.255", "0.000", "0.1", "32.8", "0", "0"
-        ],
-        "{shown}"
-    );
-    let shown = screen(80, 24, Detail::Connections);
-    let line = shown
-        .lines()
-        .find(|line| line.starts_with("192.0.2.7:20049"))
-        .expect(&shown);
-    let words: Vec<_> = line.split_whitespace().collect();
-    // In two seconds.
-    let expected = ["up", "3/128", "0", "300", "2.0", "0.0"];
-    assert_eq!(words[1..7], expected, "{shown}");
-}
-
-#[test]
-fn mounts_come_and_go() {
-    let begin = Instant::now();
-    let (mut model, now) = model(begin, 3);
-    let mut view = View {
-        selected: 2,
-        ..View::default()
-    };
-    draw(80, 24, &mut view, &model, now);
-    assert_eq!(view.selected, 2);
-    model.listed(&[target(9, "/new")], now);
-    let shown = draw(80, 24, &mut view, &model, now);
-    assert_eq!(view.selected, 0);
-    assert!(
-        shown.contains("/new") && !shown.contains("/srv/data"),
-        "{shown}"
-    );
-    // An answer for a mount that is gone does not bring its row back.
-    model.answered(&target(1, "/srv/data"), works("/srv/data", 4), now);
-    assert!(!draw(80, 24, &mut view, &model, now).contains("/srv/data"));
-    model.listed(&[], now);
-    assert!(draw(80, 24, &mut view, &model, now).contains("no nfsrdma mounts"));
-    let pending = Pending {
-        attempts: 4,
-        error: "cannot connect".into(),
-        ..Pending::default()
-    };
-    let found = ListedMount {
-        source: "nas:/late".into(),
-        directory: "/late".into(),
-        state: MountState::Pending(pending),
-    };
-    model.found(&[found], now);
-    let block = model.block(now);
-    assert!(
-        block.contains("/late") && block.contains("4 attempts: cannot connect"),
-        "{block}"
     );
 }
 
