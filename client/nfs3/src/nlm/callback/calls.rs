@@ -147,7 +147,6 @@ mod tests {
     use nfsrdma_xdr::codec::Text;
     use nfsrdma_xdr::nfs3::FileHandle;
     use nfsrdma_xdr::nlm4::Lock;
-    use nfsrdma_xdr::nsm::Private;
     use nfsrdma_xdr::rpc::Auth;
     use proptest::prelude::*;
 
@@ -178,51 +177,6 @@ mod tests {
                 length: 2,
             },
         }
-    }
-
-    #[test]
-    fn both_forms_of_granted_are_understood() {
-        for (number, message) in [(5, false), (10, true)] {
-            let bytes = call(100_021, 4, number, &granted().to_xdr());
-            let received = parse(&bytes, STATD).unwrap();
-            let args = granted();
-            assert_eq!(received.request, Request::Granted { args, message });
-            let reply = received.reply(Status::Denied, 3);
-            // Accepted, with an AUTH_NONE verifier; GRANTED_MSG has no results.
-            let head = b"\0\0\0\x05\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
-            let results: &[u8] = match message {
-                true => b"",
-                false => b"\0\0\0\x04cook\0\0\0\x01",
-            };
-            assert_eq!(reply, [&head[..], results].concat());
-        }
-    }
-
-    #[test]
-    fn monitors_are_understood() {
-        let change = StateChange {
-            name: Text(b"server"),
-            state: 7,
-        };
-        let bytes = call(100_024, 1, 6, &change.to_xdr());
-        assert_eq!(
-            parse(&bytes, STATD).unwrap().request,
-            Request::Notify(change)
-        );
-        let status = HostStatus {
-            name: Text(b"192.0.2.1"),
-            state: 7,
-            private: Private(*b"0123456789abcdef"),
-        };
-        let bytes = call(100_021, STATD, 16, &status.to_xdr());
-        assert_eq!(
-            parse(&bytes, STATD).unwrap().request,
-            Request::Status(status)
-        );
-        // SM_MON fails: it does not monitor for others.
-        let bytes = call(100_024, 1, 2, b"");
-        let reply = parse(&bytes, STATD).unwrap().reply(Status::Denied, 3);
-        assert_eq!(reply[24..], [0, 0, 0, 1, 0, 0, 0, 3]);
     }
 
     #[test]
