@@ -1,5 +1,4 @@
-//! One TCP connection. It has a thread that reads calls and executes the short ones, and a thread
-//! that sends the replies which the socket does not accept at once.
+//! One TCP connection. It has a thread that reads calls and executes the short ones.
 
 use super::output::Output;
 use crate::rpc::{Message, Outcome, Peer, Service, Weight};
@@ -63,15 +62,8 @@ pub fn serve(
             udp: false,
         },
     };
-    let sender = {
-        let output = output.clone();
-        std::thread::Builder::new()
-            .name(format!("tcp-out-{}", remote.port()))
-            .spawn(move || output.run())?
-    };
     let result = connection.read(socket, limits);
     output.close();
-    let _ = sender.join();
     result
 }
 
