@@ -1,11 +1,9 @@
 //! The control socket: commands of one line each, by which a test controls the running server. Each
 //! is answered with one line that begins with `ok` or `error`.
 
-use crate::fs::variants::PreOp;
 use crate::lock::ranges::Range;
 use crate::rpc::{Delaying, Failing, Script, Stage, procedure};
 use crate::server::Remote;
-use clap::ValueEnum;
 use nfsrdma_xdr::nlm4;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -25,14 +23,12 @@ const WAIT_MAX: Duration = Duration::from_secs(300);
 /// The commands, one on each line.
 pub const HELP: &str = "\
 clock +TIME|-TIME|=TIME    step the server's clock, or set its offset: 5s, 20ms, 1h
-pre-op MODE                always, not-for-write, never, not-atomic
 restart                    new write verifier; unstable data in memory, the calls
                            remembered, all locks and all connections are lost; hosts
                            with locks are told, and the grace period begins
 disconnect                 end all connections
 fail PROC=WHAT[:N][/EVERY] as --fail
 jukebox PROC [N]           fail PROC=JUKEBOX:N
-drop PROC [N]              fail PROC=LOST:N
 hangup PROC [N]            fail PROC=HANGUP:N
 delay PROC MS              calls take longer; 0 takes it back
 hold PROC [N]              the next N calls wait before they are run
@@ -53,11 +49,9 @@ gss-clear                  take these back
 lock PATH KIND [OFF LEN]   take a lock (shared, exclusive) as another client
 unlock PATH [OFF LEN]      give it back
 locks                      every lock and waiter
-grace TIME                 the length of grace periods; 0s ends the present one
 nlm-silent on|off          calls of NLM are neither run nor answered
 nlm-status PROC STATUS     calls of TEST, LOCK, CANCEL or UNLOCK are answered with this number, and
                            not run; off: as they deserve
-nlm-drop N                 the next N calls of NLM are run, and not answered
 nsm-calls                  how many calls of NSM came, by procedure
 help                       this, on one line";
 
@@ -159,10 +153,6 @@ pub fn run(line: &str, remote: &Remote) -> Result<String, String> {
             };
             Ok(format!("offset_ns={}", variants.step_clock(time, relative)))
         }
-        ["pre-op", mode] => {
-            variants.set_pre_op(PreOp::from_str(mode, false)?);
-            Ok(String::new())
-        }
         ["restart"] => {
             remote.restart().map_err(|e| e.to_string())?;
             Ok(String::new())
@@ -188,8 +178,7 @@ pub fn run(line: &str, remote: &Remote) -> Result<String, String> {
             ..,
         ] => run_gss(&words, remote),
         [
-            "lock" | "unlock" | "locks" | "grace" | "nlm-silent" | "nlm-drop" | "nlm-status"
-            | "nsm-calls",
+            "lock" | "unlock" | "locks" | "nlm-silent" | "nlm-status" | "nsm-calls",
             ..,
         ] => run_locks(&words, remote),
         _ => run_script(&words, script),
@@ -240,17 +229,8 @@ fn run_locks(words: &[&str], remote: &Remote) -> Result<String, String> {
             granted(locks.unlock_for_script(file, range))
         }
         ["locks"] => Ok(locks.with(|table, _| table.describe())),
-        ["grace", time] => {
-            let time = nanoseconds(time)?.unsigned_abs();
-            locks.set_grace(Duration::from_nanos(time));
-            Ok(String::new())
-        }
         ["nlm-silent", on @ ("on" | "off")] => {
             locks.set_silent(on == "on");
-            Ok(String::new())
-        }
-        ["nlm-drop", count] => {
-            locks.drop_replies(number(count)?);
             Ok(String::new())
         }
         ["nlm-status", procedure, status] => {
@@ -290,12 +270,8 @@ fn run_script(words: &[&str], script: &Script) -> Result<String, String> {
     };
     match *words {
         ["fail", what] => script.fail(what.parse::<Failing>()?),
-        [what @ ("jukebox" | "drop" | "hangup"), of, ref rest @ ..] => {
-            let failure = match what {
-                "jukebox" => "JUKEBOX",
-                "drop" => "LOST",
-                _ => "HANGUP",
-            };
+        [what @ ("jukebox" | "hangup"), of, ref rest @ ..] => {
+            let failure = what.to_uppercase();
             script.fail(format!("{of}={failure}:{}", count(rest)?).parse::<Failing>()?);
         }
         ["delay", of, ms] => script.delay(format!("{of}={ms}").parse::<Delaying>()?),

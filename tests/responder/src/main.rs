@@ -51,9 +51,8 @@ fn run(options: Options) -> Result<()> {
         mapping: Mapping {
             privileged: rustix::process::geteuid().is_root(),
             root_squash: options.root_squash,
-            anonymous: (options.anon_uid, options.anon_gid),
+            anonymous: (65534, 65534),
         },
-        read_only: options.read_only,
         rtmax: options.rtmax,
         wtmax: options.wtmax,
         max_file_size: options.max_file_size,

@@ -122,25 +122,9 @@ pub struct Options {
     #[arg(long, value_name = "on|off", default_value = "on")]
     pub send_invalidate: Switch,
 
-    /// Refuse every change
-    #[arg(long)]
-    pub read_only: bool,
-
     /// Make uid 0 and gid 0 of clients anonymous
-    #[arg(long, overrides_with = "no_root_squash")]
+    #[arg(long)]
     pub root_squash: bool,
-
-    /// Leave uid 0 of clients what it is (the default)
-    #[arg(long, overrides_with = "root_squash")]
-    pub no_root_squash: bool,
-
-    /// The anonymous user, also for calls without a credential
-    #[arg(long, value_name = "UID", default_value_t = 65534)]
-    pub anon_uid: u32,
-
-    /// The anonymous group
-    #[arg(long, value_name = "GID", default_value_t = 65534)]
-    pub anon_gid: u32,
 
     /// Flavors that calls may have, in the order in which MNT lists them (none, sys, krb5, krb5i,
     /// krb5p), for one export or for all others. May be given again [default: sys, and any call is
@@ -155,10 +139,6 @@ pub struct Options {
     /// The keys of Kerberos, of the service nfs [default: the keytab of the system's configuration]
     #[arg(long, value_name = "PATH")]
     pub keytab: Option<PathBuf>,
-
-    /// End contexts of RPCSEC_GSS after this time, if their tickets have not ended before
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    pub gss_lifetime: Option<Duration>,
 
     /// Calls remembered to recognise those that come twice; 0 remembers none
     #[arg(long, value_name = "N", default_value_t = 4096)]
@@ -179,8 +159,8 @@ pub struct Options {
     pub fail: Vec<Failing>,
 
     /// Which replies have pre-operation attributes: always (taken together with the change),
-    /// not-for-write (as Linux knfsd: none for WRITE and COMMIT), never, or not-atomic (taken
-    /// --pre-op-gap before the change, and post-operation attributes as long after it)
+    /// not-for-write (as Linux knfsd: none for WRITE and COMMIT), never, or not-atomic (taken a
+    /// millisecond before the change, and post-operation attributes as long after it)
     #[arg(
         long,
         value_name = "MODE",
@@ -188,10 +168,6 @@ pub struct Options {
         hide_possible_values = true
     )]
     pub pre_op: PreOp,
-
-    /// How far samples that are not atomic are away from the change, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 1)]
-    pub pre_op_gap: u64,
 
     /// Let the server's clock be ahead of this machine's (5s, 20ms, 1h) or behind (-5s)
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = offset,
@@ -291,7 +267,6 @@ impl Options {
     pub fn variants(&self) -> variants::Settings {
         variants::Settings {
             pre_op: self.pre_op,
-            pre_op_gap: Duration::from_millis(self.pre_op_gap),
             clock_offset: self.clock_offset,
             one_second_times: self.one_second_times,
             equal_fileids: self.equal_fileids,
@@ -307,7 +282,6 @@ impl Options {
     pub fn gss(&self) -> gss::Settings {
         gss::Settings {
             principals: self.principal.clone(),
-            lifetime: self.gss_lifetime,
         }
     }
 

@@ -59,22 +59,6 @@ fn is_err_chunk(answer: &Answer) -> bool {
     answer.header.body == Body::Error(ErrorBody::ErrChunk)
 }
 
-#[test]
-fn thresholds_are_told_and_mount_works_over_rdma() {
-    over_all(|_, requester| {
-        assert_eq!(requester.theirs.receive_size, 4096);
-        assert_eq!(requester.theirs.send_size, 4096);
-        assert!(requester.theirs.remote_invalidation);
-        assert_eq!(requester.inline::<Null>(9, &Void {}), b"");
-        let root = requester.mount();
-        let results = requester.inline::<Getattr>(10, &GetattrArgs { object: root });
-        assert!(matches!(
-            GetattrRes::from_xdr(&results).unwrap(),
-            Reply::Ok(ok) if ok.attributes.kind == FileType::Directory
-        ));
-    });
-}
-
 //= RFC 8166, Section 4.3.2
 //= type=test
 //# When a Requester provides a Write list, the Responder [...]
@@ -536,52 +520,6 @@ fn as_many_calls_as_the_first_reply_grants_find_a_receive() {
         drop(requester);
         server.stop();
     }
-}
-
-#[test]
-fn a_peer_that_does_not_read_delays_nobody() {
-    let provider: Arc<dyn Provider> = Arc::new(IwarpProvider::new(IwarpOptions::default()));
-    let dirs = Dirs::new();
-    std::fs::write(dirs.export().join("file"), data(1 << 20)).unwrap();
-    let (server, address) = serve(&dirs.export(), provider.clone(), |_| {});
-    let mut lazy = Requester::connect(&*provider, address, true);
-    let root = lazy.mount();
-    let file = look_up(&mut lazy, root, b"file");
-    let args = ReadArgs {
-        file,
-        offset: 0,
-        count: 1 << 20,
-    };
-    // Nobody polls these completions, so nobody reads this socket.
-    let sinks: Vec<_> = (0..7).map(|_| lazy.sink(1 << 20)).collect();
-    for (n, sink) in sinks.iter().enumerate() {
-        let xid = 100 + n as u32;
-        let body = Body::Msg(ChunkLists {
-            writes: [write_chunk(&[sink])].into_iter().collect(),
-            ..Default::default()
-        });
-        lazy.post(&Header::new(xid, 8, body), &call::<Read>(xid, &args));
-    }
-    let mut other = Requester::connect(&*provider, address, true);
-    for xid in 200..230 {
-        let sink = other.sink(1 << 20);
-        let body = Body::Msg(ChunkLists {
-            writes: [write_chunk(&[&sink])].into_iter().collect(),
-            ..Default::default()
-        });
-        let answer = other.call(xid, body, &call::<Read>(xid, &args));
-        assert_eq!(answer.lists().writes[0].len(), 1 << 20);
-        other.take(sink);
-    }
-    // It was only slow: all of its replies arrive.
-    for _ in 0..7 {
-        assert!(!lazy.answer().unwrap().results().is_empty());
-    }
-    for sink in sinks {
-        assert!(lazy.take(sink) == data(1 << 20));
-    }
-    drop((lazy, other));
-    server.stop();
 }
 
 proptest::proptest! {

@@ -18,7 +18,7 @@ on_kernels = pytest.mark.usefixtures("kernels")
 @contextlib.contextmanager
 def kept(more="", restart="files"):
     """A server with a mount that outlives its program."""
-    with Server("--no-root-squash") as server:
+    with Server() as server:
         result = server.mount(f"restart={restart},nolock{',' if more else ''}{more}", "--log", server.base / "log")
         expect(result, 0, f"{server.spec} mounted on {server.mnt}: ")
         yield server

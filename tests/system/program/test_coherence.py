@@ -585,7 +585,7 @@ def test_names_that_a_listing_has_shown_lead_to_what_is_there():
 
 def test_a_stat_by_name_knows_of_a_write():
     """The server determines the time of a write, so stat(2) writes dirty data first, even where each stat(2) looks the name up."""
-    with Server("--no-root-squash") as server:
+    with Server() as server:
         server.mount_well("nolock,lookupcache=none")
         path = server.mnt / "f"
         file = os.open(path, os.O_CREAT | os.O_WRONLY)
@@ -601,7 +601,7 @@ def test_a_stat_by_name_knows_of_a_write():
 def test_mappings_follow_what_another_wrote_on_open():
     """An open that finds the file changed has the kernel drop its pages, also those in mappings; but a private page that was
     stored to stays as it was made."""
-    with Server("--no-root-squash") as server:
+    with Server() as server:
         server.mount_well("nolock")
         (server.export / "f").write_bytes(b"a" * 8192)
         file = os.open(server.mnt / "f", os.O_RDWR)
@@ -624,7 +624,7 @@ def test_mappings_follow_what_another_wrote_on_open():
 def test_names_of_what_is_gone_are_looked_up_again(use):
     """Names are valid longer than attributes. But if a name leads to a file that is gone, it is looked up again before the program
     gets an error."""
-    with Server("--no-root-squash") as server:
+    with Server() as server:
         server.mount_well("nolock,acregmin=0,acregmax=0,acdirmin=3600,acdirmax=3600")
         (server.export / "d").mkdir()
         gone, replaced = server.mnt / "d" / "gone", server.mnt / "d" / "replaced"
@@ -646,7 +646,7 @@ def test_zeros_behind_the_end_in_a_read_beside_another_call_do_not_stay(pages, b
     reply to the READ; the zeros that it then has as data behind the end are dropped soon."""
     page = 4096
     before, after = (2 + pages) * page, 2 * page + 100
-    with scripted("--no-root-squash") as (server, command):
+    with scripted() as (server, command):
         (server.export / "f").write_bytes(b"7" * before)
         server.mount_well("nolock,acregmin=3600,acregmax=3600,readahead=0")
         file = os.open(server.mnt / "f", os.O_RDWR)

@@ -31,7 +31,7 @@ def test_names_are_found_again_for_which_there_was_no_memory():
     fails if it is open, and names lead to all."""
     number, most = 11000, 2_200_000
     limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))  # noqa: E731
-    with Server("--no-root-squash") as server:
+    with Server() as server:
         for name in range(number):
             (server.export / str(name)).touch()
         result = server.mount("restart=files,nolock", "--log", server.base / "log", preexec_fn=limit)

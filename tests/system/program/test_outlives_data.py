@@ -101,7 +101,7 @@ def test_what_was_written_by_a_mapping_is_there():
 
 def test_without_a_memfd_lost_data_are_told_of():
     """As where the limit of file sizes does not allow it."""
-    with Server("--no-root-squash") as server:
+    with Server() as server:
         words = ["mount", server.spec, server.mnt, "-o", server.options("restart=data,nolock,dirty=32M"), "--log", server.base / "log"]
         result = run("prlimit", f"--fsize={32 << 20}", BIN / "nfsrdma", *words)
         if "ulimit" in result.stderr:
@@ -127,7 +127,7 @@ def test_the_copy_that_the_readme_shows():
     (block,) = [block for block in blocks if "kill -9" in block]
     commands = [line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ")]
     shown = [line for line in block.splitlines() if not line.startswith("$ ")]
-    with Server("--no-root-squash") as server:
+    with Server() as server:
         (server.base / "disk.img").write_bytes(random.Random(5).randbytes(64 << 20))
         script = "\n".join(commands).replace("server:/srv", server.spec).replace("/mnt", str(server.mnt))
         script = script.replace("restart=data", server.options("restart=data"))

@@ -36,7 +36,7 @@ class Counted:
 @contextlib.contextmanager
 def counted(fill, options="", *words):
     """A mount of an export that `fill` has made, after the calls that are made once for each mount."""
-    with scripted("--no-root-squash", *words) as (server, command):
+    with scripted(*words) as (server, command):
         fill(server.export)
         server.mount_well(f"nolock,noacl,nconnect=1{options}")
         absent(server.mnt / "none")

@@ -51,7 +51,7 @@ class Upgradable(Server):
 
 @contextlib.contextmanager
 def kept(more="", restart="files"):
-    with Upgradable("--no-root-squash") as server:
+    with Upgradable() as server:
         server.mount_kept(more, restart)
         yield server
 
@@ -290,7 +290,7 @@ mount --make-private "$(findmnt -nT /run/nfsrdma -o TARGET)" && mount --bind "$0
 def test_a_container_may_ask_that_has_the_sockets_of_the_other_one():
     """Two of them share the directory of the sockets, that of the program, and one in which the mount appears."""
     root()
-    with Upgradable("--no-root-squash") as server:
+    with Upgradable() as server:
         sockets, shared = server.base / "run", server.base / "shared"
         Path("/run/nfsrdma").mkdir(mode=0o700, exist_ok=True)
         sockets.mkdir(mode=0o700)

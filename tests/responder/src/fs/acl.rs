@@ -70,16 +70,13 @@ impl FileSystem {
             Err(status) => return Reply::Fail(status, None),
         };
         let change = self.begin(&inode, false);
-        let done = self
-            .writable()
-            .and_then(|()| self.assume(who))
-            .and_then(|()| {
-                set(&inode, ACCESS_NAME, &new.access)?;
-                match inode.is_directory() || !new.default.is_empty() {
-                    true => set(&inode, DEFAULT_NAME, &new.default),
-                    false => Ok(()),
-                }
-            });
+        let done = self.assume(who).and_then(|()| {
+            set(&inode, ACCESS_NAME, &new.access)?;
+            match inode.is_directory() || !new.default.is_empty() {
+                true => set(&inode, DEFAULT_NAME, &new.default),
+                false => Ok(()),
+            }
+        });
         let after = self.end(change, &inode).after;
         match done {
             Ok(()) => Reply::Ok(after),

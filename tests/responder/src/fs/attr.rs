@@ -29,12 +29,12 @@ impl FileSystem {
             PreOp::Always | PreOp::NotForWrite => change.before,
             PreOp::Never | PreOp::NotAtomic => self.before(&inode),
         };
-        let done = self.writable().and_then(|()| match (args.guard, &now) {
+        let done = match (args.guard, &now) {
             // The guard is compared with the current ctime (section 3.3.2).
             (Some(guard), Some(now)) if guard != now.ctime => Err(Status::NotSync),
             (_, None) => Err(Status::Stale),
             _ => self.set(who, &inode, &args.new),
-        });
+        };
         let wcc = self.end(change, &inode);
         match done {
             Ok(()) => Reply::Ok(wcc),
@@ -118,10 +118,9 @@ impl FileSystem {
         let directory = inode.is_directory();
         // The meaning of each bit for a directory and for other objects (section 3.3.4).
         let read = access::READ;
-        let write = match (self.settings.read_only, directory) {
-            (true, _) => 0,
-            (false, true) => access::MODIFY | access::EXTEND | access::DELETE,
-            (false, false) => access::MODIFY | access::EXTEND,
+        let write = match directory {
+            true => access::MODIFY | access::EXTEND | access::DELETE,
+            false => access::MODIFY | access::EXTEND,
         };
         let execute = match directory {
             true => access::LOOKUP,

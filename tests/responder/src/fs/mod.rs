@@ -56,7 +56,6 @@ pub struct Settings {
     pub exports: Vec<ExportSpec>,
     pub key: Key,
     pub mapping: Mapping,
-    pub read_only: bool,
     /// Largest READ and WRITE, in bytes.
     pub rtmax: u32,
     pub wtmax: u32,
@@ -415,13 +414,6 @@ impl FileSystem {
         // In ascending order, so that two renames never wait for each other.
         let second = (a != b).then(|| self.locks[a.max(b)].lock());
         (first, second)
-    }
-
-    fn writable(&self) -> Result<()> {
-        match self.settings.read_only {
-            true => Err(Status::RoFs),
-            false => Ok(()),
-        }
     }
 
     /// Gives the thread the caller's identity.

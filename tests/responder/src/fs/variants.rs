@@ -1,4 +1,4 @@
-//! Habits of other servers, which options turn on and commands change while the server runs: which
+//! Habits of other servers, which options turn on: which
 //! pre-operation attributes a reply has, what the server's clock shows, and which objects share a
 //! fileid. By default none of them is in force.
 //!
@@ -15,7 +15,6 @@ use lru::LruCache;
 use nfsrdma_xdr::nfs3::{Attributes, FileType, Status, Time};
 use parking_lot::Mutex;
 use std::num::{NonZeroU64, NonZeroUsize};
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 /// Which replies have the attributes from before the operation (RFC 1813 section 2.6,
@@ -34,21 +33,13 @@ pub enum PreOp {
     NotAtomic,
 }
 
-impl PreOp {
-    const ALL: [PreOp; 4] = [
-        PreOp::Always,
-        PreOp::NotForWrite,
-        PreOp::Never,
-        PreOp::NotAtomic,
-    ];
-}
+/// The distance of [`PreOp::NotAtomic`] samples from the change.
+const GAP: Duration = Duration::from_millis(1);
 
 /// The settings at the start.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Settings {
     pub pre_op: PreOp,
-    /// The distance of [`PreOp::NotAtomic`] samples from the change.
-    pub pre_op_gap: Duration,
     /// The offset that is added to every time that the kernel stamped, in nanoseconds.
     pub clock_offset: i64,
     /// Whether times have whole seconds.
@@ -57,23 +48,10 @@ pub struct Settings {
     pub equal_fileids: Option<NonZeroU64>,
 }
 
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            pre_op: PreOp::Always,
-            pre_op_gap: Duration::from_millis(1),
-            clock_offset: 0,
-            one_second_times: false,
-            equal_fileids: None,
-        }
-    }
-}
-
 /// The settings in force.
 #[derive(Debug)]
 pub struct Variants {
-    pre_op: AtomicU8,
-    pre_op_gap: Duration,
+    pre_op: PreOp,
     one_second: bool,
     equal_fileids: Option<NonZeroU64>,
     clock: Mutex<Clock>,
@@ -83,8 +61,7 @@ pub struct Variants {
 impl Variants {
     pub(super) fn new(settings: &Settings) -> Self {
         Variants {
-            pre_op: AtomicU8::new(settings.pre_op as u8),
-            pre_op_gap: settings.pre_op_gap,
+            pre_op: settings.pre_op,
             one_second: settings.one_second_times,
             equal_fileids: settings.equal_fileids,
             clock: Mutex::new(Clock::new(settings.clock_offset)),
@@ -94,17 +71,12 @@ impl Variants {
 
     /// Which pre-operation attributes replies have.
     pub fn pre_op(&self) -> PreOp {
-        PreOp::ALL[usize::from(self.pre_op.load(Ordering::Relaxed)) % PreOp::ALL.len()]
-    }
-
-    /// Changes which pre-operation attributes replies have, for calls that begin later.
-    pub fn set_pre_op(&self, pre_op: PreOp) {
-        self.pre_op.store(pre_op as u8, Ordering::Relaxed);
+        self.pre_op
     }
 
     /// The time between a sample and the change; `None` if they are taken together.
     pub fn gap(&self) -> Option<Duration> {
-        (self.pre_op() == PreOp::NotAtomic).then_some(self.pre_op_gap)
+        (self.pre_op() == PreOp::NotAtomic).then_some(GAP)
     }
 
     /// Sets the clock to be `nanoseconds` ahead of this machine's, or with `relative`, further

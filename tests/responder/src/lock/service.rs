@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// The number of threads that call clients back.
 const SENDERS: usize = 4;
@@ -51,8 +51,6 @@ pub struct LockService {
     name: Vec<u8>,
     /// For tests: calls are neither executed nor answered.
     silent: AtomicBool,
-    /// For tests: the number of calls that are still to be executed and not answered.
-    drop_replies: AtomicU64,
     /// For tests: procedures whose calls are not executed, and answered with a status.
     answers: Mutex<HashMap<u32, u32>>,
     monitor_calls: [AtomicU64; MONITOR_PROCEDURES],
@@ -80,7 +78,6 @@ impl LockService {
             sending: AtomicU64::new(0),
             name: host_name(),
             silent: AtomicBool::new(false),
-            drop_replies: AtomicU64::new(0),
             answers: Mutex::default(),
             monitor_calls: [const { AtomicU64::new(0) }; MONITOR_PROCEDURES],
         }))
@@ -270,11 +267,6 @@ impl LockService {
         self.silent.store(silent, Ordering::Relaxed);
     }
 
-    /// The next `count` calls are executed and not answered.
-    pub fn drop_replies(&self, count: u64) {
-        self.drop_replies.store(count, Ordering::Relaxed);
-    }
-
     /// Sets the status that calls of a procedure get; `None`: as they deserve.
     pub fn set_answer(&self, procedure: u32, status: Option<u32>) {
         let mut answers = self.answers.lock();
@@ -291,14 +283,6 @@ impl LockService {
     /// Returns whether to execute a call that came.
     pub(crate) fn arrive(&self) -> bool {
         !self.silent.load(Ordering::Relaxed)
-    }
-
-    /// Returns whether to answer a call that was executed.
-    pub(crate) fn depart(&self) -> bool {
-        let less = |count: u64| count.checked_sub(1);
-        self.drop_replies
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
-            .is_err()
     }
 
     /// Counts a call of NSM.
@@ -322,16 +306,6 @@ impl LockService {
         let counts = self.monitor_calls.iter();
         let counts = counts.map(|count| count.load(Ordering::Relaxed));
         NAMES.into_iter().zip(counts)
-    }
-
-    /// Sets the length of the grace period; zero ends the present one.
-    pub fn set_grace(&self, grace: Duration) {
-        self.with(|table, _| {
-            table.policy.grace = grace;
-            if grace.is_zero() {
-                table.end_grace();
-            }
-        });
     }
 }
 

@@ -215,11 +215,6 @@ impl LockTable {
         self.monitored.iter().copied().chain(pending).collect()
     }
 
-    /// Ends the grace period.
-    pub fn end_grace(&mut self) {
-        self.grace_until = None;
-    }
-
     /// Whether only reclaims are granted.
     pub fn in_grace(&self, now: Instant) -> bool {
         self.grace_until.is_some_and(|until| now < until)

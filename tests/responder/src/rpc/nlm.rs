@@ -30,10 +30,7 @@ impl Service {
             Some(status) => answer_with(status, context, from, out)?,
             None => self.run_nlm(context, from, out)?,
         }
-        match self.locks.depart() {
-            true => Ok(None),
-            false => Err(Stop::NoReply),
-        }
+        Ok(None)
     }
 
     fn run_nlm(
@@ -106,9 +103,6 @@ impl Service {
         need: Need,
     ) -> Result<LockRequest, Status> {
         let range = Range::new(lock.offset, lock.length).ok_or(Status::TooBig)?;
-        if exclusive && need == Need::Right && self.fs.settings().read_only {
-            return Err(Status::ReadOnly);
-        }
         self.nlm_file(context, &lock.file, need)?;
         Ok(LockRequest {
             file: lock.file,

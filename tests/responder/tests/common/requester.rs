@@ -51,7 +51,6 @@ pub fn serve(
             root_squash: false,
             anonymous: (65534, 65534),
         },
-        read_only: false,
         rtmax: settings.rtmax,
         wtmax: settings.wtmax,
         max_file_size: None,

@@ -46,8 +46,6 @@ const CONTEXTS_MAX: usize = 4096;
 pub struct Settings {
     /// Principals that are not listed are anonymous.
     pub principals: Vec<Principal>,
-    /// Contexts end after this time, if not before.
-    pub lifetime: Option<Duration>,
 }
 
 /// What is counted of calls under RPCSEC_GSS.
@@ -311,9 +309,9 @@ impl Gss {
         let known = Principal::identity(&self.settings.principals, &accepted.principal);
         let who = known.map_or_else(|| mapping.identity(None), Identity::clone);
         tracing::info!(principal = accepted.principal, uid = who.uid, "context");
-        let lifetime = [accepted.lifetime, self.settings.lifetime];
-        let until = lifetime.into_iter().flatten().min();
-        let until = until.and_then(|after| Instant::now().checked_add(after));
+        let until = accepted
+            .lifetime
+            .and_then(|after| Instant::now().checked_add(after));
         let principal = short(&accepted.principal).to_owned();
         let context = Context::new(accepted.context, who, principal, until);
         let handle = self.next.fetch_add(1, Ordering::Relaxed).to_be_bytes();
