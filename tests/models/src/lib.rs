@@ -9,7 +9,6 @@
 pub mod budget;
 pub mod engine;
 pub mod pool;
-pub mod two_clients;
 pub mod waiting;
 pub mod write_back;
 

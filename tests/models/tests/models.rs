@@ -1,6 +1,6 @@
 //! The models, each in many orders of its threads.
 
-use nfsrdma_models::{budget, engine, explore, pool, two_clients, waiting, write_back};
+use nfsrdma_models::{budget, engine, explore, pool, waiting, write_back};
 
 #[test]
 fn pool_blocks_have_one_owner() {
@@ -45,17 +45,4 @@ fn what_is_written_is_kept_over_restarts() {
 #[test]
 fn what_the_server_refuses_is_told() {
     explore(600, write_back::what_is_lost_is_told);
-}
-
-#[test]
-fn two_clients_see_what_was_closed() {
-    explore(120, two_clients::two_clients_see_what_was_closed);
-}
-
-#[test]
-fn what_was_closed_stays_where_others_are_refused() {
-    explore(
-        300,
-        two_clients::what_was_closed_stays_where_others_are_refused,
-    );
 }
