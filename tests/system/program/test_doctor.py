@@ -13,7 +13,7 @@ import pytest
 
 from program.support import *  # noqa: F403
 from program.support import BIN
-from program.test_locks_net import Machines, ip, networks
+from program.test_locks_net import Machines, networks
 
 
 def doctor(*words, within=(), **more):

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from program.support import *  # noqa: F403
-from program.users import B, ROOT_USER, by, each, executed, opened, outcome, write
+from program.users import B, ROOT_USER, each, executed, opened, outcome, write
 
 # Nothing that the kernel caches expires during a test.
 FOR_EVER = "actimeo=3600"

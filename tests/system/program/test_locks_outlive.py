@@ -5,7 +5,6 @@ import fcntl
 import os
 import signal
 import subprocess
-import sys
 import threading
 
 import pytest

@@ -4,7 +4,6 @@ A test names the options that it tries by `@effect(...)`. `test_every_option_is_
 program's table that no test in a file test_options*.py tries.
 """
 
-import contextlib
 import errno
 import fcntl
 import importlib

@@ -13,7 +13,6 @@ import time
 import pytest
 
 from program.support import *  # noqa: F403
-from program.support import BIN
 from program.wire import Relay
 
 # Calls count as waiting after 10 s, and the major timeout is (retrans + 1) * timeo: 20 s here.

@@ -1,7 +1,6 @@
 """`nfsrdma profile`: who loads the server, by user, process, procedure and path."""
 
 import json
-import os
 import subprocess
 import sys
 
