@@ -6,7 +6,7 @@ use crate::options::WriteChunk as Style;
 use nfsrdma_xdr::codec::{Encode, roundup};
 use nfsrdma_xdr::private_data::PrivateData;
 use nfsrdma_xdr::rpc::MAX_REPLY_LEN;
-use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, Header, Segment, WriteChunk};
+use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, ErrorBody, Header, Segment, WriteChunk};
 use proptest::prelude::*;
 use std::collections::HashMap;
 
@@ -142,6 +142,10 @@ fn returned_chunks_are_held_against_the_offer() {
     assert_eq!(placed(Some(&[8]), Some(&[3, 2, 2])), Ok(Some(7)));
     assert_eq!(placed(None, Some(&[])), Ok(None));
     assert_eq!(placed(None, Some(&[0])), Ok(None));
+    for empty in [&[][..], &[0]] {
+        let unused = run(lists(None, None), false, lists(None, Some(empty)));
+        assert!(unused.is_ok(), "{unused:?}");
+    }
     let (long, gap) = (Err(Violation::TooLong), Err(Violation::Gap));
     assert_eq!(placed(Some(&[8, 8]), Some(&[9, 8])), long);
     assert_eq!(placed(Some(&[8]), Some(&[8, 8])), long);
@@ -170,6 +174,48 @@ fn returned_chunks_are_held_against_the_offer() {
     assert_eq!(reply(Some(&[99]), &[100]), Err(Violation::TooLong));
     assert_eq!(reply(Some(&[99]), &[0]), Err(Violation::NoReply));
     assert_eq!(reply(None, &[50]), Err(Violation::ChunkNotOffered));
+}
+
+#[test]
+fn an_rdma_error_ends_its_call_and_grants_credits() {
+    let errors = [
+        (ErrorBody::ErrChunk, Failure::Chunk),
+        (ErrorBody::Other(9), Failure::Other(9)),
+        (
+            ErrorBody::ErrVers { low: 2, high: 3 },
+            Failure::Version { low: 2, high: 3 },
+        ),
+    ];
+    for (body, wanted) in errors {
+        let mut machine = ready(8);
+        assert!(machine.reserve());
+        machine.launch(5, (0, ChunkLists::default())).unwrap();
+        let error = |xid| Header::new(xid, 4, Body::Error(body)).to_xdr();
+        let stray = machine.received(&error(6));
+        assert!(matches!(stray, Event::Discarded { xid: None, .. }));
+        match machine.received(&error(5)) {
+            Event::Failed { call, failure } => assert_eq!((call.0, failure), (0, wanted)),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!((machine.used(), machine.granted()), (0, 4));
+        assert!(machine.call(5).is_none());
+    }
+}
+
+#[test]
+fn a_connection_tells_its_credits_and_whether_it_has_answered() {
+    let mut machine = ready(8);
+    assert_eq!((machine.requested(), machine.granted()), (8, 1));
+    assert!(machine.reserve() && !machine.is_proven());
+    assert_eq!((machine.used(), machine.sending()), (1, 1));
+    machine.launch(5, (0, ChunkLists::default())).unwrap();
+    assert_eq!((machine.used(), machine.sending()), (1, 0));
+    machine.received(&message(5, 4, false, ChunkLists::default()));
+    assert_eq!((machine.requested(), machine.granted()), (8, 4));
+    assert_eq!((machine.used(), machine.sending()), (0, 0));
+    assert!(machine.is_proven());
+    assert!(machine.reserve() && machine.reserve());
+    assert_eq!((machine.used(), machine.sending()), (2, 2));
 }
 
 /// A discarded message is told to be of a call only if it is a reply by a header that can be
@@ -571,5 +617,26 @@ proptest! {
             let parsed = Header::parse(&bytes);
             prop_assert_eq!(parsed, Ok((Header::new(xid, credits, Body::Msg(chunks)), start)));
         }
+    }
+}
+
+/// A segment of zeros looks like the empty lists that follow it.
+#[test]
+fn usual_headers_are_decoded_in_the_shorter_way() {
+    let bytes = message(5, 4, false, ChunkLists::default());
+    assert_eq!(super::requester::usual(&bytes), Some((5, 4, None, 28)));
+    let of = |handle, length, offset| Segment {
+        handle,
+        length,
+        offset,
+    };
+    for segment in [of(1, 2, 3 << 32 | 4), of(0, 0, 0)] {
+        let chunks = ChunkLists {
+            writes: [[segment].into_iter().collect()].into_iter().collect(),
+            ..ChunkLists::default()
+        };
+        let bytes = message(5, 4, false, chunks);
+        let usual = super::requester::usual(&bytes);
+        assert_eq!(usual, Some((5, 4, Some(segment), 52)));
     }
 }
