@@ -302,6 +302,14 @@ mod tests {
         };
         assert!(AclLists::from_xdr(&more.to_xdr()).is_err());
         // Entries that are announced but missing.
-        assert!(AclLists::from_xdr(&words(&[15, 1000, 1000, 0, 0])).is_err());
+        let missing = AclLists::from_xdr(&words(&[15, 1000, 1000, 0, 0]));
+        let (length, bound) = (1000, 0);
+        let what = "access control list";
+        let long = DecodeError::TooLong {
+            what,
+            length,
+            bound,
+        };
+        assert_eq!(missing, Err(long));
     }
 }

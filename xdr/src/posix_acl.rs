@@ -274,6 +274,7 @@ mod tests {
         ]
         .concat();
         assert_eq!(example().to_xattr(), value);
+        assert_eq!(example().entries().len(), 5);
         assert_eq!(PosixAcl::from_xattr(&value), Ok(example()));
         assert_eq!(PosixAcl::from_xattr(&value[..11]), Err(AclError::Malformed));
         assert_eq!(PosixAcl::from_xattr(&[]), Err(AclError::Malformed));
@@ -283,6 +284,8 @@ mod tests {
         assert_eq!(PosixAcl::from_xattr(&wrong_tag), Err(AclError::Malformed));
         let many = [&[2, 0, 0, 0][..], &[1, 0, 6, 0, 0, 0, 0, 0].repeat(1025)].concat();
         assert_eq!(PosixAcl::from_xattr(&many), Err(AclError::TooLong));
+        let most = PosixAcl::from_xattr(&many[..4 + 8 * 1024]).unwrap();
+        assert_eq!(most.entries().len(), 1024);
     }
 
     #[test]
@@ -314,9 +317,22 @@ mod tests {
     }
 
     #[test]
+    fn further_bits_are_taken_in_a_mask_only() {
+        let [user, group, mask, other] = [1, 4, 0x10, 0x20].map(|tag| entry(tag, 0, 5));
+        let more = |of: AclEntry| AclEntry {
+            permissions: of.permissions | 0o70,
+            ..of
+        };
+        let masked = PosixAcl::from_wire(&[user, group, more(mask), other], false);
+        assert_eq!(masked, Ok(PosixAcl::new(vec![user, group, other])));
+        let wrong = PosixAcl::from_wire(&[user, more(group), mask, other], false);
+        assert_eq!(wrong, Err(AclError::Malformed));
+    }
+
+    #[test]
     fn what_is_valid() {
-        assert!(example().is_valid());
-        assert!(!PosixAcl::default().is_valid());
+        assert!(example().is_valid() && !example().is_empty());
+        assert!(!PosixAcl::default().is_valid() && PosixAcl::default().is_empty());
         let without = |tag| {
             let all = example().entries.into_iter();
             PosixAcl::new(all.filter(|entry| entry.tag != tag).collect())
@@ -343,6 +359,8 @@ mod tests {
         assert_eq!(acl.mode(), (0o640, false));
         let group = acl.entries.iter().find(|e| e.tag == tag::GROUP_OBJ);
         assert_eq!(group.unwrap().permissions, 4);
+        let user = acl.entries.iter().find(|e| e.tag == tag::USER);
+        assert_eq!(user.unwrap().permissions, 7, "the mask limits it");
         let (acl, mode) = PosixAcl::of_mode(0o750).inherited(0o666);
         assert_eq!((mode, acl), (0o640, PosixAcl::of_mode(0o640)));
     }

@@ -186,6 +186,22 @@ mod tests {
         assert_eq!(reader.wanted(), 4);
     }
 
+    /// A byte at a time: what is missing, and whether the stream may end there.
+    #[test]
+    fn a_stream_may_end_between_two_records_only() {
+        let mut reader = RecordReader::new(100, 10);
+        assert_eq!((reader.wanted(), reader.is_idle()), (4, true));
+        let mut seen = Vec::new();
+        for byte in b"\0\0\0\x02ab\x80\0\0\x01c" {
+            reader.read(&mut &[*byte][..]).unwrap();
+            seen.push((reader.wanted(), reader.is_idle()));
+        }
+        let wanted = [3, 2, 1, 2, 1, 4, 3, 2, 1, 1, 4];
+        let expected = wanted.into_iter().enumerate();
+        let expected: Vec<_> = expected.map(|(at, wanted)| (wanted, at == 10)).collect();
+        assert_eq!(seen, expected);
+    }
+
     #[test]
     fn an_announced_length_allocates_nothing() {
         let mut reader = RecordReader::new(1 << 30, 10);

@@ -113,3 +113,31 @@ fn what_endangers_nothing_is_taken() {
     assert_eq!(taken.0, name);
     assert!(!taken.is_component());
 }
+
+#[test]
+fn a_payload_has_the_length_of_its_bytes_wherever_they_are() {
+    for (payload, len) in [
+        (Payload::Inline(b"abc"), 3),
+        (Payload::Placed(7), 7),
+        (Payload::Inline(b""), 0),
+        (Payload::Placed(0), 0),
+    ] {
+        assert_eq!((payload.len(), payload.is_empty()), (len, len == 0));
+    }
+    let (empty, other) = (Encoder::default(), Encoder::new(vec![9]));
+    assert!(empty.is_empty() && !other.is_empty());
+    assert_eq!((empty.len(), other.len()), (0, 1));
+}
+
+#[test]
+fn a_name_with_a_slash_or_a_zero_byte_is_no_component() {
+    use crate::nfs3::{NAME_MAX, Name};
+    let longest = vec![b'x'; NAME_MAX];
+    for name in [&b"a"[..], b".", b"..", b"\xff\x01", &longest] {
+        assert!(Name(name).is_component(), "{name:?}");
+    }
+    let zeros = [0; 2];
+    for name in [&b""[..], b"/", b"a/b", b"a/b/c", b"a//b", b"a\0b", &zeros] {
+        assert!(!Name(name).is_component(), "{name:?}");
+    }
+}

@@ -168,3 +168,20 @@ fn maxima_are_reached() {
     };
     assert_eq!(call.to_xdr().len(), MAX_CALL_LEN);
 }
+
+#[test]
+fn a_call_is_no_reply_and_a_reply_no_call() {
+    let reply = Reply::accepted(5, Accepted::Success);
+    assert!(reply.is_success());
+    assert!(!Reply::accepted(5, Accepted::SystemErr).is_success());
+    let denial = Denial::AuthError(AuthStat::TooWeak);
+    assert!(!Reply::denied(5, denial).is_success());
+    let mut bytes = reply.to_xdr();
+    assert_eq!(Reply::from_xdr(&bytes), Ok(reply));
+    bytes[7] = 0;
+    assert!(Reply::from_xdr(&bytes).is_err());
+    let mut bytes = call_bytes();
+    assert!(Call::parse(&mut Decoder::new(&bytes)).is_ok());
+    bytes[7] = 1;
+    assert!(Call::parse(&mut Decoder::new(&bytes)).is_err());
+}

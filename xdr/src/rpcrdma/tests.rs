@@ -237,3 +237,29 @@ fn counts_are_bounded() {
     empties.extend(words(&[0, 0]));
     assert!(Header::parse(&empties).is_err());
 }
+
+#[test]
+fn the_length_of_a_chunk_is_that_of_its_segments() {
+    let chunk: WriteChunk = [segment(1), segment(2)].into_iter().collect();
+    assert_eq!((chunk.len(), chunk.is_empty()), (0x2003, false));
+    let unused = |segment| Segment {
+        length: 0,
+        ..segment
+    };
+    let chunk: WriteChunk = [unused(segment(1))].into_iter().collect();
+    assert_eq!((chunk.len(), chunk.is_empty()), (0, true));
+}
+
+/// Before memory is taken for them.
+#[test]
+fn segments_that_are_missing_are_noticed_by_their_number() {
+    // A Write chunk of three segments, of which there are two and a half.
+    let mut bytes = words(&[1, 1, 1, 0, 0, 1, 3]);
+    bytes.extend(words(&[1; 10]));
+    match Header::parse(&bytes) {
+        Err(HeaderError::Malformed(_, error)) => {
+            assert_eq!(error, DecodeError::Truncated { at: 28, wanted: 8 });
+        }
+        other => panic!("{other:?}"),
+    }
+}

@@ -215,3 +215,15 @@ fn debug_output_has_no_tokens() {
     };
     assert_eq!(format!("{args:?}"), "InitArgs { token: 6 B }");
 }
+
+#[test]
+fn another_flavor_has_neither_a_credential_nor_a_mic() {
+    let body = &Credential::INIT.to_xdr()[..];
+    let of = |flavor| Auth::Other { flavor, body };
+    let ours = of(flavor::RPCSEC_GSS);
+    assert_eq!(Credential::of(&ours), Some(Ok(Credential::INIT)));
+    assert_eq!(mic_of(&ours), Some(body));
+    for auth in [of(3), of(flavor::RPCSEC_GSS + 1), Auth::None] {
+        assert_eq!((Credential::of(&auth), mic_of(&auth)), (None, None));
+    }
+}
