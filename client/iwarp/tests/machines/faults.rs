@@ -1,6 +1,7 @@
 //! Every fault of a peer, and the Terminate for it.
 
 use super::peer::{Got, Peer, READS};
+use nfsrdma_iwarp::proto::rx::Step;
 use nfsrdma_iwarp::proto::stag::Access;
 use nfsrdma_iwarp::wire::ddp::{QN_READ_REQUEST, QN_SEND, QN_TERMINATE, Tagged, Untagged};
 use nfsrdma_iwarp::wire::mpa::{Crc, padding};
@@ -337,6 +338,11 @@ fn read_requests() {
     refuses(raw(read_header(2), 28), Code::DDP_MSN_RANGE);
     refuses(raw(read_header(1), 29), Code::DDP_TOO_LONG);
     refuses(raw(read_header(1), 27), Code::RDMAP_CATASTROPHIC_STREAM);
+    let begun = Untagged {
+        last: false,
+        ..read_header(1)
+    };
+    refuses(raw(begun, 28), Code::RDMAP_CATASTROPHIC_STREAM);
     // A request of zero length is not validated (RFC 5040 section 5.2.1), but answered.
     let mut peer = peer();
     let bytes = request(&peer, |r| {
@@ -433,6 +439,7 @@ fn read_responses_must_fit_their_request() {
     assert_eq!(answer(0, 20, true, false), Ok(vec![Got::ReadDone]));
     assert_eq!(answer(0, 10, false, false), Ok(vec![]));
     assert_eq!(answer(0, 20, true, true), Err(Code::DDP_INVALID_STAG));
+    assert_eq!(answer(0, 0, false, true), Err(Code::DDP_INVALID_STAG));
     assert_eq!(answer(1, 19, true, false), Err(Code::DDP_BASE_OR_BOUNDS));
     assert_eq!(answer(0, 21, true, false), Err(Code::DDP_BASE_OR_BOUNDS));
     let short = answer(0, 19, true, false);
@@ -574,4 +581,55 @@ fn every_kind_of_send_is_received() {
         assert_eq!(left.is_none(), opcode.invalidates());
     }
     assert_eq!(peer.got, want);
+}
+
+#[test]
+fn the_response_to_a_read_of_no_bytes_names_nothing() {
+    let mut peer = peer();
+    peer.read(0, 0, 0);
+    while !peer.output(usize::MAX).is_empty() {}
+    let response = tagged(Opcode::ReadResponse, 0x99, 0x77);
+    peer.input(&fpdu(&response, b"", false)).unwrap();
+    assert_eq!(peer.got, [Got::ReadDone]);
+}
+
+/// Who waits for more bytes than the shortest FPDU has waits for ever.
+#[test]
+fn no_more_bytes_are_needed_than_the_shortest_fpdu_has() {
+    let mut peer = peer();
+    let write = fpdu(&tagged(Opcode::Write, 0, 0), b"", false);
+    let send = fpdu(&send().emit(), b"", false);
+    for bytes in [write, send] {
+        for len in 0..bytes.len() - 4 {
+            match peer.rx.step(&peer.side, &bytes[..len]) {
+                Ok((0, Step::Need(wanted))) => assert!(len < wanted && wanted <= bytes.len()),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_stream_is_between_two_fpdus_only_when_one_is_complete() {
+    let mut peer = peer();
+    assert!(peer.rx.is_between_fpdus());
+    let bytes = fpdu(&send().emit(), b"hello", false);
+    let (head, rest) = bytes.split_at(24);
+    peer.input(head).unwrap();
+    assert!(!peer.rx.is_between_fpdus());
+    peer.input(rest).unwrap();
+    assert!(peer.rx.is_between_fpdus());
+    assert_eq!(peer.got, [Got::Message(b"hello".to_vec(), None)]);
+}
+
+#[test]
+fn the_empty_fpdu_opens_a_stream_only_if_its_crc_is_right() {
+    let pool = Pool::new(4 << 20).unwrap();
+    let opened = |right| {
+        let mut peer = Peer::new(&pool, true, 1460);
+        let result = peer.input(&fpdu(b"", b"", right));
+        result.map(|()| peer.got).map_err(|fault| fault.code)
+    };
+    assert_eq!(opened(true), Ok(vec![Got::Rtr]));
+    assert_eq!(opened(false), Err(Code::MPA_CRC));
 }
