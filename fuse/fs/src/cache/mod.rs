@@ -12,6 +12,8 @@ mod dirty;
 #[path = "tests/model.rs"]
 mod model;
 mod pages;
+#[cfg(test)]
+mod promises_tests;
 mod ranges;
 mod readahead;
 mod records;

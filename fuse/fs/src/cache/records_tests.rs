@@ -50,13 +50,16 @@ impl Shared {
         let mut file = WriteBack::recorded(recorder);
         let mut found: Vec<_> = table.extents().restore().into_iter().zip(places).collect();
         found.sort_by_key(|(record, _)| std::cmp::Reverse(record.number()));
+        let mut end = 0;
         for (record, place) in found {
             assert_eq!(record.cred.uid, 7);
             if !record.range().is_empty() {
+                end = end.max(record.offset + u64::from(record.range().end));
                 let buf = pool.claimed(place).unwrap();
                 assert!(file.restore(record, &buf, 0, &mut |len| pool.alloc(len)));
             }
         }
+        assert_eq!(file.end(), end);
         pool.forget_claimed();
         (table, pool, file)
     }

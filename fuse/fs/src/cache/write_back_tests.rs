@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use std::sync::Arc;
 
 const SPACE: usize = 24 << 10;
-const WTMAX: u32 = 4096;
+pub(super) const WTMAX: u32 = 4096;
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -344,7 +344,7 @@ pub(super) fn user_with(uid: u32) -> Cred {
     Arc::new(Credential { uid, gid, groups })
 }
 
-fn written(at: impl IntoIterator<Item = u64>, len: usize) -> (Pool, WriteBack) {
+pub(super) fn written(at: impl IntoIterator<Item = u64>, len: usize) -> (Pool, WriteBack) {
     let pool = Pool::new(64 << 20).unwrap();
     let mut file = WriteBack::default();
     for at in at {
@@ -355,13 +355,20 @@ fn written(at: impl IntoIterator<Item = u64>, len: usize) -> (Pool, WriteBack) {
     (pool, file)
 }
 
-fn limits() -> WriteLimits {
+pub(super) fn limits() -> WriteLimits {
     WriteLimits {
         wtmax: 1 << 20,
         free: 100,
         most_bytes: 1 << 30,
         ..World::limits(0)
     }
+}
+
+pub(super) fn answer(file: &mut WriteBack, call: WriteCall, committed: Stable, verifier: Verifier) {
+    let (offset, len) = (call.job.offset, call.job.len);
+    drop(call);
+    file.write_answered(offset..offset + u64::from(len), len, committed, verifier);
+    file.write_ended(0..0);
 }
 
 #[test]
@@ -371,10 +378,7 @@ fn dirty_memory_is_counted_as_it_is_held() {
     assert_eq!(file.pages().dirty_held(), 100 * PAGE);
     assert_eq!(file.pages().uncommitted_held(), 0);
     while let Action::Write(call) = file.next(Goal::Started, &limits()) {
-        let sent = call.job.offset..call.job.offset + 8;
-        drop(call);
-        file.write_answered(sent, 8, Stable::Unstable, Verifier::default());
-        file.write_ended(0..0);
+        answer(&mut file, call, Stable::Unstable, Verifier::default());
     }
     assert_eq!(file.pages().dirty_held(), 0);
     assert_eq!(file.pages().uncommitted_held(), 100 * PAGE);
@@ -437,10 +441,7 @@ fn what_touches_is_one_write_wherever_the_last_one_ended() {
 fn uncommitted() -> (Pool, WriteBack) {
     let (pool, mut file) = written((0..5000).map(|n| n * 2 * PAGE), 8);
     while let Action::Write(call) = file.next(Goal::Started, &limits()) {
-        let sent = call.job.offset..call.job.offset + 8;
-        drop(call);
-        file.write_answered(sent, 8, Stable::Unstable, Verifier::default());
-        file.write_ended(0..0);
+        answer(&mut file, call, Stable::Unstable, Verifier::default());
     }
     (pool, file)
 }

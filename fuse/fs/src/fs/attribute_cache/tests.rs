@@ -122,13 +122,15 @@ fn of_replies_that_overlapped_and_differ_neither_is_believed() {
     new.mode ^= 0o111;
     assert!(!case.hear(late, &new).foreign);
     assert!(case.is_fresh());
-    assert!(!case.hear(early, &old).foreign);
+    let seen = case.hear(early, &old);
+    assert!(!seen.foreign && seen.ambiguous);
     assert!(!case.is_fresh());
-    // Equal attributes need no order; the access time may differ.
+    // Equal attributes need no order; the access time and the space used may differ.
     let (early, late) = (case.send(), case.send());
     assert!(!case.hear(late, &old).foreign);
-    let atime = attributes(5, 7).atime;
-    assert!(!case.hear(early, &Attributes { atime, ..old }).foreign);
+    let (atime, used) = (attributes(5, 7).atime, old.used + 1);
+    let alike = Attributes { atime, used, ..old };
+    assert!(!case.hear(early, &alike).foreign);
     assert!(case.is_fresh());
 }
 
@@ -269,6 +271,12 @@ fn without_before_other_changes_are_not_known_to_be_own() {
     let (span, data) = (case.span(sent), change(None, &b));
     let change = answered(Kind::Contents, &data);
     assert!(case.cache.end_change(span, &change, 0, TIMES).foreign);
+    // The reply is newer, though the server's clock has stepped back.
+    let sent = case.begin();
+    let (span, data) = (case.span(sent), super::model::change(None, &a));
+    let change = answered(Kind::Contents, &data);
+    assert!(case.cache.end_change(span, &change, 0, TIMES).foreign);
+    assert_eq!(case.known(), a);
 }
 
 #[test]
@@ -310,6 +318,13 @@ fn a_reply_to_a_call_from_before_a_name_was_changed_is_not_believed_for_long() {
     case.name();
     assert!(!case.hear(sent, &b).foreign);
     assert!(!case.is_fresh());
+    let sent = case.send();
+    case.name();
+    let change = case.begin();
+    assert!(!case.hear(sent, &b).foreign);
+    assert!(!case.is_fresh(), "nor if a change began since");
+    let span = case.span(change);
+    assert!(!case.cache.fail_change(span, true).foreign);
     let sent = case.send();
     assert!(!case.hear(sent, &a).foreign);
     assert_eq!((case.known().nlink, case.is_fresh()), (a.nlink, true));
@@ -378,6 +393,11 @@ fn a_ctime_that_a_call_on_the_name_changed_is_not_accounted_for() {
     let sent = case.begin();
     let seen = case.end(sent, Some(&renamed), &with_ctime(&old, 70));
     assert!(!seen.foreign && !seen.own_ctime, "{seen:?}");
+    case.name();
+    let sent = case.begin();
+    let before = with_ctime(&old, 70);
+    let seen = case.end_in(sent, &before, &with_ctime(&old, 71));
+    assert!(seen.changed && !seen.foreign && !seen.own_ctime, "{seen:?}");
 }
 
 #[test]
@@ -387,4 +407,99 @@ fn nothing_is_accounted_for_without_pre_operation_attributes() {
     let sent = case.begin();
     let seen = case.end(sent, None, &with_ctime(&old, 7));
     assert!(!seen.own_ctime, "{seen:?}");
+}
+
+#[test]
+fn attributes_that_are_still_valid_are_not_valid_for_longer_after_the_same_reply() {
+    let a = attributes(1, 1);
+    let mut case = Case::new(&a);
+    case.now += TIMES.min - 1;
+    let sent = case.send();
+    assert!(!case.hear(sent, &a).foreign);
+    assert_eq!(case.cache.fresh_for(case.now), TIMES.min);
+    let later = case.now + 3;
+    assert_eq!(case.cache.fresh_for(later), TIMES.min - 3);
+    assert_eq!((case.cache.age(case.now), case.cache.age(later)), (0, 3));
+    case.cache.expire();
+    assert_eq!(case.cache.fresh_for(case.now), 0);
+}
+
+#[test]
+fn calls_are_ordered_against_the_replies_and_the_own_changes() {
+    let (a, b) = (attributes(1, 1), attributes(2, 2));
+    let mut case = Case::new(&a);
+    let cache = &case.cache;
+    assert!(cache.unheard_since(1) && !cache.unheard_since(0));
+    assert!(cache.verified_since(0) && !cache.verified_since(1));
+    assert!(cache.undisturbed(0));
+    let sent = case.begin();
+    let cache = &case.cache;
+    assert!(cache.is_changing() && !cache.undisturbed(sent));
+    assert!(!cache.verified_since(0), "until it is answered");
+    assert!(!case.end(sent, Some(&a), &b).foreign);
+    let cache = &case.cache;
+    assert!(!cache.is_changing());
+    assert!(cache.undisturbed(case.event) && !cache.undisturbed(case.event - 1));
+    assert!(cache.verified_since(sent) && !cache.verified_since(sent + 1));
+}
+
+#[test]
+fn a_size_that_the_server_accepted_is_believed_and_asked_for() {
+    let mut case = Case::new(&attributes(5, 1));
+    case.cache.grow(5);
+    assert_eq!((case.known().size, case.is_fresh()), (5, true));
+    case.cache.grow(6);
+    assert_eq!((case.known().size, case.is_fresh()), (6, false));
+    let mut case = Case::new(&attributes(5, 1));
+    case.cache.set_size(2);
+    assert_eq!((case.known().size, case.is_fresh()), (2, false));
+}
+
+#[test]
+fn a_change_that_was_not_answered_may_have_been_made() {
+    for answered in [true, false] {
+        let mut case = Case::new(&attributes(5, 1));
+        let sent = case.begin();
+        let span = case.span(sent);
+        assert!(!case.cache.fail_change(span, answered).foreign);
+        assert_eq!(
+            (case.is_fresh(), case.cache.is_changing()),
+            (answered, false)
+        );
+    }
+}
+
+#[test]
+fn a_write_answered_without_attributes_makes_the_file_as_long_as_it_must_be() {
+    let mut case = Case::new(&attributes(5, 1));
+    let sent = case.begin();
+    let (span, data) = (case.span(sent), WccData::default());
+    let change = Answered {
+        floor: 9,
+        ..answered(Kind::Write, &data)
+    };
+    let seen = case.cache.end_change(span, &change, case.now, TIMES);
+    assert!(!seen.foreign);
+    assert_eq!((case.known().size, case.is_fresh()), (9, false));
+}
+
+#[test]
+fn a_change_that_fails_last_tells_that_the_others_began_elsewhere() {
+    let states: Vec<_> = (1..=3).map(|n| attributes(n, n as u32)).collect();
+    let mut case = Case::new(&states[0]);
+    let sent = [case.begin(), case.begin()];
+    assert!(!case.end(sent[0], Some(&states[1]), &states[2]).foreign);
+    let span = case.span(sent[1]);
+    assert!(case.cache.fail_change(span, true).foreign);
+}
+
+#[test]
+fn of_own_changes_under_way_a_reply_that_overlaps_and_leaves_a_gap_is_not_believed() {
+    let states: Vec<_> = (1..=5).map(|n| attributes(n, n as u32)).collect();
+    let mut case = Case::new(&states[0]);
+    let sent = [case.begin(), case.begin(), case.begin()];
+    assert!(!case.end_in(sent[0], &states[1], &states[2]).foreign);
+    assert!(case.is_fresh(), "it is the newest");
+    assert!(!case.end_in(sent[1], &states[3], &states[4]).foreign);
+    assert!(!case.is_fresh());
 }
