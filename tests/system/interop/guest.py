@@ -1,13 +1,14 @@
 """A QEMU guest for tests: built once into a cache, booted with a throw-away overlay, controlled over a virtio port.
 
-In emulation, booting takes most of the time of a short test. So the second test of a process saves a guest that has just
-booted to a file (Snapshot), and continues with a copy of it, as do all later tests. If that fails, guests are booted.
+In emulation, booting takes most of the time of a short test. So the second guest of a kind in a process is a copy of one that
+was saved to a file when it had just booted (Snapshot), and so are all later ones. If that fails, guests are booted.
 
 The guest reaches nothing but this machine's loopback, and that only through 10.0.2.2 when a test asks for it; only this
 machine's loopback reaches its forwarded ports.
 """
 
 import atexit
+import collections
 import hashlib
 import json
 import os
@@ -95,16 +96,20 @@ class Guest:
 
     `forward` lists guest TCP ports to reach from the host (`ports[guest port]` is the host's). `host_access` lets the guest
     reach the host's loopback at 10.0.2.2. The host's directory `share` is `/job` in the guest.
+
+    It has one processor. With two, in emulation, each waits for the other by exits from translated code: the same checks take
+    twice the time of the host. Two are for tests of what threads of our program do to each other in the guest.
     """
 
     # Data written to the disk goes to an overlay that is thrown away.
     overlay = "on"
 
-    def __init__(self, forward=(), host_access=False, memory="2G", limit=900):
+    def __init__(self, forward=(), host_access=False, memory="2G", processors=1, limit=900):
         if not shutil.which(QEMU):
             pytest.skip(f"{QEMU} missing")
         self.images = image()
-        self.forward, self.host_access, self.memory = tuple(forward), host_access, memory
+        self.forward, self.host_access = tuple(forward), host_access
+        self.memory, self.processors = memory, processors
         self.limit = limit
         self.process = self.control = None
         self.pending, self.statuses, self.count = b"", {}, 0
@@ -207,7 +212,7 @@ class Guest:
         self.started = time.monotonic()
         command = [
             QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-machine", "q35",
-            "-accel", accel, "-cpu", "host" if accel == "kvm" else "max", "-smp", "2", "-m", self.memory,
+            "-accel", accel, "-cpu", "host" if accel == "kvm" else "max", "-smp", self.processors, "-m", self.memory,
             "-kernel", self.images / "vmlinuz", "-initrd", self.images / "initrd",
             "-append", "console=ttyS0 loglevel=5 panic=-1 mitigations=off random.trust_cpu=on",
             "-drive", f"file={disk},if=none,id=root,format=raw,snapshot={self.overlay}",
@@ -322,8 +327,8 @@ class Template(Guest):
 
     overlay = "off"
 
-    def __init__(self, disk, memory):
-        super().__init__(memory=memory, limit=BOOT_LIMIT)
+    def __init__(self, disk, like):
+        super().__init__(memory=like.memory, processors=like.processors, limit=BOOT_LIMIT)
         self.disk = disk
 
     def __exit__(self, *exception):
@@ -364,22 +369,23 @@ class Snapshot:
     """Disk and memory of a guest that has just booted, kept while this process runs."""
 
     _made = {}
-    _asked = 0
+    _asked = collections.Counter()
     _directory = None
 
     @classmethod
     def of(cls, guest):
         """A snapshot for a guest like this one, or None if it has to boot."""
-        cls._asked += 1
-        if cls._asked == 1 or cls._directory is False:
+        kind = guest.memory, guest.processors
+        cls._asked[kind] += 1
+        if cls._asked[kind] == 1 or cls._directory is False:
             return None
-        if guest.memory not in cls._made:
+        if kind not in cls._made:
             try:
-                cls._made[guest.memory] = cls(guest)
+                cls._made[kind] = cls(guest)
             except (GuestError, OSError, ValueError, subprocess.SubprocessError) as error:
                 cls.give_up(error)
                 return None
-        return cls._made[guest.memory]
+        return cls._made[kind]
 
     @classmethod
     def give_up(cls, error):
@@ -391,10 +397,10 @@ class Snapshot:
         if Snapshot._directory is None:
             Snapshot._directory = Path(tempfile.mkdtemp(prefix="nfsrdma-guests."))
             atexit.register(shutil.rmtree, Snapshot._directory, ignore_errors=True)
-        self.disk = Snapshot._directory / f"root.{guest.memory}"
-        self.state = Snapshot._directory / f"state.{guest.memory}"
+        number = len(Snapshot._made)
+        self.disk, self.state = (Snapshot._directory / f"{name}.{number}" for name in ("root", "state"))
         subprocess.run(["cp", "--sparse=always", guest.images / "root.img", self.disk], check=True)
-        with Template(self.disk, guest.memory) as template:
+        with Template(self.disk, guest) as template:
             template.save(self.state)
 
 

@@ -30,7 +30,7 @@ class Mounting:
 
     def __init__(self, link):
         self.link = link
-        self.guest = Guest(memory="3G")
+        self.guest = Guest(memory="3G", processors=2)
 
     def __enter__(self):
         binary = verbs_programs() / "nfsrdma"
@@ -106,7 +106,7 @@ def test_verbs_mount(link):
 def test_verbs_conformance(link, protection):
     """The provider contract over verbs, in the guest, as initiator and as listener."""
     binary = verbs_programs() / "examples/verbs-conformance"
-    with Guest() as guest:
+    with Guest(memory="3G", processors=2) as guest:
         guest.put(binary, "verbs-conformance")
         guest.run(f"link {link}")
         run_conformance = "ulimit -l unlimited; /job/verbs-conformance {0} {1} 2>&1 | tail -4; exit ${{PIPESTATUS[0]}}"
@@ -146,7 +146,7 @@ def located(report, binary):
 def test_verbs_memcheck(link):
     """The provider contract, and the removal of a device, with AddressSanitizer: no memory is misused or lost."""
     binary = sanitized()
-    with Guest() as guest:
+    with Guest(memory="3G", processors=2) as guest:
         guest.put(binary)
         guest.run(f"link {link}")
         command = f"ulimit -l unlimited; exec /job/{binary.name} {ADDRESS}"
@@ -170,7 +170,7 @@ def test_verbs_memcheck(link):
 def test_verbs_responder(link):
     """Our responder serves over verbs in the guest; the guest's kernel client mounts it."""
     binary = verbs_programs() / "nfsrdma-responder"
-    with Guest(memory="3G") as guest:
+    with Guest(memory="3G", processors=2) as guest:
         guest.put(CHECKS)
         guest.put(binary, "nfsrdma-responder")
         guest.run(f"link {link}; mkdir -p /srv/ours")
@@ -329,7 +329,7 @@ def test_verbs_errors():
         for name in ("libibverbs.so", "librdmacm.so"):
             if (name in libraries) != wanted:
                 raise CaseError(f"{path} is {'not ' if wanted else ''}linked with {name}: {libraries}")
-    with Guest() as guest:
+    with Guest(memory="3G", processors=2) as guest:
         guest.put(binary, "nfsrdma")
         # A server of MOUNT, so that the device is the first thing that is missing.
         guest.run("install -m 755 /job/nfsrdma /usr/local/bin/; knfsd_start")
