@@ -2,6 +2,7 @@
 
 In emulation, booting takes most of the time of a short test. So the second guest of a kind in a process is a copy of one that
 was saved to a file when it had just booted (Snapshot), and so are all later ones. If that fails, guests are booted.
+What several tests begin with (`prepare`) has already run in the guest that is saved for them.
 
 The guest reaches nothing but this machine's loopback, and that only through 10.0.2.2 when a test asks for it; only this
 machine's loopback reaches its forwarded ports.
@@ -100,7 +101,8 @@ class Guest:
     """One booted guest. It is a context manager, so that the guest always ends.
 
     `forward` lists guest TCP ports to reach from the host (`ports[guest port]` is the host's). `host_access` lets the guest
-    reach the host's loopback at 10.0.2.2. The host's directory `share` is `/job` in the guest.
+    reach the host's loopback at 10.0.2.2. The host's directory `share` is `/job` in the guest. `prepare` is a script that has
+    run there before; it may use nothing of `/job` but lib.sh, and leaves nothing open there.
 
     It has one processor. With two, in emulation, each waits for the other by exits from translated code: the same checks take
     twice the time of the host. Two are for tests of what threads of our program do to each other in the guest.
@@ -109,12 +111,13 @@ class Guest:
     # Data written to the disk goes to an overlay that is thrown away.
     overlay = "on"
 
-    def __init__(self, forward=(), host_access=False, memory="2G", processors=1, limit=900):
+    def __init__(self, forward=(), host_access=False, memory="2G", processors=1, limit=900, prepare=""):
         if not shutil.which(QEMU):
             pytest.skip(f"{QEMU} missing")
         self.images = image()
         self.forward, self.host_access = tuple(forward), host_access
-        self.memory, self.processors = memory, processors
+        self.memory, self.processors, self.prepare = memory, processors, prepare
+        self.prepared = not prepare
         self.limit = limit
         self.process = self.control = None
         self.pending, self.statuses, self.count = b"", {}, 0
@@ -128,6 +131,8 @@ class Guest:
             shutil.copy(HERE / "guest/agent", self.share / "agent")
             shutil.copy(HERE / "guest/lib.sh", self.share / "lib.sh")
             self._boot()
+            if not self.prepared:
+                self.run(self.prepare, BOOT_LIMIT)
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -193,17 +198,23 @@ class Guest:
         if self.control:
             self.control.close()
         self.process = self.control = None
+        self.prepared = not self.prepare
 
     def _start(self, accel, limit, snapshot=None):
         if snapshot:
             self._launch(accel, limit, snapshot.disk, snapshot.state)
+            self.prepared = snapshot.prepare == self.prepare
         else:
             self._launch(accel, limit, self.images / "root.img")
             self._await("booted", limit)
-        self.control.sendall(f"{time.time()}\n".encode())
-        self._await("ready", limit)
+        self._begin(limit)
         self.release = self.statuses["ready"]
         self.boot_seconds = time.monotonic() - self.started
+
+    def _begin(self, limit):
+        """Tells the guest the time, and waits for its agent."""
+        self.control.sendall(f"{time.time()}\n".encode())
+        self._await("ready", limit)
 
     def _launch(self, accel, limit, disk, state=None):
         """Starts the emulator, which boots the guest or continues from a saved state."""
@@ -328,24 +339,36 @@ class Guest:
 
 
 class Template(Guest):
-    """A guest that has booted and executed nothing, with a disk of its own, from which a snapshot is made."""
+    """A guest from which a snapshot is made: it has a disk of its own, and has executed nothing but what prepares it.
+
+    It is a copy of the snapshot `base`, or boots.
+    """
 
     overlay = "off"
 
-    def __init__(self, disk, like):
-        super().__init__(memory=like.memory, processors=like.processors, limit=BOOT_LIMIT)
-        self.disk = disk
+    def __init__(self, disk, like, prepare, base):
+        super().__init__(memory=like.memory, processors=like.processors, limit=BOOT_LIMIT, prepare=prepare)
+        self.disk, self.base = disk, base
 
     def __exit__(self, *exception):
         self._kill()
         super().__exit__(*exception)
 
     def _boot(self):
-        self._launch(EMULATED, BOOT_LIMIT, self.disk)
-        self._await("booted", BOOT_LIMIT)
+        if self.base:
+            self._launch(EMULATED, COPY_LIMIT, self.disk, self.base.state)
+        else:
+            self._launch(EMULATED, BOOT_LIMIT, self.disk)
+            self._await("booted", BOOT_LIMIT)
+        if self.prepare:
+            self._begin(BOOT_LIMIT)
 
     def save(self, state):
         """Saves the guest's memory to a file; the guest is stopped from then on."""
+        if self.prepare:
+            # The emulator saves no guest that has the host's directory.
+            self.control.sendall(b"away\n")
+            self._await("away", 2 * BOOT_LIMIT)
         with socket.socket(socket.AF_UNIX) as monitor:
             monitor.settimeout(BOOT_LIMIT)
             monitor.connect(str(self.share / ".monitor"))
@@ -371,7 +394,7 @@ class Template(Guest):
 
 
 class Snapshot:
-    """Disk and memory of a guest that has just booted, kept while this process runs."""
+    """Disk and memory of a guest that has just booted, and is prepared, kept while this process runs."""
 
     _made = {}
     _asked = collections.Counter()
@@ -379,18 +402,18 @@ class Snapshot:
 
     @classmethod
     def of(cls, guest):
-        """A snapshot for a guest like this one, or None if it has to boot."""
-        kind = guest.memory, guest.processors
-        cls._asked[kind] += 1
-        if cls._asked[kind] == 1 or cls._directory is False:
-            return None
-        if kind not in cls._made:
-            try:
-                cls._made[kind] = cls(guest)
-            except (GuestError, OSError, ValueError, subprocess.SubprocessError) as error:
-                cls.give_up(error)
-                return None
-        return cls._made[kind]
+        """The best snapshot for this guest, or None if it has to boot. The second guest of a kind makes one."""
+        base, kind = ((guest.memory, guest.processors, prepare) for prepare in ("", guest.prepare))
+        cls._asked.update({base, kind})
+        for wanted in (kind, base):
+            if cls._directory is not False and cls._asked[wanted] > 1 and wanted not in cls._made:
+                try:
+                    cls._made[wanted] = cls(guest, wanted[-1], cls._made.get(base))
+                except (GuestError, OSError, ValueError, subprocess.SubprocessError) as error:
+                    cls.give_up(error)
+            if cls._directory is not False and wanted in cls._made:
+                return cls._made[wanted]
+        return None
 
     @classmethod
     def give_up(cls, error):
@@ -398,14 +421,16 @@ class Snapshot:
         print(f"  guest: no copy ({str(error).splitlines()[0]}); booting each", flush=True)
         cls._directory = False
 
-    def __init__(self, guest):
+    def __init__(self, guest, prepare, base):
         if Snapshot._directory is None:
             Snapshot._directory = Path(tempfile.mkdtemp(prefix="nfsrdma-guests."))
             atexit.register(shutil.rmtree, Snapshot._directory, ignore_errors=True)
         number = len(Snapshot._made)
+        self.prepare = prepare
         self.disk, self.state = (Snapshot._directory / f"{name}.{number}" for name in ("root", "state"))
-        subprocess.run(["cp", "--sparse=always", guest.images / "root.img", self.disk], check=True)
-        with Template(self.disk, guest) as template:
+        disk = base.disk if base else guest.images / "root.img"
+        subprocess.run(["cp", "--sparse=always", disk, self.disk], check=True)
+        with Template(self.disk, guest, prepare, base) as template:
             template.save(self.state)
 
 

@@ -173,13 +173,12 @@ class Knfsd:
     """A guest whose knfsd serves over siw, reachable from the host."""
 
     def __init__(self, forward=(), start="knfsd_start", **more):
-        self.guest, self.start = Guest(forward=(NFS, MOUNTD, *forward), **more), start
+        self.guest = Guest(forward=(NFS, MOUNTD, *forward), prepare=f"link siw; {start}", **more)
 
     def __enter__(self):
         self.guest.__enter__()
         try:
             self.guest.put(CHECKS)
-            self.guest.run(f"link siw; {self.start}")
         except BaseException:
             self.guest.__exit__(None, None, None)
             raise

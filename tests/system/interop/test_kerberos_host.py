@@ -12,7 +12,7 @@ import pytest
 
 from interop.guest import CHECKS, EXPORT, Guest, MOUNTD, NFS, ROOT
 from interop.host import CaseError, Mount, indent, run
-from interop.kerberos import FLAVORS, USERS, put_realm
+from interop.kerberos import FLAVORS, modules, put_realm, USERS
 from interop.locks import LOCKD
 from program.lock_support import AGAIN, FREE, WRITE, Process, waits
 from program.realm import Realm
@@ -57,13 +57,13 @@ def served():
     users = USERS | {"carol": C}
     with contextlib.ExitStack() as stack:
         realm = stack.enter_context(Realm(*users, services=("nfs/localhost",)))
-        guest = stack.enter_context(Guest(forward=(NFS, MOUNTD, TCP, LOCKD)))
+        guest = stack.enter_context(Guest(forward=(NFS, MOUNTD, TCP, LOCKD), prepare=modules("siw")))
         base = Path(tempfile.mkdtemp(prefix="nfsrdma-kerberos."))
         stack.callback(shutil.rmtree, base)
         base.chmod(0o1777)
         put_realm(guest, realm)
         known = "\n".join(f"kerberos_user {name} {user.uid}" for name, user in users.items())
-        guest.run(f"link siw; locks_start 1; kerberos_start {':'.join(FLAVORS)}; knfsd_start; grace_v4_end\n{known}")
+        guest.run(f"locks_start 1; kerberos_start {':'.join(FLAVORS)}; knfsd_start; grace_v4_end\n{known}")
         yield Server(guest, realm, base)
 
 

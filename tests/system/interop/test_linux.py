@@ -23,6 +23,8 @@ VARIANTS = {
     "64k": "rsize=65536,wsize=65536",
     "one-credit": "credits=1",
 }
+# What a guest has whose Linux is a client of the host.
+CLIENT = "link siw; modprobe rpcrdma"
 VARIANT_CHECKS = ("procedures", "sizes", "unstable", "links", "concurrent", "directory")
 
 
@@ -189,10 +191,10 @@ def test_kernel_client(options, entries):
     """The guest's kernel client mounts our responder on the host over siw: every check, both sides by checksum."""
     wanted = expected()
     with (Directory() as directory, Directory() as state, Responder(directory, state) as responder,
-          Guest(host_access=True) as guest):
+          Guest(host_access=True, prepare=CLIENT) as guest):
         guest.put(CHECKS)
         mount = f"kernel_mount 10.0.2.2 {responder.port} {responder.mountport} {directory} {options}"
-        indent(guest.run(f"link siw; {mount}"))
+        indent(guest.run(mount))
         indent(guest.run("CHECK_ENTRIES=500 python3 /job/checks.py run /mnt", 400))
         guest.run("python3 /job/checks.py leave /mnt; umount /mnt", 300)
         checks("fill", directory, CHECK_ENTRIES=str(entries))
@@ -207,10 +209,10 @@ def test_kernel_client(options, entries):
 
 def test_kernel_restart():
     """The responder is restarted while the guest's kernel client copies to it."""
-    with Directory() as directory, Directory() as state, Guest(host_access=True) as guest:
+    with Directory() as directory, Directory() as state, Guest(host_access=True, prepare=CLIENT) as guest:
         with Responder(directory, state) as responder:
             port, mountport = responder.port, responder.mountport
-            guest.run(f"link siw; kernel_mount 10.0.2.2 {port} {mountport} {directory} timeo=50; "
+            guest.run(f"kernel_mount 10.0.2.2 {port} {mountport} {directory} timeo=50; "
                       "dd if=/dev/urandom of=/srv/source bs=1M count=192 status=none")
             copy = guest.start("dd if=/srv/source of=/mnt/copy bs=1M conv=fsync status=none; sha256sum </srv/source")
             until(lambda: (directory / "copy").exists() and (directory / "copy").stat().st_size > 8 << 20,
@@ -245,10 +247,10 @@ def wire(capture, name):
         indent(run([program("nfsrdma-vectors"), frames.name]))
 
 
-def test_wire_kernel(guest):
+def test_wire_kernel(knfsd):
     """Captured within the guest: the kernel's client and server over siw, decoded by our codecs and by tshark."""
-    guest.put(CHECKS)
-    guest.run(f"""link siw; knfsd_start; export CHECK_ENTRIES=50
+    guest = knfsd.guest
+    guest.run(f"""export CHECK_ENTRIES=50
         tcpdump -i lo -s 0 -B 32768 -U -Z root -w /job/wire.pcap tcp port {NFS} >/dev/null 2>/job/tcpdump.log &
         until grep -q 'listening on' /job/tcpdump.log; do sleep 0.1; done
         kernel_mount 10.0.2.15 {NFS} {MOUNTD} {EXPORT} wsize=8192,rsize=8192
@@ -278,11 +280,11 @@ def test_wire_client(options, name):
 def test_wire_responder():
     """Captured on the host's loopback: the guest's kernel client and our responder."""
     with (Directory() as directory, Directory() as state, Directory() as captures,
-          Responder(directory, state) as responder, Guest(host_access=True) as guest):
+          Responder(directory, state) as responder, Guest(host_access=True, prepare=CLIENT) as guest):
         guest.put(CHECKS)
         mount = f"kernel_mount 10.0.2.2 {responder.port} {responder.mountport} {directory}"
         with Capture(captures / "wire.pcap", responder.port):
-            guest.run(f"""link siw; export CHECK_ENTRIES=30; {mount} wsize=8192,rsize=8192
+            guest.run(f"""export CHECK_ENTRIES=30; {mount} wsize=8192,rsize=8192
                 python3 /job/checks.py run /mnt {WIRE_CHECKS} directory; umount /mnt
                 {mount} nordirplus; python3 /job/checks.py run /mnt directory; umount /mnt""", 200)
         wire(captures / "wire.pcap", "kernel-to-responder")

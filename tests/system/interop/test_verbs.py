@@ -29,8 +29,7 @@ class Mounting:
     """A guest with a link, its knfsd, and our program. Records the RDMA resources before the first mount."""
 
     def __init__(self, link):
-        self.link = link
-        self.guest = Guest(memory="3G", processors=2)
+        self.guest = Guest(memory="3G", processors=2, prepare=f"link {link}; knfsd_start; modprobe fuse")
 
     def __enter__(self):
         binary = verbs_programs() / "nfsrdma"
@@ -38,7 +37,6 @@ class Mounting:
         try:
             self.guest.put(CHECKS)
             self.guest.put(binary, "nfsrdma")
-            self.guest.run(f"link {self.link}; knfsd_start; modprobe fuse")
             self.before = self.guest.run(RESOURCES)
         except BaseException:
             self.guest.__exit__(None, None, None)
