@@ -8,7 +8,7 @@
     checks.py listing DIR            lists DIR/many and compares
     checks.py list                   names of the checks
 
-CHECK_ENTRIES, CHECK_BIG_MIB: sizes. CHECK_DROP=0 leaves the caches of the machine alone, where other tests count calls.
+CHECK_ENTRIES, CHECK_BIG_MIB, CHECK_TURNS: sizes. CHECK_DROP=0 leaves the caches of the machine alone, where other tests count calls.
 
 Exit status 0 when everything holds. Standard library only.
 """
@@ -30,6 +30,8 @@ SIZES = sorted({0, 1, 2, 3, 5, 4096 * 7 + 1, 3 * MIB + 7} | {
 ENTRIES = int(os.environ.get("CHECK_ENTRIES", "20000"))
 # Longer than what is read ahead or written at once. In total, an emulated guest takes a second for each MiB.
 BIG = int(os.environ.get("CHECK_BIG_MIB", "16")) * MIB
+# How often each thread of `concurrent` writes and reads 700,000 bytes.
+TURNS = int(os.environ.get("CHECK_TURNS", "6"))
 DROP = os.environ.get("CHECK_DROP", "1") == "1" and os.geteuid() == 0
 
 
@@ -454,7 +456,7 @@ def concurrent(top):
     """Several threads write and read their own files at once (credits, out-of-order replies)."""
 
     def work(number):
-        for turn in range(6):
+        for turn in range(TURNS):
             data = blob(700_000 + number * 13 + turn, (number, turn).__repr__())
             write_file(f"{top}/{number}", data)
             same(read_file(f"{top}/{number}"), data, f"thread {number} turn {turn}")

@@ -16,6 +16,8 @@ from suites import start_responder, stop
 
 ADDRESS = "10.0.2.15"
 """The guest's own address."""
+# As in guest/lib.sh.
+CHECK_TURNS = "2"
 _built = {}
 
 
@@ -79,6 +81,7 @@ def verbs_programs():
 def checks(*words, limit=600, **variables):
     """Runs checks.py on the host. Returns its output, which for `run` is also shown as it comes."""
     command = ["python3", "-B", CHECKS, *words]
+    variables = {"CHECK_TURNS": CHECK_TURNS} | variables
     if words[0] != "run":
         return run(command, limit, env=os.environ | variables)
     with subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

@@ -50,11 +50,11 @@ def test_knfsd_siw(knfsd):
         checks("leave", mount.path)
         (mount.path / "back").mkdir()
     compare("written by us, at the server", knfsd.sum("set"), wanted)
-    knfsd.guest.run(f"python3 /job/checks.py leave {EXPORT}/back; python3 /job/checks.py fill {EXPORT}", 200)
+    knfsd.guest.run(f"python3 /job/checks.py leave {EXPORT}/back; CHECK_ENTRIES=5000 python3 /job/checks.py fill {EXPORT}", 200)
     with knfsd.mount() as mount:
         compare("written by us, read by us", checks("sum", mount.path / "set"), wanted)
         compare("written by the server, read by us", checks("sum", mount.path / "back/set"), wanted)
-        checks("listing", mount.path)
+        checks("listing", mount.path, CHECK_ENTRIES="5000")
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -68,10 +68,10 @@ def test_knfsd_variant(name, knfsd):
         checks("leave", local, CHECK_BIG_MIB="9")
         wanted = checks("sum", local / "set")
     compare("at the server", knfsd.sum("set"), wanted)
-    knfsd.guest.run(f"CHECK_ENTRIES=5000 python3 /job/checks.py fill {EXPORT}")
+    knfsd.guest.run(f"CHECK_ENTRIES=1500 python3 /job/checks.py fill {EXPORT}")
     with knfsd.mount(VARIANTS[name]) as mount:
         compare("read again", checks("sum", mount.path / "set"), wanted)
-        checks("listing", mount.path, CHECK_ENTRIES="5000")
+        checks("listing", mount.path, CHECK_ENTRIES="1500")
 
 
 def test_knfsd_large():
@@ -104,7 +104,7 @@ def test_knfsd_probe():
 
 def test_knfsd_restart():
     """knfsd is stopped and started inside the guest while a copy to it and a copy from it run."""
-    size = 192 << 20
+    size = 96 << 20
     with Knfsd() as server, Directory() as local:
         source, back = local / "source", local / "back"
         source.write_bytes(os.urandom(size))
@@ -186,7 +186,7 @@ def test_several_clients(form, judged):
         guest.run("umount /mnt; unlink_link siw")
 
 
-@pytest.mark.parametrize("options, entries", [("", 20_000), ("rsize=4096,wsize=4096", 5_000)], ids=["default", "small"])
+@pytest.mark.parametrize("options, entries", [("", 8_000), ("rsize=4096,wsize=4096", 5_000)], ids=["default", "small"])
 def test_kernel_client(options, entries):
     """The guest's kernel client mounts our responder on the host over siw: every check, both sides by checksum."""
     wanted = expected()
@@ -213,7 +213,7 @@ def test_kernel_restart():
         with Responder(directory, state) as responder:
             port, mountport = responder.port, responder.mountport
             guest.run(f"kernel_mount 10.0.2.2 {port} {mountport} {directory} timeo=50; "
-                      "dd if=/dev/urandom of=/srv/source bs=1M count=192 status=none")
+                      "dd if=/dev/urandom of=/srv/source bs=1M count=96 status=none")
             copy = guest.start("dd if=/srv/source of=/mnt/copy bs=1M conv=fsync status=none; sha256sum </srv/source")
             until(lambda: (directory / "copy").exists() and (directory / "copy").stat().st_size > 8 << 20,
                   "the first part of the copy", 120)
