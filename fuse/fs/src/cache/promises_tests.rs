@@ -264,6 +264,8 @@ fn without_memory_only_what_was_stored_is_part_of_the_file() {
     let stored = file.pages().dirty();
     assert!(stored > 0 && taken == Accepted::Short(stored as usize));
     assert_eq!(file.end(), PAGE / 2 + stored);
+    let far = file.write(&user_with(0), 8 * PAGE, &two, 0, usize::MAX, &mut |_| None);
+    assert_eq!((far, file.end()), (Accepted::Short(0), PAGE / 2 + stored));
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Write-back of one file: what has to be sent next, and what follows from the replies.
 //!
-//! [`WriteBack`] owns the data between a program's write(2) and the server's stable storage (RFC
-//! 1813 sections 3.3.7, 3.3.21 and 4.11): which bytes are dirty, in a WRITE, unstable or in a
-//! COMMIT, with whose credential they are written, and the write verifier. It does no I/O. A driver asks it for the [next action](WriteBack::next), carries that
-//! out, and reports the result:
+//! [`WriteBack`] owns the data between a program's write(2) and the server's stable storage (RFC 1813 sections 3.3.7,
+//! 3.3.21 and 4.11): which bytes are dirty, in a WRITE, unstable or in a COMMIT, with whose credential they are written,
+//! and the write verifier. It does no I/O. A driver asks it for the [next action](WriteBack::next), carries that out, and
+//! reports the result:
 //!
 //! ```text
 //!   write ──▶ dirty ──next()=Write──▶ writing ──write_answered──▶ unstable (or clean)
@@ -13,8 +13,8 @@
 //!               └───── another verifier ◀─────────────────────── committing ──▶ clean
 //! ```
 //!
-//! The cost of each call is proportional to the data that it concerns, not to all dirty data. If a
-//! COMMIT is given up without a reply, the next one covers the same data.
+//! The cost of each call is proportional to the data that it concerns, not to all dirty data. If a COMMIT is given up
+//! without a reply, the next one covers the same data.
 
 use super::Recorder;
 use super::dirty::{Verdict, WriteJob};
@@ -27,13 +27,11 @@ use nfsrdma_record::{Extent, Record};
 use nfsrdma_xdr::nfs3::{Stable, Verifier};
 use std::ops::Range;
 
-/// The WRITEs that a file may always have under way, whatever other files do: with two, the server
-/// has one while the reply to the other is handled.
+/// The WRITEs that a file may always have under way: with two, the server has one while the reply to the other is handled.
 const LEAST_WRITES: usize = 2;
 
-/// After the server has restarted so often before all data of a file was safe, the data is sent
-/// FILE_SYNC. UNSTABLE data of a server whose verifier changes each time, as that of several machines
-/// behind one address, would be written again for ever.
+/// After the server has restarted so often before all data of a file was safe, the data is sent FILE_SYNC. UNSTABLE data of a
+/// server whose verifier changes each time (several machines behind one address) would be written again for ever.
 pub(super) const MOST_RESTARTS: u32 = 4;
 
 /// What a driver wants to reach.
@@ -248,7 +246,9 @@ impl WriteBack {
             self.dirtied = now;
         }
         let taken = self.pages.write(offset, data, alloc);
-        self.end = self.end.max(offset + taken as u64);
+        if taken > 0 {
+            self.end = self.end.max(offset + taken as u64);
+        }
         match taken < data.len() {
             true => Accepted::Short(taken),
             false => Accepted::All,
