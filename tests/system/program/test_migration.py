@@ -105,8 +105,10 @@ def test_a_line_of_proc_mounts_is_taken():
 def test_fstab_says_what_it_leaves_out():
     result = nfsrdma("fstab", "srv:/x /mnt nfs4 vers=4.2,proto=rdma,fsc,bg 0 0")
     expect(result, 0)
-    assert result.stdout == "srv:/x  /mnt  nfsrdma  proto=rdma,bg,_netdev  0  0\n", result.stdout
-    for word in ("nfs4", "vers=4.2", "fsc"):
+    # As systemd does it for the type nfs (systemd.mount(5)).
+    instead = "nofail,retry=10000,x-systemd.mount-timeout=infinity,_netdev"
+    assert result.stdout == f"srv:/x  /mnt  nfsrdma  proto=rdma,{instead}  0  0\n", result.stdout
+    for word in ("nfs4", "vers=4.2", "fsc", "'bg' became"):
         assert f"{word}" in result.stderr, (word, result.stderr)
     assert all(line.startswith("# ") for line in result.stderr.splitlines()), result.stderr
     table = "# comment\n/dev/sda1 / ext4 defaults 0 1\n\nsrv:/x\t/mnt nfs rdma\n"
@@ -118,6 +120,8 @@ def test_fstab_says_what_it_leaves_out():
     several = ("'sec=none' cannot be honoured", "'timeo=x' is not allowed", "'xprtsec=mtls' cannot be honoured")
     expect(nfsrdma("fstab", "srv:/x /mnt nfs rdma,sec=none,timeo=x,xprtsec=mtls"), 1, *several)
     expect(nfsrdma("fstab", "-", input="srv:/x /mnt nfs rdma,sec=none,timeo=x,xprtsec=mtls"), 1, *several)
+    own = nfsrdma("fstab", "srv:/x /mnt nfs rdma,retry=5,bg")
+    expect(own, 0, "rdma,retry=5,nofail,x-systemd.mount-timeout=infinity,_netdev")
     command = nfsrdma("fstab", "mount", "-t", "nfs", "-o", "rdma", "srv:/x", "/mnt")
     expect(command, 0, "srv:/x  /mnt  nfsrdma  rdma,_netdev  0  0")
 

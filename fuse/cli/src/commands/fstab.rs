@@ -244,23 +244,6 @@ mod tests {
         translate_line(&line, text)
     }
 
-    #[test]
-    fn a_mount_in_the_background_gets_what_systemd_needs() {
-        let options = |given: &str| {
-            let line = translate(format!("srv:/x /mnt nfs rdma,{given} 0 0").as_bytes()).unwrap();
-            let text = String::from_utf8(line.line).unwrap();
-            (
-                text.split("  ").nth(3).unwrap().to_owned(),
-                line.notes.len(),
-            )
-        };
-        let instead = "retry=10000,x-systemd.mount-timeout=infinity,_netdev";
-        assert_eq!(options("bg"), (format!("rdma,nofail,{instead}"), 1));
-        let own = "rdma,retry=5,nofail,x-systemd.mount-timeout=infinity,_netdev";
-        assert_eq!(options("bg,retry=5"), (own.to_owned(), 1));
-        assert_eq!(options("fg"), ("rdma,fg,_netdev".to_owned(), 0));
-    }
-
     proptest! {
         #[test]
         fn any_line_is_answered(text: Vec<u8>) {
