@@ -75,14 +75,17 @@ fn in_background(kept: &mut Vec<String>, notes: &mut Vec<String>) {
         return;
     }
     kept.retain(|word| word != "bg");
-    let instead = ["nofail", "retry=10000", "x-systemd.mount-timeout=infinity"];
-    for option in instead {
-        if !kept.iter().any(|word| name_of(word) == name_of(option)) {
-            kept.push(option.to_owned());
-        }
+    for option in ["nofail", "retry=10000", "x-systemd.mount-timeout=infinity"] {
+        add_if_missing(kept, option);
     }
-    let instead = instead.join(",");
-    notes.push(format!("'bg' became {instead}, as systemd needs"));
+    notes.push("'bg' became what systemd needs: nofail, retry, x-systemd.mount-timeout".to_owned());
+}
+
+/// Adds the option, unless the line has one of this name.
+fn add_if_missing(kept: &mut Vec<String>, option: &str) {
+    if !kept.iter().any(|word| name_of(word) == name_of(option)) {
+        kept.push(option.to_owned());
+    }
 }
 
 /// Translates the line, or keeps it as the `text` that it is.
@@ -141,9 +144,7 @@ fn translate_line(line: &Line<'_>, text: &[u8]) -> Result<Translated, Failure> {
     }
     in_background(&mut kept, &mut notes);
     // systemd recognises network file systems by a list of types, which does not have this one.
-    if !kept.iter().any(|word| word == "_netdev") {
-        kept.push("_netdev".to_owned());
-    }
+    add_if_missing(&mut kept, "_netdev");
     let options = kept.join(",");
     Options::parse(&options)?;
     let fields = [&*line.source, &line.dir, b"nfsrdma", options.as_bytes()];
