@@ -42,9 +42,10 @@ pub(super) static SECTION: Section = Section {
             takes: "tenths of a second, at least 1",
             help: "tenths of a second to wait for a reply. Then the connection is given up, and the \
             call is sent again on a new one: RPC-over-RDMA needs a reliable connection (RFC 8166). \
-            Each further transmission of the call waits `timeo` longer than the one before. \
-            `timeo` times `retrans` + 1 after the first, at most 600 seconds (by default 180), a \
-            soft mount gives up and a hard one logs \"not responding\" and goes on, like Linux's client. At least 1; \
+            Each further transmission of the call waits `timeo` longer than the one before. After \
+            `timeo` times `retrans` + 1 in all, at most 600 seconds (by default 180), a soft mount \
+            gives up and a hard one logs \"not responding\" and goes on, like Linux's client. At \
+            least 1; \
             larger values than 36000 are set to 36000. An idle connection is probed after the same \
             time, but after at most 30 seconds",
             action: Action::Set(|d, n, v| {
