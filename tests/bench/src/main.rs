@@ -3,7 +3,6 @@
 
 mod bound;
 mod data;
-mod mixed;
 mod requester;
 mod scale;
 mod target;
@@ -59,10 +58,6 @@ struct Arguments {
     /// Run the rows of users' programs in three sizes, a hundredth, a tenth and all of it.
     #[arg(long)]
     growth: bool,
-    /// Run several loads at the same time for so many minutes instead of the rows, and report memory, connections,
-    /// the log and a bystander's latency.
-    #[arg(long, value_name = "MINUTES")]
-    mixed: Option<u64>,
     /// Rounds; the median is shown.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
@@ -376,11 +371,6 @@ fn main() -> Result<()> {
     let all = workload::all(arguments.growth);
     let groups = groups(&all, &arguments.workloads)?;
     let targets = targets(&arguments)?;
-    if let Some(minutes) = arguments.mixed {
-        let (mounts, data) = (&arguments.mounts, &arguments.data);
-        let shrink = scale.shrink;
-        return mixed::report(&targets, mounts, data, shrink, minutes, arguments.json);
-    }
     let (rounds, json) = (arguments.rounds, arguments.json);
     let mut bench = Bench {
         arguments,

@@ -98,14 +98,9 @@ impl Target {
 }
 
 impl Mounted {
-    /// The mounting process, if there is one.
-    pub(crate) fn pid(&self) -> Option<u32> {
-        self.child.as_ref().map(Child::id)
-    }
-
     /// CPU time and peak memory of the mounting process until now, and of the one that serves in its place (`restart=`).
     pub(crate) fn usage(&self) -> Usage {
-        let Some(pid) = self.pid() else {
+        let Some(pid) = self.child.as_ref().map(Child::id) else {
             return Usage::default();
         };
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
@@ -149,7 +144,7 @@ impl Drop for Mounted {
 }
 
 /// Has the program killed when this process ends, however it ends.
-pub(crate) fn end_with_this_process(command: &mut Command) {
+fn end_with_this_process(command: &mut Command) {
     // SAFETY: prctl is async-signal-safe, and nothing is allocated between fork and exec.
     unsafe {
         command.pre_exec(|| {
