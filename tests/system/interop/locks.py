@@ -3,13 +3,14 @@
 import errno
 import fcntl
 import json
-import select
 import signal
 import socket
 import time
 
-from interop.guest import EXPORT, HERE, MOUNTD, NFS
+from interop.guest import EXPORT, MOUNTD, NFS, ROOT
 from interop.host import Background, CaseError, Mount, Process, indent, program, run
+from program import lock_support
+from program.lock_support import AGAIN, F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW, FREE, READ, WRITE
 from suites import until
 
 LOCKD = 20047  # guest/lib.sh
@@ -18,11 +19,10 @@ OTHER, SERVER = 9103, 9104
 LIMIT = 120
 GRACE = 9  # seconds, of lockd after a restart
 
-READ, WRITE, FREE = fcntl.F_RDLCK, fcntl.F_WRLCK, fcntl.F_UNLCK
-F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW = 36, 37, 38
+LOCKER = ROOT / "tests/system/locker.py"
 POSIX = (fcntl.F_GETLK, fcntl.F_SETLK, fcntl.F_SETLKW)
 OFD = (F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW)
-AGAIN, EIO = -errno.EAGAIN, -errno.EIO
+EIO = -errno.EIO
 
 
 def wants(got, wanted, what):
@@ -30,44 +30,21 @@ def wants(got, wanted, what):
         raise CaseError(f"{what}: {got}, not {wanted}")
 
 
-class Locker:
+class Locker(lock_support.Process):
     """A process (locker.py) that works in `folder` through a mount of the export. It ends with the block."""
 
     def __init__(self, port, folder, name):
         self.folder, self.name = folder, name
         self.socket = socket.create_connection(("127.0.0.1", port), LIMIT)
-        self.stream = self.socket.makefile("rw", encoding="utf-8")
-
-    def __enter__(self):
-        return self
+        self.to, self.answers = (self.socket.makefile(mode, encoding="utf-8") for mode in "wr")
 
     def __exit__(self, *_):
         # A process that waits for a lock does not notice the end of its connection, but ends with its listener.
-        self.stream.close()
-        self.socket.close()
+        for each in (self.to, self.answers, self.socket):
+            each.close()
 
     def path(self, file):
         return f"{self.folder}/{file}"
-
-    def send(self, *words):
-        self.stream.write(json.dumps(words) + "\n")
-        self.stream.flush()
-
-    def receive(self):
-        try:
-            line = self.stream.readline()
-        except TimeoutError:
-            raise CaseError(f"{self.name}: no answer after {LIMIT} s") from None
-        if not line:
-            raise CaseError(f"{self.name}: the process has ended")
-        result = json.loads(line)
-        if isinstance(result, dict):
-            return -result["errno"]
-        return result
-
-    def do(self, *words):
-        self.send(*words)
-        return self.receive()
 
     def open(self, file, mode="r+b", name="f"):
         wants(self.do("open", name, self.path(file), mode), 0, f"{self.name} opens {file}")
@@ -85,16 +62,12 @@ class Locker:
         """Requests a lock. The answer must be received later."""
         self.send("fcntl", kinds[2], name, kind, start, length)
 
-    def waits(self, seconds=0.5):
+    def waits(self):
         """Whether there is no answer yet."""
-        return not select.select([self.socket], [], [], seconds)[0]
-
-    def got(self):
-        result = self.receive()
-        return result if isinstance(result, int) else 0
+        return lock_support.waits(self, 0.5)
 
     def flock(self, how, name="f"):
-        return self.do("flock", name, how)
+        return super().flock(name, how)
 
 
 class Places:
@@ -120,7 +93,7 @@ class Listener(Process):
     """locker.py on the host."""
 
     def __init__(self):
-        super().__init__(["python3", "-B", HERE / "locker.py", "127.0.0.1", "0"])
+        super().__init__(["python3", "-B", LOCKER, "127.0.0.1", "0"])
 
     def __enter__(self):
         super().__enter__()
@@ -375,7 +348,7 @@ class Processes:
 def knfsd(server, state):
     """All checks above; `state` is a directory for the journals of our mounts."""
     guest = server.guest
-    guest.put(HERE / "locker.py")
+    guest.put(LOCKER)
     # Callbacks and notices of a restart are dropped, so waiters have to ask again.
     indent(guest.run(f"""filter_callbacks; machine_start
         machine mount -t nfs -o vers=3,tcp,port=2049,mountproto=tcp,mountport={MOUNTD} 10.0.3.1:{EXPORT} /mnt

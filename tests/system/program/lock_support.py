@@ -3,9 +3,8 @@
 import errno
 import fcntl
 import json
-import os
+import select
 import socket
-import struct
 import subprocess
 import sys
 
@@ -13,59 +12,19 @@ from program.support import *  # noqa: F403
 
 F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW = 36, 37, 38
 
-DRIVER = r"""
-import ctypes, errno, fcntl, json, os, signal, struct, sys
-files = {}
-libc = ctypes.CDLL(None, use_errno=True)
-def interrupted(*_):
-    raise InterruptedError(errno.EINTR, 'a signal')  # Python would go on by itself.
-signal.signal(signal.SIGUSR1, interrupted)
-signal.signal(signal.SIGALRM, lambda *_: None)
-def once(function, name, how, *words):
-    # One system call: Python's own are repeated after a signal whose handler returns.
-    if words:
-        words = (ctypes.create_string_buffer(struct.pack('hhqqi', words[0], 0, *words[1:], 0)),)
-    if getattr(libc, function)(files[name].fileno(), how, *words) != 0:
-        raise OSError(ctypes.get_errno(), function)
-    return 0
-def lock(command, name, kind, start, length):
-    flock = struct.pack('hhqqi', kind, 0, start, length, 0)
-    return struct.unpack('hhqqi', fcntl.fcntl(files[name], command, flock))
-for line in sys.stdin:
-    words = json.loads(line)
-    try:
-        if words[0] == 'open':
-            files[words[1]] = open(words[2], 'r+b' if len(words) < 4 else words[3], buffering=0)
-            result = 0
-        elif words[0] == 'close':
-            files.pop(words[1]).close()
-            result = 0
-        elif words[0] == 'fcntl':
-            result = lock(*words[1:])
-        elif words[0] == 'flock':
-            result = fcntl.flock(files[words[1]], words[2])
-        elif words[0] == 'once':
-            result = once(*words[1:])
-        elif words[0] == 'read':
-            result = os.pread(files[words[1]].fileno(), words[3], words[2]).decode('latin1')
-        elif words[0] == 'write':
-            result = os.pwrite(files[words[1]].fileno(), words[3].encode('latin1'), words[2])
-        elif words[0] == 'fsync':
-            result = os.fsync(files[words[1]].fileno())
-    except OSError as error:
-        result = {'errno': error.errno}
-    print(json.dumps(result), flush=True)
-"""
+LOCKER = (ROOT / "tests/system/locker.py").read_text()
 
 
 class Process:
     """A process that locks on command, as a user of users.py. It can inherit open files ("open" with the number)."""
 
     def __init__(self, *files, user=None):
-        command = [sys.executable, "-c", DRIVER]
+        # By its text, because another user may not read the file.
+        command = [sys.executable, "-c", LOCKER]
         pipe = subprocess.PIPE
         who = {"user": user.uid, "group": user.gid, "extra_groups": list(user.groups)} if user else {}
         self.child = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1, pass_fds=files, **who)
+        self.to, self.answers = self.child.stdin, self.child.stdout
 
     def __enter__(self):
         return self
@@ -73,15 +32,15 @@ class Process:
     def __exit__(self, *_):
         self.child.kill()
         self.child.wait()
-        self.child.stdin.close()
-        self.child.stdout.close()
+        self.to.close()
+        self.answers.close()
 
     def send(self, *words):
-        self.child.stdin.write(json.dumps(words) + "\n")
-        self.child.stdin.flush()
+        self.to.write(json.dumps(words) + "\n")
+        self.to.flush()
 
     def receive(self):
-        line = self.child.stdout.readline()
+        line = self.answers.readline()
         assert line, "the process has ended"
         result = json.loads(line)
         if isinstance(result, dict):
@@ -185,22 +144,7 @@ AGAIN = -errno.EAGAIN
 
 def waits(process, seconds=0.3):
     """Whether no answer comes within this time. It is for answers that must not come, so the time may be short."""
-    import select
-
-    ready, _, _ = select.select([process.child.stdout], [], [], seconds)
-    return not ready
-
-
-COUNT = r"""
-import fcntl, os, sys
-path, times, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-file = os.open(path, os.O_RDWR)
-for _ in range(times):
-    (fcntl.flock if how == 'flock' else fcntl.lockf)(file, fcntl.LOCK_EX)
-    number = int(os.pread(file, 20, 0))
-    os.pwrite(file, b'%019d\n' % (number + 1), 0)
-    (fcntl.flock if how == 'flock' else fcntl.lockf)(file, fcntl.LOCK_UN)
-"""
+    return not select.select([process.answers], [], [], seconds)[0]
 
 
 def run_together(script, arguments, limit=4 * LIMIT):
@@ -218,5 +162,9 @@ def run_together(script, arguments, limit=4 * LIMIT):
 def count_under_a_lock(server, points, how, children, times):
     """Processes, alternating between the mounts, add to a number in one file, each time under a lock."""
     (server.export / "n").write_bytes(b"%019d\n" % 0)
-    run_together(COUNT, [(points[n % len(points)] / "n", times, how) for n in range(children)])
+    with contextlib.ExitStack() as stack:
+        counting = [stack.enter_context(Process()) for _ in range(children)]
+        for number, process in enumerate(counting):
+            process.send("count", str(points[number % len(points)] / "n"), times, how)
+        assert [waits(process, 4 * LIMIT) or process.receive() for process in counting] == [0] * children
     assert int((server.export / "n").read_bytes()) == children * times, how

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Processes that lock on command, on the host and in the guest.
+"""Processes that lock on command, on the host and in the guest of interop.
 
+    locker.py                 reads from its standard input, and answers on its standard output
     locker.py ADDRESS PORT    listens there (port 0: any), prints the address, and forks for each connection
 
-A connection is one process: it reads a JSON array from each line, makes that system call, and answers with its result, or
-with {"errno": N}. It ends with the connection; a process that waits for a lock then is killed with the listener.
+A process reads a JSON array from each line, makes that system call, and answers with its result, or with {"errno": N}. It
+ends with its input; one that waits for a lock then is killed with the listener.
 """
 
 import ctypes
@@ -19,6 +20,7 @@ import struct
 import sys
 
 PR_SET_PDEATHSIG = 1
+LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Calls:
@@ -28,6 +30,7 @@ class Calls:
         self.files = {}
 
     def open(self, name, path, mode="r+b"):
+        """`path` may be the number of an inherited file."""
         self.files[name] = open(path, mode, buffering=0)  # noqa: SIM115 -- open until the process is told to close it
         return 0
 
@@ -40,8 +43,18 @@ class Calls:
         return struct.unpack("hhqqi", fcntl.fcntl(self.files[name], command, flock))
 
     def flock(self, name, how):
-        fcntl.flock(self.files[name], how)
+        return fcntl.flock(self.files[name], how)
+
+    def once(self, function, name, how, *words):
+        """fcntl(2) or flock(2) as one system call: Python's own are repeated after a signal whose handler returns."""
+        if words:
+            words = (ctypes.create_string_buffer(struct.pack("hhqqi", words[0], os.SEEK_SET, *words[1:], 0)),)
+        if getattr(LIBC, function)(self.files[name].fileno(), how, *words) != 0:
+            raise OSError(ctypes.get_errno(), function)
         return 0
+
+    def fsync(self, name):
+        return os.fsync(self.files[name].fileno())
 
     def read(self, name, offset, count):
         return os.pread(self.files[name].fileno(), count, offset).decode("latin1")
@@ -82,33 +95,42 @@ class Calls:
         return [total, rows, whole]
 
 
-def serve(connection):
+def serve(lines, answers):
     calls = Calls()
-    with connection, connection.makefile("rw", encoding="utf-8") as stream:
-        for line in stream:
-            name, *words = json.loads(line)
-            try:
-                result = getattr(calls, name)(*words)
-            except OSError as error:
-                result = {"errno": error.errno}
-            except sqlite3.Error as error:
-                result = {"errno": errno.EIO, "text": str(error)}
-            stream.write(json.dumps(result) + "\n")
-            stream.flush()
+    for line in lines:
+        name, *words = json.loads(line)
+        try:
+            result = getattr(calls, name)(*words)
+        except OSError as error:
+            result = {"errno": error.errno}
+        except sqlite3.Error as error:
+            result = {"errno": errno.EIO, "text": str(error)}
+        answers.write(json.dumps(result) + "\n")
+        answers.flush()
 
 
-def main(address, port):
+def interrupted(*_):
+    raise InterruptedError(errno.EINTR, "a signal")  # Python would go on by itself.
+
+
+def listen(address, port):
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.create_server((address, int(port))) as listener:
         print(f"listening {listener.getsockname()[1]}", flush=True)
         while True:
             connection, _ = listener.accept()
             if os.fork() == 0:
-                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+                LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
                 listener.close()
-                serve(connection)
+                with connection, connection.makefile("rw", encoding="utf-8") as stream:
+                    serve(stream, stream)
                 os._exit(0)
             connection.close()
 
 
-main(*sys.argv[1:])
+if sys.argv[1:]:
+    listen(*sys.argv[1:])
+else:
+    signal.signal(signal.SIGUSR1, interrupted)
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    serve(sys.stdin, sys.stdout)
