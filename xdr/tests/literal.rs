@@ -1,5 +1,6 @@
-//! NFSv3 messages word by word, in the layout of RFC 1813's XDR. All numbers in a value differ, so
-//! that an exchange of two fields is detected.
+//! NFSv3 messages with fields of the same type, and with enumerations, word by word in the layout of RFC 1813's XDR. All
+//! numbers in a value differ, so that an exchange of two fields is detected. (tests/vectors decodes and encodes every message
+//! as Linux sends it, which does not show an exchange in both.)
 
 use nfsrdma_xdr::codec::{Decode, Encode, Payload};
 use nfsrdma_xdr::nfs3::*;
@@ -105,12 +106,10 @@ const NAME: &[u8; 12] = b"\0\0\0\x06name.c\0\0";
 
 #[test]
 fn getattr() {
-    check!(GetattrArgs, GetattrArgs { object: handle() }, wire![FH]);
     let ok = Reply::Ok(GetattrOk {
         attributes: ATTRIBUTES,
     });
     check!(GetattrRes, ok, wire![0, FATTR3]);
-    check!(GetattrRes, Reply::Fail(Status::Stale, Void {}), wire![70]);
 }
 
 #[test]
@@ -127,20 +126,10 @@ fn setattr() {
         },
         guard: Some(time(10, 11)),
     };
-    let bytes = wire![
-        FH,
-        [1, 0o644],
-        0,
-        [1, 5],
-        [1, 7, 1],
-        1,
-        [2, 8, 9],
-        [1, 10, 11]
-    ];
-    check!(SetattrArgs, args, bytes);
+    // Mode, uid, gid, size, atime, mtime, guard.
+    let words = [1, 0o644, 0, 1, 5, 1, 7, 1, 1, 2, 8, 9, 1, 10, 11];
+    check!(SetattrArgs, args, wire![FH, words]);
     check!(SetattrRes, Reply::Ok(WCC), wire![0, WCC_DATA]);
-    let fail = Reply::Fail(Status::NotSync, WCC);
-    check!(SetattrRes, fail, wire![10002, WCC_DATA]);
 }
 
 #[test]
@@ -152,52 +141,10 @@ fn lookup() {
         dir: Some(ATTRIBUTES),
     });
     check!(LookupRes, ok, wire![0, FH, 0, 1, FATTR3]);
-    let fail = Reply::Fail(Status::NoEnt, Some(ATTRIBUTES));
-    check!(LookupRes, fail, wire![2, 1, FATTR3]);
 }
 
 #[test]
-fn access_and_readlink() {
-    let args = AccessArgs {
-        object: handle(),
-        access: access::READ | access::EXECUTE,
-    };
-    check!(AccessArgs, args, wire![FH, 0x21]);
-    let ok = Reply::Ok(AccessOk {
-        attributes: Some(ATTRIBUTES),
-        access: access::LOOKUP,
-    });
-    check!(AccessRes, ok, wire![0, 1, FATTR3, 2]);
-    let ok = Reply::Ok(ReadlinkOk {
-        attributes: None,
-        path: Payload::Inline(b"../to"),
-    });
-    check!(ReadlinkRes<'_>, ok, wire![0, 0, b"\0\0\0\x05../to\0\0\0"]);
-}
-
-#[test]
-fn read() {
-    let args = ReadArgs {
-        file: handle(),
-        offset: 0x5_0000_0006,
-        count: 7,
-    };
-    check!(ReadArgs, args, wire![FH, [5, 6], 7]);
-    let ok = Reply::Ok(ReadOk {
-        attributes: Some(ATTRIBUTES),
-        count: 3,
-        eof: true,
-        data: Payload::Inline(b"xyz"),
-    });
-    check!(
-        ReadRes<'_>,
-        ok,
-        wire![0, 1, FATTR3, 3, 1, b"\0\0\0\x03xyz\0"]
-    );
-}
-
-#[test]
-fn write_and_commit() {
+fn write() {
     let args = WriteArgs {
         file: handle(),
         offset: 0x5_0000_0006,
@@ -214,21 +161,10 @@ fn write_and_commit() {
         verifier: Verifier(*b"verifier"),
     });
     check!(WriteRes, ok, wire![0, WCC_DATA, 2, 2, b"verifier"]);
-    let args = CommitArgs {
-        file: handle(),
-        offset: 0x5_0000_0006,
-        count: 7,
-    };
-    check!(CommitArgs, args, wire![FH, [5, 6], 7]);
-    let ok = Reply::Ok(CommitOk {
-        wcc: WCC,
-        verifier: Verifier(*b"verifier"),
-    });
-    check!(CommitRes, ok, wire![0, WCC_DATA, b"verifier"]);
 }
 
 #[test]
-fn create_mkdir_symlink_mknod() {
+fn create_and_mknod() {
     let set = SetAttributes {
         mode: Some(0o600),
         ..SetAttributes::default()
@@ -247,18 +183,6 @@ fn create_mkdir_symlink_mknod() {
         let whole = [wire![FH, NAME], bytes].concat();
         check!(CreateArgs<'_>, CreateArgs { at: at(), how }, whole);
     }
-    let mkdir = MkdirArgs {
-        at: at(),
-        attributes: set,
-    };
-    check!(MkdirArgs<'_>, mkdir, wire![FH, NAME, sattr3]);
-    let symlink = SymlinkArgs {
-        at: at(),
-        attributes: set,
-        path: Payload::Inline(b"t"),
-    };
-    let bytes = wire![FH, NAME, sattr3, b"\0\0\0\x01t\0\0\0"];
-    check!(SymlinkArgs<'_>, symlink, bytes);
     let device = SpecData { major: 8, minor: 1 };
     let what = [
         (MknodWhat::Character(set, device), wire![4, sattr3, [8, 1]]),
@@ -271,19 +195,10 @@ fn create_mkdir_symlink_mknod() {
         let whole = [wire![FH, NAME], bytes].concat();
         check!(MknodArgs<'_>, MknodArgs { at: at(), what }, whole);
     }
-    let ok = Reply::Ok(Created {
-        object: Some(handle()),
-        attributes: None,
-        dir: WCC,
-    });
-    check!(CreateRes, ok, wire![0, 1, FH, 0, WCC_DATA]);
-    let fail = Reply::Fail(Status::Exist, WCC);
-    check!(CreateRes, fail, wire![17, WCC_DATA]);
 }
 
 #[test]
-fn remove_rename_link() {
-    check!(RemoveArgs<'_>, RemoveArgs { what: at() }, wire![FH, NAME]);
+fn rename() {
     let to = DirOp {
         dir: FileHandle::new(b"").expect("short"),
         name: Name(b"to"),
@@ -296,17 +211,6 @@ fn remove_rename_link() {
         to_dir: WccData::default(),
     };
     check!(RenameRes, Reply::Ok(wcc), wire![0, WCC_DATA, [0, 0]]);
-    let link = LinkArgs {
-        file: handle(),
-        link: to,
-    };
-    check!(LinkArgs<'_>, link, wire![FH, 0, b"\0\0\0\x02to\0\0"]);
-    let wcc = LinkWcc {
-        attributes: Some(ATTRIBUTES),
-        dir: WCC,
-    };
-    let fail = Reply::Fail(Status::MLink, wcc);
-    check!(LinkRes, fail, wire![31, 1, FATTR3, WCC_DATA]);
 }
 
 #[test]
@@ -330,20 +234,8 @@ fn readdir_and_readdirplus() {
         eof: true,
     };
     let name = b"\0\0\0\x01e\0\0\0";
-    let bytes = wire![
-        [0, 0],
-        b"verifier",
-        1,
-        [0, 4],
-        name,
-        [0, 5],
-        1,
-        [0, 6],
-        name,
-        [0, 7],
-        0,
-        1
-    ];
+    let entries = wire![[1, 0, 4], name, [0, 5], [1, 0, 6], name, [0, 7]];
+    let bytes = [wire![[0, 0], b"verifier"], entries, wire![[0, 1]]].concat();
     check!(ReaddirRes<'_>, Reply::Ok(list), bytes);
 
     let args = ReaddirplusArgs {
@@ -366,20 +258,8 @@ fn readdir_and_readdirplus() {
         }],
         eof: false,
     };
-    let bytes = wire![
-        [0, 1],
-        FATTR3,
-        b"verifier",
-        1,
-        [0, 4],
-        name,
-        [0, 5],
-        1,
-        FATTR3,
-        1,
-        FH,
-        [0, 0]
-    ];
+    let entry = wire![[1, 0, 4], name, [0, 5], 1, FATTR3, 1, FH];
+    let bytes = [wire![[0, 1], FATTR3, b"verifier"], entry, wire![[0, 0]]].concat();
     check!(ReaddirplusRes<'_>, Reply::Ok(list), bytes);
 }
 

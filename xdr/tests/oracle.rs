@@ -1,5 +1,5 @@
 //! Names, numbers and flag values are those of the independent crate `nfs3_types`. (The layout of messages is in
-//! literal.rs word by word, and in tests/vectors as Linux and tshark have it.)
+//! tests/vectors as Linux has it; in literal.rs where that does not tell one field from another.)
 
 use nfs3_types::xdr_codec::Unpack;
 use nfs3_types::{mount as their_mount, nfs3 as theirs, portmap as their_portmap};
