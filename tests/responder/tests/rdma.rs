@@ -3,9 +3,9 @@
 use crate::common::Dirs;
 use crate::common::requester::*;
 use nfsrdma_iwarp::{IwarpOptions, IwarpProvider};
-use nfsrdma_rdma::Provider;
+use nfsrdma_rdma::{Exposure, Provider};
 use nfsrdma_responder::rpc::Stage;
-use nfsrdma_xdr::codec::{Decode, Decoder, Encode, Payload};
+use nfsrdma_xdr::codec::{Decode, Decoder, Payload};
 use nfsrdma_xdr::nfs3::*;
 use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, ErrorBody, Header, WriteChunk};
 use proptest::prelude::ProptestConfig;
@@ -32,7 +32,7 @@ fn over_all(test: impl Fn(&Dirs, &mut Requester)) {
         let dirs = Dirs::new();
         let change = |settings: &mut nfsrdma_responder::rdma::Settings| settings.apart = apart;
         let (server, address) = serve(&dirs.export(), provider.clone(), change);
-        let mut requester = Requester::connect(&*provider, address, true);
+        let mut requester = Requester::connect(&*provider, address);
         test(&dirs, &mut requester);
         drop(requester);
         server.stop();
@@ -49,9 +49,47 @@ fn look_up(requester: &mut Requester, dir: FileHandle, name: &[u8]) -> FileHandl
         name: Name(name),
     };
     let results = requester.inline::<Lookup>(2, &LookupArgs { what });
-    match LookupRes::from_xdr(&results).unwrap() {
-        Reply::Ok(ok) => ok.object,
+    ok(LookupRes::from_xdr(&results).unwrap()).object
+}
+
+fn ok<T, F>(reply: Reply<T, F>) -> T {
+    match reply {
+        Reply::Ok(ok) => ok,
         Reply::Fail(status, _) => panic!("{status:?}"),
+    }
+}
+
+/// The first bytes of a file.
+fn read_args(file: FileHandle, count: u32) -> ReadArgs {
+    ReadArgs {
+        file,
+        offset: 0,
+        count,
+    }
+}
+
+fn without_chunks() -> Body {
+    Body::Msg(ChunkLists::default())
+}
+
+fn with_write_list(chunks: &[WriteChunk]) -> Body {
+    Body::Msg(ChunkLists {
+        writes: chunks.iter().cloned().collect(),
+        ..Default::default()
+    })
+}
+
+fn read_list(position: u32, sources: &[&Exposure]) -> ChunkLists {
+    ChunkLists {
+        reads: read_chunk(position, sources).into_iter().collect(),
+        ..Default::default()
+    }
+}
+
+fn reply_chunk(sinks: &[&Exposure]) -> ChunkLists {
+    ChunkLists {
+        reply: Some(write_chunk(sinks)),
+        ..Default::default()
     }
 }
 
@@ -79,16 +117,9 @@ fn read_fills_the_write_chunk() {
             requester.sink(150_001),
             requester.sink(100_000),
         ];
-        let args = ReadArgs {
-            file,
-            offset: 0,
-            count: 350_001,
-        };
-        let body = Body::Msg(ChunkLists {
-            writes: [write_chunk(&sinks.each_ref())].into_iter().collect(),
-            ..Default::default()
-        });
-        let answer = requester.call(5, body, &call::<Read>(5, &args));
+        let body = with_write_list(&[write_chunk(&sinks.each_ref())]);
+        let read = call::<Read>(5, &read_args(file, 350_001));
+        let answer = requester.call(5, body, &read);
         let lengths: Vec<u32> = answer.lists().writes[0]
             .segments
             .iter()
@@ -98,13 +129,9 @@ fn read_fills_the_write_chunk() {
         // The chunk has three handles, so none is invalidated.
         assert_eq!(answer.invalidated, None);
         let mut from = Decoder::with_placed(answer.results(), 300_001);
-        match ReadRes::decode(&mut from).unwrap() {
-            Reply::Ok(ok) => {
-                assert_eq!((ok.count, ok.eof), (300_001, true));
-                assert_eq!(ok.data, Payload::Placed(300_001));
-            }
-            Reply::Fail(status, _) => panic!("{status:?}"),
-        }
+        let read = ok(ReadRes::decode(&mut from).unwrap());
+        assert_eq!((read.count, read.eof), (300_001, true));
+        assert_eq!(read.data, Payload::Placed(300_001));
         assert_eq!(from.remaining(), 0);
         let got: Vec<u8> = sinks.into_iter().flat_map(|s| requester.take(s)).collect();
         assert!(got[..300_001] == data);
@@ -124,31 +151,18 @@ fn read_without_a_chunk_is_inline_and_a_failure_leaves_the_chunk_unused() {
         std::fs::write(dirs.export().join("file"), b"five!").unwrap();
         let root = requester.mount();
         let file = look_up(requester, root, b"file");
-        let args = ReadArgs {
-            file,
-            offset: 0,
-            count: 1000,
-        };
+        let args = read_args(file, 1000);
         let results = requester.inline::<Read>(5, &args);
-        match ReadRes::from_xdr(&results).unwrap() {
-            Reply::Ok(ok) => assert_eq!(ok.data, Payload::Inline(b"five!")),
-            Reply::Fail(status, _) => panic!("{status:?}"),
-        }
+        let read = ok(ReadRes::from_xdr(&results).unwrap());
+        assert_eq!(read.data, Payload::Inline(b"five!"));
         // An empty chunk asks for the result inline, and comes back empty.
-        let body = Body::Msg(ChunkLists {
-            writes: [WriteChunk::default()].into_iter().collect(),
-            ..Default::default()
-        });
+        let body = with_write_list(&[WriteChunk::default()]);
         let answer = requester.call(6, body, &call::<Read>(6, &args));
         assert_eq!(answer.lists().writes[..], [WriteChunk::default()]);
         assert_eq!(answer.results(), &results[..]);
         // A second chunk would be for a second result, which READ does not have.
         let spare = requester.sink(1000);
-        let second = write_chunk(&[&spare]);
-        let body = Body::Msg(ChunkLists {
-            writes: [WriteChunk::default(), second].into_iter().collect(),
-            ..Default::default()
-        });
+        let body = with_write_list(&[WriteChunk::default(), write_chunk(&[&spare])]);
         let answer = requester.call(8, body, &call::<Read>(8, &args));
         let returned = &answer.lists().writes;
         assert_eq!((returned.len(), returned[0].segments.len()), (2, 0));
@@ -159,12 +173,9 @@ fn read_without_a_chunk_is_inline_and_a_failure_leaves_the_chunk_unused() {
         // READ of a directory fails: the chunk is returned with empty segments.
         let sinks = [requester.sink(10), requester.sink(20)];
         let chunk = write_chunk(&sinks.each_ref());
-        let body = Body::Msg(ChunkLists {
-            writes: [chunk.clone()].into_iter().collect(),
-            ..Default::default()
-        });
-        let args = ReadArgs { file: root, ..args };
-        let answer = requester.call(7, body, &call::<Read>(7, &args));
+        let body = with_write_list(std::slice::from_ref(&chunk));
+        let read = call::<Read>(7, &read_args(root, 1000));
+        let answer = requester.call(7, body, &read);
         let returned = &answer.lists().writes[0];
         assert_eq!(returned.segments.len(), 2);
         assert!(returned.is_empty());
@@ -181,17 +192,9 @@ fn a_chunk_that_is_too_small_ends_the_call_alone() {
         let root = requester.mount();
         let file = look_up(requester, root, b"file");
         let sink = requester.sink(99);
-        let body = Body::Msg(ChunkLists {
-            writes: [write_chunk(&[&sink])].into_iter().collect(),
-            ..Default::default()
-        });
-        let args = ReadArgs {
-            file,
-            offset: 0,
-            count: 100,
-        };
-        let answer = requester.call(5, body, &call::<Read>(5, &args));
-        assert!(is_err_chunk(&answer));
+        let body = with_write_list(&[write_chunk(&[&sink])]);
+        let read = call::<Read>(5, &read_args(file, 100));
+        assert!(is_err_chunk(&requester.call(5, body, &read)));
         assert_eq!(requester.inline::<Null>(6, &Void {}), b"");
     });
 }
@@ -207,10 +210,7 @@ fn write_args(file: FileHandle, data: &[u8]) -> WriteArgs<'_> {
 }
 
 fn written(results: &[u8]) -> u32 {
-    match WriteRes::from_xdr(results).unwrap() {
-        Reply::Ok(ok) => ok.count,
-        Reply::Fail(status, _) => panic!("{status:?}"),
-    }
+    ok(WriteRes::from_xdr(results).unwrap()).count
 }
 
 #[test]
@@ -238,11 +238,7 @@ fn write_comes_by_a_position_zero_chunk_in_pieces() {
             .collect();
             let one = requester.source(&whole);
             for sources in [pieces.iter().collect::<Vec<_>>(), vec![&one]] {
-                let body = Body::NoMsg(ChunkLists {
-                    reads: read_chunk(0, &sources).into_iter().collect(),
-                    ..Default::default()
-                });
-                let answer = requester.call(xid, body, b"");
+                let answer = requester.call(xid, Body::NoMsg(read_list(0, &sources)), b"");
                 assert_eq!(written(answer.results()) as usize, len);
                 let single = sources.len() == 1;
                 assert_eq!(answer.invalidated.is_some(), single);
@@ -275,14 +271,7 @@ fn write_comes_by_a_reduced_chunk() {
             requester.source(&data[1..400_000]),
             requester.source(&data[400_000..]),
         ];
-        let with = |position| {
-            Body::Msg(ChunkLists {
-                reads: read_chunk(position, &sources.each_ref())
-                    .into_iter()
-                    .collect(),
-                ..Default::default()
-            })
-        };
+        let with = |position| Body::Msg(read_list(position, &sources.each_ref()));
         // First with a wrong position.
         let answer = requester.call(20, with(position + 4), encoder.as_slice());
         assert!(is_err_chunk(&answer));
@@ -327,31 +316,24 @@ fn long_replies_use_the_reply_chunk_and_short_ones_do_not() {
         };
         let long = call::<Readdir>(40, &args);
         // Without a chunk for it, there is no reply.
-        let answer = requester.call(40, Body::Msg(ChunkLists::default()), &long);
+        let answer = requester.call(40, without_chunks(), &long);
         assert!(is_err_chunk(&answer));
         let sinks = [requester.sink(4096), requester.sink(60_000)];
-        let offer = |sinks: &[&nfsrdma_rdma::Exposure]| {
-            Body::Msg(ChunkLists {
-                reply: Some(write_chunk(sinks)),
-                ..Default::default()
-            })
-        };
-        let answer = requester.call(41, offer(&sinks.each_ref()), &call::<Readdir>(41, &args));
+        let body = Body::Msg(reply_chunk(&sinks.each_ref()));
+        let answer = requester.call(41, body, &call::<Readdir>(41, &args));
         let Body::NoMsg(lists) = &answer.header.body else {
             panic!("{:?}", answer.header);
         };
         assert_eq!(answer.inline, b"");
         let len = lists.reply.as_ref().unwrap().len() as usize;
         let reply: Vec<u8> = sinks.into_iter().flat_map(|s| requester.take(s)).collect();
-        match ReaddirRes::from_xdr(results(&reply[..len])).unwrap() {
-            Reply::Ok(ok) => assert_eq!((ok.entries.len(), ok.eof), (302, true)),
-            Reply::Fail(status, _) => panic!("{status:?}"),
-        }
+        let list = ok(ReaddirRes::from_xdr(results(&reply[..len])).unwrap());
+        assert_eq!((list.entries.len(), list.eof), (302, true));
         // One handle, offered for a short reply: the chunk is unused, but invalidated.
         let sink = requester.sink(8192);
         let handle = sink.segments()[0].handle;
         let getattr = call::<Getattr>(42, &GetattrArgs { object: root });
-        let answer = requester.call(42, offer(&[&sink]), &getattr);
+        let answer = requester.call(42, Body::Msg(reply_chunk(&[&sink])), &getattr);
         assert!(answer.lists().reply.as_ref().unwrap().is_empty());
         assert_eq!(answer.invalidated, Some(handle));
         assert!(!answer.results().is_empty());
@@ -385,7 +367,7 @@ fn bad_headers_are_answered_or_ignored() {
             &Header::new(50, 1, Body::Error(ErrorBody::ErrChunk)),
             &[0; 12],
         );
-        let mut header = Header::new(51, 1, Body::Msg(ChunkLists::default()));
+        let mut header = Header::new(51, 1, without_chunks());
         header.version = 2;
         requester.post(&header, &null);
         let answer = requester.answer().unwrap();
@@ -400,49 +382,9 @@ fn bad_headers_are_answered_or_ignored() {
             chunks: ChunkLists::default(),
         };
         assert!(is_err_chunk(&requester.call(52, padded, &null)));
-        // RDMA_NOMSG without a chunk for the message.
-        let sink = requester.sink(4096);
-        let reply_only = Body::NoMsg(ChunkLists {
-            reply: Some(write_chunk(&[&sink])),
-            ..Default::default()
-        });
-        assert!(is_err_chunk(&requester.call(53, reply_only, b"")));
         // The XID in the header differs from that of the message.
-        let body = Body::Msg(ChunkLists::default());
-        assert!(is_err_chunk(&requester.call(54, body, &null)));
-        // More segments than a call may have.
-        let source = requester.source(&null);
-        let mut reads = read_chunk(0, &[&source]);
-        reads[0].target.length = u32::MAX;
-        let body = Body::NoMsg(ChunkLists {
-            reads: reads.into_iter().collect(),
-            ..Default::default()
-        });
-        assert!(is_err_chunk(&requester.call(55, body, b"")));
+        assert!(is_err_chunk(&requester.call(54, without_chunks(), &null)));
         assert_eq!(requester.inline::<Null>(56, &Void {}), b"");
-    });
-}
-
-#[test]
-fn memory_nobody_offered_ends_the_connection() {
-    over_all(|dirs, requester| {
-        std::fs::write(dirs.export().join("file"), data(100)).unwrap();
-        let root = requester.mount();
-        let file = look_up(requester, root, b"file");
-        let sink = requester.sink(100);
-        let mut chunk = write_chunk(&[&sink]);
-        chunk.segments[0].handle ^= 0x5555;
-        let body = Body::Msg(ChunkLists {
-            writes: [chunk].into_iter().collect(),
-            ..Default::default()
-        });
-        let args = ReadArgs {
-            file,
-            offset: 0,
-            count: 100,
-        };
-        requester.post(&Header::new(70, 8, body), &call::<Read>(70, &args));
-        assert!(requester.answer().is_err());
     });
 }
 
@@ -461,21 +403,18 @@ fn odd_settings_work() {
             settings.rtmax = rtmax;
             settings.invalidate = false;
         });
-        let mut requester = Requester::connect(&provider, address, true);
+        let mut requester = Requester::connect(&provider, address);
         assert!(!requester.theirs.remote_invalidation);
         assert_eq!(requester.theirs.receive_size, inline);
-        let header = |xid| Header::new(xid, 8, Body::Msg(ChunkLists::default()));
-        let mut message = header(80).to_xdr();
-        message.extend(call::<Null>(80, &Void {}));
-        requester.send(&message);
+        requester.post(
+            &Header::new(80, 8, without_chunks()),
+            &call::<Null>(80, &Void {}),
+        );
         let answer = requester.answer().unwrap();
         assert_eq!(answer.header.credits, credits);
         // One handle, which a server with remote invalidation would invalidate.
         let sink = requester.sink(4096);
-        let chunk = Body::Msg(ChunkLists {
-            reply: Some(write_chunk(&[&sink])),
-            ..Default::default()
-        });
+        let chunk = Body::Msg(reply_chunk(&[&sink]));
         requester.post(&Header::new(81, 8, chunk), &call::<Null>(81, &Void {}));
         let answer = requester.answer().unwrap();
         assert_eq!(answer.header.xid, 81);
@@ -496,19 +435,19 @@ fn as_many_calls_as_the_first_reply_grants_find_a_receive() {
     for provider in providers() {
         let dirs = Dirs::new();
         let (server, address) = serve(&dirs.export(), provider.clone(), |_| {});
-        let mut requester = Requester::connect(&*provider, address, true);
+        let mut requester = Requester::connect(&*provider, address);
         let root = requester.mount();
         let held = ProcedureNumber::Getattr;
         let remote = server.remote();
         let script = remote.script();
         script.hold(Some(held), Stage::Call, u64::MAX);
-        let body = || Body::Msg(ChunkLists::default());
-        requester.post(&Header::new(300, 8, body()), &call::<Null>(300, &Void {}));
+        let header = |xid| Header::new(xid, 8, without_chunks());
+        requester.post(&header(300), &call::<Null>(300, &Void {}));
         let granted = requester.answer().unwrap().header.credits;
         assert!(granted > 1);
         for xid in 400..400 + granted {
             let getattr = call::<Getattr>(xid, &GetattrArgs { object: root });
-            requester.post(&Header::new(xid, 8, body()), &getattr);
+            requester.post(&header(xid), &getattr);
         }
         // The others wait for a worker.
         assert!(script.wait_held(2, Duration::from_secs(20)));
@@ -535,7 +474,7 @@ proptest::proptest! {
         let provider: Arc<dyn Provider> = Arc::new(IwarpProvider::default());
         let dirs = Dirs::new();
         let (server, address) = serve(&dirs.export(), provider.clone(), |_| {});
-        let hostile = Requester::connect(&*provider, address, true);
+        let hostile = Requester::connect(&*provider, address);
         for (words, bytes) in messages {
             let mut message: Vec<u8> = [9, 1, 1].iter().chain(&words)
                 .flat_map(|w: &u32| w.to_be_bytes())
@@ -543,7 +482,7 @@ proptest::proptest! {
             message.extend(bytes);
             hostile.send(&message);
         }
-        let mut other = Requester::connect(&*provider, address, true);
+        let mut other = Requester::connect(&*provider, address);
         other.mount();
         drop((hostile, other));
         server.stop();

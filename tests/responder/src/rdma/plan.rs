@@ -382,11 +382,6 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn any_bytes_are_sorted(bytes in vec(any::<u8>(), 0..200)) {
-            intake(&bytes, &LIMITS);
-        }
-
         /// Words that resemble headers get further into the code.
         #[test]
         fn any_words_are_sorted(words in vec(0u32..6, 4..40)) {

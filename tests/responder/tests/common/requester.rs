@@ -84,7 +84,7 @@ pub fn serve(
 
 pub struct Requester {
     link: Connection,
-    pub pool: Pool,
+    pool: Pool,
     pub theirs: PrivateData,
     received: Vec<(BufMut, usize, Option<Handle>)>,
 }
@@ -169,18 +169,10 @@ pub fn write_chunk(exposures: &[&Exposure]) -> WriteChunk {
 }
 
 impl Requester {
-    pub fn connect(provider: &dyn Provider, to: SocketAddr, invalidate: bool) -> Self {
-        Self::try_connect(provider, to, invalidate).unwrap()
-    }
-
-    pub fn try_connect(
-        provider: &dyn Provider,
-        to: SocketAddr,
-        invalidate: bool,
-    ) -> Result<Self, Error> {
+    pub fn connect(provider: &dyn Provider, to: SocketAddr) -> Self {
         let pool = Pool::new(64 << 20).unwrap();
         let private = PrivateData {
-            remote_invalidation: invalidate,
+            remote_invalidation: true,
             send_size: 4096,
             receive_size: 4096,
         };
@@ -196,16 +188,16 @@ impl Requester {
             timeout: Duration::from_secs(10),
             local: None,
         };
-        let link = provider.connect(to, &params)?;
-        Ok(Requester {
+        let link = provider.connect(to, &params).unwrap();
+        Requester {
             theirs: PrivateData::parse(&link.peer_private_data).unwrap(),
             link,
             pool,
             received: Vec::new(),
-        })
+        }
     }
 
-    pub fn buffer(&self, bytes: &[u8]) -> Buf {
+    fn buffer(&self, bytes: &[u8]) -> Buf {
         let mut buf = self.pool.alloc(bytes.len()).unwrap();
         buf.copy_from_slice(bytes);
         buf.freeze()
