@@ -2,11 +2,10 @@
 
 use super::support::*;
 use nfsrdma_fs::fs::{FsResult, ROOT};
-use nfsrdma_memory_server::{Fate, MemoryServer, Op};
-use nfsrdma_nfs3::Limits;
+use nfsrdma_memory_server::{Fate, Op};
 use nfsrdma_rpcrdma::abandon::Caller;
 use nfsrdma_rpcrdma::exec::{self, block_on};
-use nfsrdma_xdr::nfs3::{SetAttributes, Status};
+use nfsrdma_xdr::nfs3::Status;
 use std::future::Future;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -26,10 +25,7 @@ fn names_and_attributes_stay_as_they_are() {
     let (node, open) = (m.node("f"), m.open(m.node("open"), RW).unwrap());
     let before = m.server.names("");
     let (fs, cred) = (&m.fs, &m.cred);
-    let cut = SetAttributes {
-        size: Some(0),
-        ..SetAttributes::default()
-    };
+    let cut = with_size(0);
     for error in [
         abandoned(fs.unlink(cred, ROOT, b"f")),
         abandoned(fs.unlink(cred, ROOT, b"open")),
@@ -55,7 +51,7 @@ fn names_and_attributes_stay_as_they_are() {
 
 #[test]
 fn a_write_that_waited_does_not_come_after_a_truncation() {
-    let m = Mount::of(&MemoryServer::new(), small());
+    let m = Mount::new();
     m.server.plant("f", b"");
     let node = m.node("f");
     let f = m.open(node, RW).unwrap();
@@ -111,21 +107,12 @@ fn an_open_target_gets_its_name_back() {
 /// something to show, which with such a server may never be.
 #[test]
 fn a_listing_of_nothing_ends_with_its_caller() {
-    let limits = Limits {
-        rtmax: 4096,
-        wtmax: 4096,
-        dtpref: 1000,
-        max_file_size: 1 << 30,
-    };
-    let m = Mount::of(&MemoryServer::with(limits, 0), small());
+    let m = Mount::of(&server_of(4096, 1000, 0), small());
     m.server.bare_entries();
     for number in 0..2000 {
         m.server.plant(&format!("entry-{number:06}"), b"");
     }
-    m.server.set_hook(|op, _| match op {
-        Op::Lookup => Fate::Refused(Status::NoEnt),
-        _ => Fate::Done,
-    });
+    m.fate(Op::Lookup, Fate::Refused(Status::NoEnt));
     let opened = block_on(m.fs.opendir(&m.cred, ROOT)).unwrap();
     // The first page shows `.` and `..`.
     let shown = block_on(m.fs.readdir(opened.handle, 0)).unwrap();
@@ -153,9 +140,7 @@ fn pages_of_a_mapping_do_not_wait_for_a_silent_server() {
             exec::spawn(async move { tell.send(fs.fsync(f, || true).await).unwrap() });
         };
         begin_fsync();
-        while m.server.kept() == 0 {
-            std::thread::yield_now();
-        }
+        until("a call that is kept", || m.server.kept() > 0);
         for (at, byte) in [(10, b'1'), (20, b'2')] {
             let page = [byte; 10];
             let written = block_on(m.fs.write_mapped(f, at as u64, &page[..]));

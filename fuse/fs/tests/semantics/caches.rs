@@ -4,7 +4,7 @@ use super::support::*;
 use nfsrdma_fs::fs::{Behind, FsConfig, KernelCache, ROOT};
 use nfsrdma_memory_server::{Fate, MemoryServer, Op};
 use nfsrdma_rpcrdma::exec::block_on;
-use nfsrdma_xdr::nfs3::{SetAttributes, Status};
+use nfsrdma_xdr::nfs3::Status;
 use nfsrdma_xdr::posix_acl::{ACCESS_NAME, PosixAcl};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -185,11 +185,7 @@ fn the_kernel_is_told_once_that_its_pages_are_out_of_date_however_many_setattrs_
     m.read(f, 0, 4).unwrap();
     m.server.change_file("f", 0, b"more", None);
     let set_mode = |mode| {
-        let new = SetAttributes {
-            mode: Some(mode),
-            ..SetAttributes::default()
-        };
-        block_on(m.fs.setattr(&m.cred, node, &new, false)).unwrap();
+        block_on(m.fs.setattr(&m.cred, node, &with_mode(mode), false)).unwrap();
         count.load(Ordering::Relaxed)
     };
     let first = set_mode(0o600);
@@ -227,11 +223,9 @@ fn the_kernel_drops_what_a_change_of_attributes_without_a_reply_may_have_made_wr
         |m, node| assert!(m.truncate(node, 1).is_err()),
         |m, node| assert!(m.open(node, RW | libc::O_TRUNC).is_err()),
         |m, node| {
-            let new = SetAttributes {
-                mode: Some(0o600),
-                ..SetAttributes::default()
-            };
-            assert!(block_on(m.fs.setattr(&m.cred, node, &new, false)).is_err());
+            let mode = with_mode(0o600);
+            let set = m.fs.setattr(&m.cred, node, &mode, false);
+            assert!(block_on(set).is_err());
         },
         |m, node| {
             let acl = PosixAcl::of_mode(0o600).to_xattr();
@@ -294,9 +288,7 @@ fn beside_an_old_read(op: Op, deed: impl FnOnce(&Mount, u64, u64)) -> Mount {
             assert_eq!(m.read(file, 0, 10).unwrap(), [1; 10]);
             read.send(()).unwrap();
         });
-        while m.server.kept() == 0 {
-            std::thread::yield_now();
-        }
+        until("the READ", || m.server.kept() > 0);
         m.server.change_file("f", OLD, &[2; 100], None);
         let server = Arc::downgrade(&m.server);
         let answered = std::sync::Mutex::new(answered);
@@ -322,11 +314,7 @@ fn beside_an_old_read(op: Op, deed: impl FnOnce(&Mount, u64, u64)) -> Mount {
 #[test]
 fn a_truncation_is_not_left_out_because_of_an_old_size() {
     let m = beside_an_old_read(Op::Access, |m, node, _| {
-        let new = SetAttributes {
-            size: Some(OLD),
-            ..SetAttributes::default()
-        };
-        block_on(m.fs.setattr(&m.cred, node, &new, true)).unwrap();
+        block_on(m.fs.setattr(&m.cred, node, &with_size(OLD), true)).unwrap();
         assert_eq!(m.stat(node).unwrap().size, OLD);
     });
     assert_eq!(m.server.contents("f").unwrap().len() as u64, OLD);

@@ -3,9 +3,8 @@
 use super::support::*;
 use nfsrdma_fs::fs::{Found, FsConfig, ROOT};
 use nfsrdma_memory_server::{Fate, MemoryServer, Op};
-use nfsrdma_nfs3::Limits;
 use nfsrdma_rpcrdma::exec::{self, block_on};
-use nfsrdma_xdr::nfs3::{SetAttributes, Status};
+use nfsrdma_xdr::nfs3::Status;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -34,7 +33,7 @@ fn the_server_restarts_between_write_and_commit() {
         {
             server.restart();
         }
-        nfsrdma_memory_server::Fate::Done
+        Fate::Done
     });
     m.close(f).unwrap();
     m.server.clear_hook();
@@ -46,13 +45,7 @@ fn the_server_restarts_between_write_and_commit() {
 #[test]
 fn small_transfer_sizes_work() {
     for size in [512, 4096, 5000, 65536] {
-        let limits = Limits {
-            rtmax: size,
-            wtmax: size,
-            dtpref: 8192,
-            max_file_size: 1 << 40,
-        };
-        let m = Mount::of(&MemoryServer::with(limits, 0), small());
+        let m = Mount::of(&server_of(size, 8192, 0), small());
         let (_, f) = m.create("f");
         let data: Vec<u8> = (0..100_001u32).map(|i| (i / 3) as u8).collect();
         m.write(f, 0, &data).unwrap();
@@ -151,13 +144,7 @@ fn a_read_past_the_cache_shows_what_was_written_and_is_not_sent_yet() {
 
 #[test]
 fn readers_of_what_is_being_read_ahead_wait_for_it() {
-    let limits = Limits {
-        rtmax: 1 << 20,
-        wtmax: 1 << 20,
-        dtpref: 8192,
-        max_file_size: 1 << 40,
-    };
-    let server = MemoryServer::with(limits, 1);
+    let server = server_of(1 << 20, 8192, 1);
     let m = Mount::of(&server, small());
     server.plant("f", &[7; 12 * 4096]);
     let f = m.open(m.node("f"), RW).unwrap();
@@ -258,13 +245,7 @@ fn old_dirty_data_is_written_unasked() {
 
 #[test]
 fn a_hole_before_unwritten_data_reads_as_zeros_however_small_a_read_may_be() {
-    let limits = Limits {
-        rtmax: 4096,
-        wtmax: 4096,
-        dtpref: 4096,
-        max_file_size: 1 << 40,
-    };
-    let server = MemoryServer::with(limits, 0);
+    let server = server_of(4096, 4096, 0);
     let m = Mount::of(&server, small());
     let (_, handle) = m.create("f");
     m.write(handle, 1_500_000, b"the end").unwrap();
@@ -334,10 +315,7 @@ fn a_refused_truncation_loses_nothing() {
     let m = Mount::new();
     let (node, f) = m.create("f");
     m.write(f, 0, &[7; 10_000]).unwrap();
-    m.server.set_hook(|op, _| match op {
-        Op::Setattr => Fate::Refused(Status::Access),
-        _ => Fate::Done,
-    });
+    m.fate(Op::Setattr, Fate::Refused(Status::Access));
     assert_eq!(errno(m.truncate(node, 0)), libc::EACCES);
     m.close(f).unwrap();
     assert!(m.server.contents("f").unwrap() == [7; 10_000]);
@@ -392,13 +370,7 @@ fn the_end_of_a_write_does_not_wake_every_writer() {
     const FILES: usize = 64;
     const LIMIT: usize = 1 << 20;
     const PART: usize = LIMIT / 16;
-    let limits = Limits {
-        rtmax: PART as u32,
-        wtmax: PART as u32,
-        dtpref: 8192,
-        max_file_size: 1 << 40,
-    };
-    let server = MemoryServer::with(limits, 2);
+    let server = server_of(PART as u32, 8192, 2);
     let config = FsConfig {
         dirty_bytes: LIMIT,
         dirty_file_bytes: LIMIT,
@@ -476,9 +448,7 @@ fn an_append_for_which_memory_is_short_is_written_once() {
     }
     std::thread::scope(|scope| {
         scope.spawn(|| append(&[2; 200]));
-        while m.count("write_waits") == 0 {
-            std::thread::yield_now();
-        }
+        until("a write that waits", || m.count("write_waits") > 0);
         drop(held);
     });
     m.close(f).unwrap();
@@ -529,11 +499,9 @@ fn a_mapped_page_does_not_lengthen_a_file_whose_truncation_was_answered_without_
                 let flags = RW | libc::O_TRUNC;
                 fs.open(&cred, node, flags).await.unwrap();
             } else {
-                let new = SetAttributes {
-                    size: Some(size),
-                    ..SetAttributes::default()
-                };
-                fs.setattr(&cred, node, &new, false).await.unwrap();
+                fs.setattr(&cred, node, &with_size(size), false)
+                    .await
+                    .unwrap();
             }
             done.send(()).unwrap();
         });
@@ -570,13 +538,7 @@ async fn counted<T>(polls: Arc<AtomicUsize>, future: impl Future<Output = T>) ->
 fn the_end_of_a_write_does_not_wake_everybody_who_waits_for_a_flush() {
     const PIECES: u64 = 200;
     const CALLERS: usize = 64;
-    let limits = Limits {
-        rtmax: 65536,
-        wtmax: 65536,
-        dtpref: 8192,
-        max_file_size: 1 << 40,
-    };
-    let m = Mount::of(&MemoryServer::with(limits, 2), small());
+    let m = Mount::of(&server_of(65536, 8192, 2), small());
     let (node, f) = m.create("f");
     for n in 0..PIECES {
         m.write(f, n * 8192, &[1]).unwrap();

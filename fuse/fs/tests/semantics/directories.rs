@@ -3,7 +3,6 @@
 use super::support::*;
 use nfsrdma_fs::fs::{FsConfig, ROOT};
 use nfsrdma_memory_server::{Fate, MemoryServer, Op};
-use nfsrdma_nfs3::Limits;
 use nfsrdma_rpcrdma::exec::block_on;
 use nfsrdma_xdr::nfs3::Status;
 use std::collections::BTreeSet;
@@ -107,10 +106,7 @@ fn servers_without_readdirplus_or_with_bare_entries_do() {
         let expected = plant(&m.server, 300);
         match how {
             0 => m.server.bare_entries(),
-            1 => m.server.set_hook(|op, _| match op {
-                Op::Readdirplus => Fate::Refused(Status::NotSupp),
-                _ => Fate::Done,
-            }),
+            1 => m.fate(Op::Readdirplus, Fate::Refused(Status::NotSupp)),
             _ => {}
         }
         assert_eq!(m.list(ROOT, 100, |_| {}), expected);
@@ -141,13 +137,7 @@ fn a_directory_that_goes_round_in_a_loop_is_an_error() {
     // Pages that are smaller than the period of the cookies, and larger ones.
     for (dtpref, period) in [(1000, 64), (1000, 11), (64 << 10, 100), (64 << 10, 1)] {
         for step in [1, 7, 1000] {
-            let limits = Limits {
-                rtmax: 4096,
-                wtmax: 4096,
-                dtpref,
-                max_file_size: 1 << 30,
-            };
-            let m = Mount::of(&MemoryServer::with(limits, 0), small());
+            let m = Mount::of(&server_of(4096, dtpref, 0), small());
             plant(&m.server, 500);
             m.server.repeat_cookies(period);
             assert_eq!(errno(m.try_list(ROOT, step, |_| {})), libc::EIO);
@@ -182,13 +172,7 @@ fn a_cookie_of_zero_spoils_no_listing() {
         }
     }
     // But nothing can be read after a page that ends with it.
-    let limits = Limits {
-        rtmax: 4096,
-        wtmax: 4096,
-        dtpref: 1000,
-        max_file_size: 1 << 30,
-    };
-    let m = Mount::of(&MemoryServer::with(limits, 0), small());
+    let m = Mount::of(&server_of(4096, 1000, 0), small());
     plant(&m.server, 500);
     let opened = block_on(m.fs.opendir(&m.cred, ROOT)).unwrap();
     let first = block_on(m.fs.readdir(opened.handle, 0)).unwrap();
@@ -246,15 +230,9 @@ fn the_rest_of_a_page_binds_no_name_to_what_it_led_to_before() {
 
 #[test]
 fn a_page_that_was_asked_for_ahead_and_is_old_is_asked_for_again() {
-    let limits = Limits {
-        rtmax: 4096,
-        wtmax: 4096,
-        dtpref: 1000,
-        max_file_size: 1 << 30,
-    };
     let mut shown: Vec<String> = Vec::new();
     for pause in [0, 600] {
-        let m = Mount::of(&MemoryServer::with(limits, 0), small());
+        let m = Mount::of(&server_of(4096, 1000, 0), small());
         plant(&m.server, 500);
         let opened = block_on(m.fs.opendir(&m.cred, ROOT)).unwrap();
         let mut at = 0;

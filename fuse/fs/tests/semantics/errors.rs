@@ -3,7 +3,6 @@
 use super::support::*;
 use nfsrdma_fs::fs::FsConfig;
 use nfsrdma_memory_server::{Fate, MemoryServer, Op};
-use nfsrdma_nfs3::Limits;
 use nfsrdma_rdma::BufMut;
 use nfsrdma_rdma_testing::drain;
 use nfsrdma_rpcrdma::exec::{self, block_on};
@@ -129,13 +128,7 @@ fn data_nobody_waits_for_is_reported_at_shutdown() {
 
 #[test]
 fn a_write_that_waits_when_the_mount_goes_leaves_nothing_behind_the_rest() {
-    let limits = Limits {
-        rtmax: 1 << 20,
-        wtmax: 1 << 20,
-        dtpref: 8192,
-        max_file_size: 1 << 40,
-    };
-    let server = MemoryServer::with(limits, 1);
+    let server = server_of(1 << 20, 8192, 1);
     let config = small();
     let (room, full) = (config.dirty_file_bytes as u64, config.dirty_file_bytes);
     let m = Mount::of(&server, config);
@@ -214,10 +207,7 @@ fn who_has_everything_on_the_server_is_told_once_of_what_others_lose() {
     assert_eq!(errno(m.fsync(safe)), 0);
     let other = m.open(node, RW).unwrap();
     m.write(other, 100, b"other").unwrap();
-    m.server.set_hook(|op, _| match op {
-        Op::Write => Fate::Refused(Status::DQuot),
-        _ => Fate::Done,
-    });
+    m.fate(Op::Write, Fate::Refused(Status::DQuot));
     assert_eq!(errno(m.flush(safe)), libc::EDQUOT);
     assert_eq!(errno(m.fsync(safe)), libc::EDQUOT);
     assert_eq!(errno(m.fsync(safe)), 0);
@@ -251,13 +241,8 @@ fn memory_that_calls_hold_is_waited_for() {
     std::thread::scope(|scope| {
         let write = scope.spawn(|| m.write(f, 4, b"data"));
         let read = scope.spawn(|| m.read(f, 0, 4));
-        let begun = Instant::now();
-        while m.count("write_waits") < 10 {
-            assert!(!write.is_finished(), "{:?}", write.join());
-            assert!(begun.elapsed() < HANG, "the write does not look for memory");
-            std::thread::yield_now();
-        }
-        assert!(!read.is_finished(), "{:?}", read.join());
+        until("looks for memory", || m.count("write_waits") >= 10);
+        assert!(!write.is_finished() && !read.is_finished());
         drop(taken);
         write.join().unwrap().unwrap();
         assert_eq!(read.join().unwrap().unwrap(), b"old ");
@@ -270,13 +255,7 @@ fn memory_that_calls_hold_is_waited_for() {
 /// who wait for memory.
 #[test]
 fn memory_that_comes_back_while_a_call_is_under_way_is_found() {
-    let limits = Limits {
-        rtmax: 1 << 20,
-        wtmax: 1 << 20,
-        dtpref: 8192,
-        max_file_size: 1 << 40,
-    };
-    let m = Mount::of(&MemoryServer::with(limits, 1), small());
+    let m = Mount::of(&server_of(1 << 20, 8192, 1), small());
     m.server.plant("held", b"text");
     m.server.plant("f", b"old text");
     let held = m.open(m.node("held"), RW).unwrap();
@@ -284,14 +263,7 @@ fn memory_that_comes_back_while_a_call_is_under_way_is_found() {
     m.server.hold(true);
     std::thread::scope(|scope| {
         let first = scope.spawn(|| m.read(held, 0, 4));
-        let begun = Instant::now();
-        let wait = |what: &str, over: &dyn Fn() -> bool| {
-            while !over() {
-                assert!(begun.elapsed() < HANG, "never: {what}");
-                std::thread::yield_now();
-            }
-        };
-        wait("a READ under way", &|| m.count("reads_sent") == 1);
+        until("a READ under way", || m.count("reads_sent") == 1);
         let taken = drain(&m.pool);
         let (give, take) = std::sync::mpsc::channel();
         let tell = give.clone();
@@ -300,24 +272,24 @@ fn memory_that_comes_back_while_a_call_is_under_way_is_found() {
             tell.send(rustix::thread::gettid()).unwrap();
             m.write(f, 4, b"data")
         });
-        wait("a write that waits", &|| m.count("write_waits") > 0);
+        until("a write that waits", || m.count("write_waits") > 0);
         let second = scope.spawn(move || {
             give.send(rustix::thread::gettid()).unwrap();
             m.read(f, 0, 4)
         });
-        wait("a read that waits", &|| m.count("read_misses") == 2);
+        until("a read that waits", || m.count("read_misses") == 2);
         // Both have looked for memory and sleep. Whoever looks again only when notified does not find this.
         let futex = format!("{} ", libc::SYS_futex);
         for task in take.iter().take(2) {
             let call = format!("/proc/self/task/{task}/syscall");
-            wait("a thread that sleeps", &|| {
+            until("a thread that sleeps", || {
                 std::fs::read_to_string(&call).is_ok_and(|call| call.starts_with(&futex))
             });
         }
         drop(taken);
         let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            wait("the write", &|| write.is_finished());
-            wait("the second READ", &|| m.count("reads_sent") == 2);
+            until("the write", || write.is_finished());
+            until("the second READ", || m.count("reads_sent") == 2);
         }));
         m.server.hold(false);
         write.join().unwrap().unwrap();
@@ -343,11 +315,8 @@ fn a_write_goes_on_with_what_did_not_fit_where_memory_is_short() {
     m.server.keep(Some(Op::Read));
     std::thread::scope(|scope| {
         let read = scope.spawn(|| m.read(slow, 0, 4));
+        until("the READ", || m.count("reads_sent") > 0);
         let begun = Instant::now();
-        while m.count("reads_sent") == 0 {
-            assert!(begun.elapsed() < HANG, "there is no READ");
-            std::thread::yield_now();
-        }
         let mut taken = drain(&m.pool);
         let mut free = 0;
         while free < 64 << 10 {
@@ -501,10 +470,7 @@ fn who_syncs_a_file_is_told_of_what_others_lose() {
     let [syncs, reads] = [RW, libc::O_RDONLY].map(|flags| m.open(node, flags).unwrap());
     let other = block_on(m.fs.open(&cred(1000), node, RW)).unwrap().handle;
     m.write(writer, 0, b"data").unwrap();
-    m.server.set_hook(|op, _| match op {
-        Op::Write => Fate::Refused(Status::DQuot),
-        _ => Fate::Done,
-    });
+    m.fate(Op::Write, Fate::Refused(Status::DQuot));
     for file in [syncs, reads] {
         assert_eq!(errno(m.fsync(file)), libc::EDQUOT);
         assert_eq!(errno(m.fsync(file)), 0);
@@ -563,10 +529,7 @@ fn an_error_that_one_open_file_has_told_is_told_by_the_others_also_after_a_crash
     let (node, f) = m.create("f");
     let g = m.open(node, RW).unwrap();
     m.write(f, 0, b"data").unwrap();
-    m.server.set_hook(|op, _| match op {
-        Op::Write => Fate::Refused(Status::NoSpc),
-        _ => Fate::Done,
-    });
+    m.fate(Op::Write, Fate::Refused(Status::NoSpc));
     assert_eq!(errno(m.fsync(f)), libc::ENOSPC);
     m.server.clear_hook();
     let m = m.killed();

@@ -219,10 +219,7 @@ fn an_error_of_writing_it_is_told() {
     let (_, f) = m.create("f");
     m.write(f, 0, b"much").unwrap();
     let m = m.killed();
-    m.server.set_hook(|op, _| match op {
-        Op::Write => Fate::Refused(Status::NoSpc),
-        _ => Fate::Done,
-    });
+    m.fate(Op::Write, Fate::Refused(Status::NoSpc));
     assert_eq!(errno(m.fsync(f)), libc::ENOSPC);
     m.server.clear_hook();
     let m = m.killed();

@@ -109,9 +109,7 @@ fn a_file_that_was_to_be_created_counts_as_open_while_the_server_is_asked() {
     m.server.keep(Some(Op::Access));
     let opened = thread::scope(|scope| {
         let opening = scope.spawn(|| create_y(&m));
-        while m.server.calls(Op::Access) == 0 {
-            thread::yield_now();
-        }
+        until("the ACCESS", || m.server.calls(Op::Access) > 0);
         m.unlink("y").unwrap();
         m.server.keep(None);
         opening.join().unwrap()
@@ -132,9 +130,7 @@ fn opened_beside_a_remembered_name(m: &Mount) -> u64 {
     m.server.keep(Some(Op::Remove));
     let node = thread::scope(|scope| {
         let removing = scope.spawn(|| m.unlink("z").unwrap());
-        while m.server.calls(Op::Remove) == 0 {
-            thread::yield_now();
-        }
+        until("the REMOVE", || m.server.calls(Op::Remove) > 0);
         let node = m.node("a");
         m.server.keep(None);
         removing.join().unwrap();

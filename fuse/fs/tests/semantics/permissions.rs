@@ -5,7 +5,6 @@ use nfsrdma_fs::fs::{Entry, Found, FsConfig, FsResult, Permissions};
 use nfsrdma_memory_server::{MemoryServer, Op};
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_rpcrdma::exec::block_on;
-use nfsrdma_xdr::nfs3::SetAttributes;
 use std::sync::Arc;
 
 /// A mount of a server with a directory that has this owner and mode, and the entry `file`.
@@ -16,24 +15,20 @@ fn mount(permissions: Permissions, uid: u32, mode: u32) -> (Mount, u64) {
         ..small()
     };
     let m = Mount::of(&server, config);
-    let attributes = |mode| SetAttributes {
-        mode: Some(mode),
-        ..SetAttributes::default()
-    };
     block_on(async {
         let root = server.root();
         server
-            .setattr(&cred(0), &root, &attributes(0o777), None)
+            .setattr(&cred(0), &root, &with_mode(0o777), None)
             .await
             .unwrap();
         let made = server
-            .mkdir(&cred(uid), &root, b"d", &attributes(mode))
+            .mkdir(&cred(uid), &root, b"d", &with_mode(mode))
             .await
             .unwrap();
         let how = nfsrdma_nfs3::CreateMode::Guarded;
         let dir = made.object.unwrap();
         server
-            .create(&cred(0), &dir, b"file", how, &attributes(0o644))
+            .create(&cred(0), &dir, b"file", how, &with_mode(0o644))
             .await
             .unwrap();
     });

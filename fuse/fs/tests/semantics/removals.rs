@@ -222,16 +222,13 @@ fn a_hidden_name_whose_removal_is_put_off_keeps_nobody_from_the_others() {
         until("the REMOVE", || m.server.calls(Op::Remove) > 0);
         m.clock.advance(Duration::from_secs(3600));
         let links = |name: &str| m.lookup(name).map(|entry| entry.attributes.nlink);
-        let chmod = SetAttributes {
-            mode: Some(0o640),
-            ..SetAttributes::default()
-        };
         let m = &m;
         let others = vec![
             scope.spawn(move || links("b").unwrap()),
             scope.spawn(move || m.stat(node).unwrap().nlink),
             scope.spawn(move || {
-                let set = m.fs.setattr(&m.cred, node, &chmod, false);
+                let mode = with_mode(0o640);
+                let set = m.fs.setattr(&m.cred, node, &mode, false);
                 block_on(set).unwrap().0.nlink
             }),
             scope.spawn(move || {

@@ -228,10 +228,7 @@ fn lost_data_of_a_closed_file_is_told_to_who_opens_it_next() {
 fn an_error_that_no_program_was_told_is_told_by_the_next_process() {
     let m = Mount::new();
     let (node, f) = m.create("f");
-    m.server.set_hook(|op, _| match op {
-        Op::Write => Fate::Refused(Status::NoSpc),
-        _ => Fate::Done,
-    });
+    m.fate(Op::Write, Fate::Refused(Status::NoSpc));
     m.write(f, 0, b"much").unwrap();
     block_on(m.fs.write_back_all());
     m.server.clear_hook();

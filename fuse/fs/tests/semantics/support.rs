@@ -1,8 +1,8 @@
 //! A file system on a server in memory, with blocking calls.
 
 use nfsrdma_fs::fs::{Clock, Entry, Found, Fs, FsConfig, FsError, FsResult, ROOT, pool_of};
-use nfsrdma_memory_server::MemoryServer;
-use nfsrdma_nfs3::{Cred, Credential};
+use nfsrdma_memory_server::{Fate, MemoryServer, Op};
+use nfsrdma_nfs3::{Cred, Credential, Limits};
 use nfsrdma_rdma::Pool;
 use nfsrdma_record::Table;
 use nfsrdma_rpcrdma::exec::block_on;
@@ -30,6 +30,32 @@ pub(crate) struct Mount {
     pub(crate) pool: Pool,
     pub(crate) records: Arc<Table>,
     config: FsConfig,
+}
+
+/// A server that takes READs and WRITEs of `io` bytes, gives pages of directories of `dtpref`, and answers by so many
+/// threads, or at once.
+pub(crate) fn server_of(io: u32, dtpref: u32, workers: usize) -> Arc<MemoryServer> {
+    let limits = Limits {
+        rtmax: io,
+        wtmax: io,
+        dtpref,
+        max_file_size: 1 << 40,
+    };
+    MemoryServer::with(limits, workers)
+}
+
+pub(crate) fn with_size(size: u64) -> SetAttributes {
+    SetAttributes {
+        size: Some(size),
+        ..SetAttributes::default()
+    }
+}
+
+pub(crate) fn with_mode(mode: u32) -> SetAttributes {
+    SetAttributes {
+        mode: Some(mode),
+        ..SetAttributes::default()
+    }
 }
 
 pub(crate) fn small() -> FsConfig {
@@ -169,11 +195,7 @@ impl Mount {
     }
 
     pub(crate) fn truncate(&self, node: u64, size: u64) -> FsResult<()> {
-        let new = SetAttributes {
-            size: Some(size),
-            ..SetAttributes::default()
-        };
-        block_on(self.fs.setattr(&self.cred, node, &new, false)).map(|_| ())
+        block_on(self.fs.setattr(&self.cred, node, &with_size(size), false)).map(|_| ())
     }
 
     pub(crate) fn flush(&self, handle: u64) -> FsResult<()> {
@@ -245,6 +267,14 @@ impl Mount {
         self.fs.releasedir(opened.handle)?;
         names.retain(|name| name != "." && name != "..");
         Ok(names)
+    }
+
+    /// What becomes of all calls of `of` from now on.
+    pub(crate) fn fate(&self, of: Op, fate: Fate) {
+        self.server.set_hook(move |op, _| match op == of {
+            true => fate,
+            false => Fate::Done,
+        });
     }
 
     pub(crate) fn count(&self, name: &str) -> u64 {

@@ -1,10 +1,9 @@
 //! Written data whose user has no valid ticket.
 
-use super::support::{Mount, RW, cred, errno, small};
+use super::support::{Mount, RW, cred, errno, small, with_mode, with_size};
 use nfsrdma_fs::fs::{FsConfig, FsResult};
 use nfsrdma_memory_server::{Fate, MemoryServer, Op};
 use nfsrdma_rpcrdma::exec::block_on;
-use nfsrdma_xdr::nfs3::SetAttributes;
 
 const EXPIRED: i32 = libc::EKEYEXPIRED;
 const USER: u32 = 1000;
@@ -50,11 +49,7 @@ fn what_was_written_is_kept_until_there_is_a_ticket() {
             [expired; 3]
         );
         assert_eq!(errno(m.write(f, 0, b"more")), expired, "no more is taken");
-        let shorter = SetAttributes {
-            size: Some(1),
-            ..SetAttributes::default()
-        };
-        let cut = block_on(m.fs.setattr(&m.cred, node, &shorter, false));
+        let cut = block_on(m.fs.setattr(&m.cred, node, &with_size(1), false));
         assert_eq!(cut.unwrap_err().errno(), expired);
         m.fs.tick();
         assert!(m.read(f, 0, len as u32).unwrap() == data);
@@ -76,10 +71,7 @@ fn what_was_written_is_kept_until_there_is_a_ticket() {
 fn what_lacks_a_ticket_at_the_end_of_the_mount_is_lost() {
     let m = Mount::new();
     let (_, f) = m.create("f");
-    m.server.set_hook(|op, _| match op {
-        Op::Write => Fate::NoTicket,
-        _ => Fate::Done,
-    });
+    m.fate(Op::Write, Fate::NoTicket);
     m.write(f, 0, b"lost").unwrap();
     assert_eq!(errno(m.fsync(f)), libc::EKEYEXPIRED);
     let lost = block_on(m.fs.shutdown());
@@ -139,10 +131,7 @@ fn kept_data_of_many_files_does_not_keep_that_of_others_from_being_written() {
 #[test]
 fn kept_data_takes_at_most_half_of_the_room_when_others_need_it() {
     let m = Mount::new();
-    m.server.set_hook(|op, _| match op {
-        Op::Write => Fate::NoTicket,
-        _ => Fate::Done,
-    });
+    m.fate(Op::Write, Fate::NoTicket);
     let sizes = [("small", 4096), ("large", 2 << 20), ("middle", 1 << 20)];
     let files = sizes.map(|(name, len)| m.with_kept_data(name, len).2);
     m.server.clear_hook();
@@ -174,13 +163,8 @@ fn kept_data_is_given_up_for_what_others_do_with_the_file() {
         block_on(m.fs.write(file, 4, b"root", flags, || true)).map(drop)
     };
     let read: Does = |m, _, file| block_on(m.fs.read(file, 0, 4096, RW | libc::O_DIRECT)).map(drop);
-    let chmod: Does = |m, node, _| {
-        let mode = SetAttributes {
-            mode: Some(0o600),
-            ..SetAttributes::default()
-        };
-        block_on(m.fs.setattr(&m.cred, node, &mode, false)).map(drop)
-    };
+    let chmod: Does =
+        |m, node, _| block_on(m.fs.setattr(&m.cred, node, &with_mode(0o600), false)).map(drop);
     let truncate: Does = |m, node, _| m.truncate(node, 2);
     for (n, does) in [write, direct, read, chmod, truncate]
         .into_iter()
@@ -236,12 +220,10 @@ fn who_may_not_write_a_file_takes_nothing_away_that_is_kept_in_it() {
     let read = m.fs.read(reader, 0, 4096, libc::O_RDONLY | libc::O_DIRECT);
     assert_eq!(errno(block_on(read).map(drop)), 0);
     m.server.change_file("f", 0, &[], Some(0o644));
-    let mode = SetAttributes {
-        mode: Some(0o666),
-        ..SetAttributes::default()
-    };
-    let changed = block_on(m.fs.setattr(&cred(USER + 1), node, &mode, false));
-    assert!(changed.is_err());
+    let stranger = cred(USER + 1);
+    let mode = with_mode(0o666);
+    let changed = m.fs.setattr(&stranger, node, &mode, false);
+    assert!(block_on(changed).is_err());
     assert!(m.fs.lost().is_empty());
     m.server.change_file("f", 0, &[], Some(0o666));
     m.server.set_expired(&[]);
