@@ -76,6 +76,16 @@ def nfsrdma(*words, **more):
     return run(BIN / "nfsrdma", *words, **more)
 
 
+@contextlib.contextmanager
+def running(*command, **more):
+    """A program (subprocess.Popen), which is killed at the end of the block."""
+    with subprocess.Popen([str(word) for word in command], **more) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
 def expect(result, status, *parts):
     """Checks that the exit status is `status` and that the output has each part. A failure must be one line."""
     said = result.stdout + result.stderr

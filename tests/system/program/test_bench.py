@@ -81,14 +81,11 @@ def test_bench_removes_what_it_made_when_it_is_interrupted():
     with Server() as server:
         server.mount_well()
         for number in (signal.SIGINT, signal.SIGTERM):
-            with subprocess.Popen([BIN / "nfsrdma", "bench", server.mnt], stderr=subprocess.PIPE, text=True) as child:
-                try:
-                    until(lambda: os.listdir(server.export), "a directory of the benchmark")
-                    child.send_signal(number)
-                    said = child.stderr.read()
-                    assert child.wait(LIMIT) == 8, said
-                finally:
-                    child.kill()
+            with running(BIN / "nfsrdma", "bench", server.mnt, stderr=subprocess.PIPE, text=True) as child:
+                until(lambda: os.listdir(server.export), "a directory of the benchmark")
+                child.send_signal(number)
+                said = child.stderr.read()
+                assert child.wait(LIMIT) == 8, said
             assert "interrupted" in said and said.count("\n") == 1, said
             assert not os.listdir(server.export)
 

@@ -401,24 +401,21 @@ def test_mapped_pages_do_not_come_back_behind_a_truncation():
         there, seen = server.export / "f", server.mnt / "f"
         there.write_bytes(b"o" * 8192)
         server.mount_well()
-        with subprocess.Popen([sys.executable, "-c", code, seen], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as one:
+        with running(sys.executable, "-c", code, seen, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as one:
+            assert one.stdout.readline() == b"\n"
+            command("hold SETATTR 1")
             try:
-                assert one.stdout.readline() == b"\n"
-                command("hold SETATTR 1")
-                try:
-                    cut = Call(lambda: os.close(os.open(seen, os.O_WRONLY | os.O_TRUNC)))
-                    command(f"wait-held 1 {LIMIT * 1000}")
-                    before = event(server, "write_waits")
-                    one.stdin.write(b"\n")
-                    one.stdin.flush()
-                    until(lambda: event(server, "write_waits") > before, "pages that wait for the truncation")
-                finally:
-                    command("release")
-                cut.end()
-                one.communicate(b"\n", LIMIT)
-                assert one.returncode == 0
+                cut = Call(lambda: os.close(os.open(seen, os.O_WRONLY | os.O_TRUNC)))
+                command(f"wait-held 1 {LIMIT * 1000}")
+                before = event(server, "write_waits")
+                one.stdin.write(b"\n")
+                one.stdin.flush()
+                until(lambda: event(server, "write_waits") > before, "pages that wait for the truncation")
             finally:
-                one.kill()
+                command("release")
+            cut.end()
+            one.communicate(b"\n", LIMIT)
+            assert one.returncode == 0
         assert (seen.stat().st_size, there.read_bytes()) == (0, b"")
 
 

@@ -210,14 +210,11 @@ def test_doctor_finds_a_write_verifier_that_changes():
         fill(server)
         command("delay COMMIT 1000")
         words = [BIN / "nfsrdma", "doctor", server.spec, "-o", server.options(ALONE)]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as child:
-            try:
-                # The first one has been answered.
-                until(lambda: came(command, "COMMIT") >= 2, "a second COMMIT")
-                command("restart")
-                said = child.stdout.read()
-            finally:
-                child.kill()
+        with running(*words, stdout=subprocess.PIPE, text=True) as child:
+            # The first one has been answered.
+            until(lambda: came(command, "COMMIT") >= 2, "a second COMMIT")
+            command("restart")
+            said = child.stdout.read()
         assert "fail  verifier     the write verifier changes within three COMMITs" in said, said
 
 

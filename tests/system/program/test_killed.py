@@ -19,11 +19,8 @@ def killed_in(command, procedure, code, *words, meanwhile=lambda: None):
     call; `meanwhile` is called before."""
     command(f"hold {procedure} 1")
     try:
-        with subprocess.Popen([sys.executable, "-c", f"import os, sys; {code}", *words]) as program:
-            try:
-                command(f"wait-held 1 {LIMIT * 1000}")
-            finally:
-                program.kill()
+        with running(sys.executable, "-c", f"import os, sys; {code}", *words) as program:
+            command(f"wait-held 1 {LIMIT * 1000}")
         meanwhile()
     finally:
         command("release")

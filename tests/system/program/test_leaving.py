@@ -35,18 +35,12 @@ def killed_after_writing(path, size, before=lambda: None):
         "os.write(file, b'k' * int(sys.argv[2]))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    child = subprocess.Popen(
-        [sys.executable, "-c", script, path, str(size)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
+    with running(sys.executable, "-c", script, path, str(size), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert select.select([child.stdout], [], [], LIMIT)[0], "open(2) does not return"
         assert child.stdout.readline() == "open\n"
         before()
         child.communicate("write\n", timeout=20)
         assert child.returncode == -signal.SIGKILL, child.returncode
-    finally:
-        child.kill()
-        child.wait(LIMIT)
 
 
 @contextlib.contextmanager
@@ -457,17 +451,11 @@ def stranger(*words):
         resource.setrlimit(resource.RLIMIT_NOFILE, (20000, 20000))
 
     command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-    child = subprocess.Popen(
-        [*command, sys.executable, "-c", STRANGER, *words],
-        stdout=subprocess.PIPE, text=True, preexec_fn=many_descriptors,
-    )  # fmt: skip
-    try:
+    with running(
+        *command, sys.executable, "-c", STRANGER, *words, stdout=subprocess.PIPE, text=True, preexec_fn=many_descriptors,
+    ) as child:  # fmt: skip
         assert child.stdout.readline() == "ready\n"
         yield
-    finally:
-        child.kill()
-        child.wait()
-        child.stdout.close()
 
 
 def test_strangers_cannot_hold_up_an_unmount():
@@ -567,14 +555,11 @@ def test_strangers_cannot_hold_up_a_mount_by_the_lock_of_the_table():
             "time.sleep(600)\n"
         )
         command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-        with subprocess.Popen([*command, sys.executable, "-c", script, lock], stdout=subprocess.PIPE, text=True) as child:
-            try:
-                assert child.stdout.readline() == "ready\n"
-                server.mount_well()
-                expect(nfsrdma("umount", server.mnt), 0)
-                server.ended()
-            finally:
-                child.kill()
+        with running(*command, sys.executable, "-c", script, lock, stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout.readline() == "ready\n"
+            server.mount_well()
+            expect(nfsrdma("umount", server.mnt), 0)
+            server.ended()
 
 
 def tries_again(log):
@@ -632,11 +617,9 @@ def test_a_copy_in_another_namespace_is_not_waited_for():
         server.mount_well()
         (server.mnt / "a").write_bytes(b"k" * MIB)
         script = "echo ready; read line; cat \"$0\" | wc -c"
-        child = subprocess.Popen(
-            alone("sh", "-c", script, str(server.mnt / "a")),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        try:
+        with running(
+            *alone("sh", "-c", script, str(server.mnt / "a")), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        ) as child:  # fmt: skip
             assert child.stdout.readline() == "ready\n"
             try:
                 result = nfsrdma("umount", server.mnt, limit=20)
@@ -648,9 +631,6 @@ def test_a_copy_in_another_namespace_is_not_waited_for():
             # It is still served there, and ends with the last mount.
             said, _ = child.communicate("go on\n", timeout=LIMIT)
             assert said.strip() == str(MIB), said
-        finally:
-            child.kill()
-            child.wait()
         server.ended()
 
 

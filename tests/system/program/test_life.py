@@ -59,15 +59,12 @@ def test_dns_that_does_not_answer_yet_is_waited_for(place):
     root()
     # A network namespace without interfaces reaches no name server.
     command = ["unshare", "--net", BIN / "nfsrdma", "mount", "server.invalid:/x", place.mnt]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
-        try:
-            said = child.stderr.readline()
-            assert "DNS does not answer" in said, said
-            assert "trying again for 2 minutes" in said, said
-            child.send_signal(signal.SIGINT)
-            assert child.wait(LIMIT) == 8
-        finally:
-            child.kill()
+    with running(*command, stderr=subprocess.PIPE, text=True) as child:
+        said = child.stderr.readline()
+        assert "DNS does not answer" in said, said
+        assert "trying again for 2 minutes" in said, said
+        child.send_signal(signal.SIGINT)
+        assert child.wait(LIMIT) == 8
 
 
 def test_background(place):
@@ -403,8 +400,7 @@ def test_as_a_user():
 def test_the_helpers_enter_the_namespace_that_mount_8_names(server):
     """mount -N and umount -N pass a file of the namespace, and run the helpers outside of it."""
     root()
-    there = subprocess.Popen(alone("--propagation", "private", "sh", "-c", "echo; exec sleep 1000"), stdout=subprocess.PIPE)
-    try:
+    with running(*alone("--propagation", "private", "sh", "-c", "echo; exec sleep 1000"), stdout=subprocess.PIPE) as there:
         there.stdout.readline()
         namespace = f"/proc/{there.pid}/ns/mnt"
         seen = lambda: run("nsenter", f"--mount={namespace}", "grep", "-c", f" {server.mnt} ", "/proc/self/mounts").stdout.strip()
@@ -422,6 +418,3 @@ def test_the_helpers_enter_the_namespace_that_mount_8_names(server):
         expect(run(server.base / "umount.nfsrdma", server.mnt, "-N", namespace), 0)
         assert seen() == "0"
         server.ended()
-    finally:
-        there.kill()
-        there.wait()

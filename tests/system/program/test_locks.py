@@ -254,11 +254,8 @@ def test_a_deadlock_of_two_mounts_is_refused_as_the_server_finds_it():
 def talking(script, *words):
     """A Python program that reports each step, and continues on command."""
     pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", script, *words], stdin=pipe, stdout=pipe, text=True, bufsize=1) as one:
-        try:
-            yield one
-        finally:
-            one.kill()
+    with running(sys.executable, "-c", script, *words, stdin=pipe, stdout=pipe, text=True, bufsize=1) as one:
+        yield one
 
 
 MAPPED = r"""
@@ -654,21 +651,18 @@ def test_ping_and_trace_show_the_server_of_locks():
         one.do("open", "f", str(a / "f"))
         two.do("open", "f", str(b / "f"))
         command = [BIN / "nfsrdma", "trace", "--json", "--procedure", "lock,UNLOCK", str(a)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as trace:
-            try:
-                until(lambda: "connected" in trace.stdout.readline(), "the beginning of the trace")
-                assert two.set("f", WRITE, 50, 10) == 0
-                assert one.set("f", WRITE, 10, 10) == 0
-                assert one.set("f", READ, 50, 10) == AGAIN
-                assert one.get("f", READ, 50, 10)[0] == WRITE
-                assert one.set("f", FREE, 10, 10) == 0
-                lines = []
-                while len(lines) < 3:
-                    line = json.loads(trace.stdout.readline())
-                    if line["event"] != "connected":
-                        lines.append(line)
-            finally:
-                trace.kill()
+        with running(*command, stdout=subprocess.PIPE, text=True) as trace:
+            until(lambda: "connected" in trace.stdout.readline(), "the beginning of the trace")
+            assert two.set("f", WRITE, 50, 10) == 0
+            assert one.set("f", WRITE, 10, 10) == 0
+            assert one.set("f", READ, 50, 10) == AGAIN
+            assert one.get("f", READ, 50, 10)[0] == WRITE
+            assert one.set("f", FREE, 10, 10) == 0
+            lines = []
+            while len(lines) < 3:
+                line = json.loads(trace.stdout.readline())
+                if line["event"] != "connected":
+                    lines.append(line)
         found = [
             (line["procedure"], line["reply"]["status"], line["arguments"]["offset"], line["arguments"]["length"])
             for line in lines

@@ -285,21 +285,18 @@ def test_interrupting_a_mount_that_is_tried_again():
         server.stop()
         for to_group in (True, False):
             for number in (signal.SIGINT, signal.SIGTERM):
-                with subprocess.Popen(
-                    [BIN / "nfsrdma", "mount", server.spec, server.mnt, "-o", server.options()],
+                with running(
+                    BIN / "nfsrdma", "mount", server.spec, server.mnt, "-o", server.options(),
                     stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
                 ) as child:  # fmt: skip
-                    try:
-                        line = child.stderr.readline()
-                        assert "trying again" in line, line
-                        if to_group:
-                            os.killpg(child.pid, number)
-                        else:
-                            child.send_signal(number)
-                        said = child.stderr.read()
-                        assert child.wait(LIMIT) == 8, said
-                    finally:
-                        child.kill()
+                    line = child.stderr.readline()
+                    assert "trying again" in line, line
+                    if to_group:
+                        os.killpg(child.pid, number)
+                    else:
+                        child.send_signal(number)
+                    said = child.stderr.read()
+                    assert child.wait(LIMIT) == 8, said
                 wanted = f"was interrupted by {signal.Signals(number).name}: nothing is mounted; mount again"
                 assert wanted in said and said.count("\n") == 1, said
                 server.ended()
@@ -390,11 +387,8 @@ def test_replies_to_interrupted_calls_are_no_errors():
                 child.wait()
                 child.stdout.close()
         # Calls that are under way when the connection is aborted.
-        with subprocess.Popen([sys.executable, "-S", "-c", script, server.mnt]) as caller:
-            try:
-                expect(nfsrdma("umount", "-f", "-l", server.mnt), 0)
-            finally:
-                caller.kill()
+        with running(sys.executable, "-S", "-c", script, server.mnt) as caller:
+            expect(nfsrdma("umount", "-f", "-l", server.mnt), 0)
         server.ended()
         lines = [line for line in log.read_text().splitlines() if " ERROR " in line]
         assert not lines, "\n".join(lines)

@@ -218,14 +218,11 @@ def test_the_foreground_of_the_helper_has_another_letter(server):
     words = [helper, server.spec, server.mnt, "-o", server.options()]
     expect(run(*words, "-f"), 0)
     assert not mounted(server.mnt), "-f is fake"
-    with subprocess.Popen([str(word) for word in (*words, "-F")], stdout=subprocess.PIPE, text=True) as child:
-        try:
-            assert "mounted on" in child.stdout.readline()
-            assert mounted(server.mnt) and child.poll() is None
-            child.terminate()
-            assert child.wait(LIMIT) == 0
-        finally:
-            child.kill()
+    with running(*words, "-F", stdout=subprocess.PIPE, text=True) as child:
+        assert "mounted on" in child.stdout.readline()
+        assert mounted(server.mnt) and child.poll() is None
+        child.terminate()
+        assert child.wait(LIMIT) == 0
     assert not mounted(server.mnt)
 
 

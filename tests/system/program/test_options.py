@@ -257,18 +257,15 @@ def test_trying_again():
         expect(server.mount("retry=0,nofail,fail"), 32, "refused")
         for words in ("fg", "fg,retry=5"):
             support.note_options(["-o", words])
-            with subprocess.Popen(
-                [BIN / "nfsrdma", "mount", server.spec, server.mnt, "-o", server.options(words)],
+            with running(
+                BIN / "nfsrdma", "mount", server.spec, server.mnt, "-o", server.options(words),
                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
             ) as child:  # fmt: skip
-                try:
-                    line = child.stderr.readline()
-                    assert "refused" in line and "trying again" in line, line
-                    assert child.poll() is None
-                    server.start()
-                    assert child.wait(LIMIT) == 0
-                finally:
-                    child.kill()
+                line = child.stderr.readline()
+                assert "refused" in line and "trying again" in line, line
+                assert child.poll() is None
+                server.start()
+                assert child.wait(LIMIT) == 0
             assert mounted(server.mnt)
             expect(nfsrdma("umount", server.mnt), 0)
             server.stop()

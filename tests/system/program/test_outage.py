@@ -30,11 +30,8 @@ def logged(server, options):
 @contextlib.contextmanager
 def waiting(*words):
     """A program that waits for the server; it is ended at the end."""
-    with subprocess.Popen([str(word) for word in words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
-        try:
-            yield child
-        finally:
-            child.kill()
+    with running(*words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+        yield child
 
 
 def counted(log, words):

@@ -87,15 +87,11 @@ def test_a_server_that_restarts_over_and_over_fails_no_write():
             "        file.write(data); os.fsync(file.fileno())\n"
             f"open({str(server.base / 'copy')!r}, 'wb').write(data * 40)\n"
         )
-        writer = subprocess.Popen(["python3", "-c", script])
-        try:
+        with running("python3", "-c", script) as writer:
             for _ in range(12):
                 server.stop()
                 server.start()
             assert writer.wait(LIMIT) == 0
-        finally:
-            writer.kill()
-            writer.wait()
         assert (server.export / "f").read_bytes() == (server.base / "copy").read_bytes()
 
 

@@ -350,19 +350,16 @@ def test_top_shows_which_users_and_processes_load_the_server():
         (server.export / "f").write_bytes(b"x")
         expect(server.mount("noac"), 0)
         words = [sys.executable, "-c", reads, server.mnt / "f"]
-        with subprocess.Popen(words, user=65534, group=65534, extra_groups=[]) as child:
-            try:
-                for block in blocks("top", "--batch", "--users", "-d", "1", server.mnt):
-                    at = next((n for n, line in enumerate(block) if line.startswith(f"users of {server.spec} on ")), None)
-                    rows = [line.split() for line in block[at + 2 :]] if at else []
-                    if rows and rows[0][1:3] == ["nobody", str(child.pid)] and float(rows[0][3]) > 0:
-                        break
-                assert block[at + 1].split() == ["PROCESS", "USER", "pid", "calls/s", "recvMB/s", "sentMB/s", "mean", "ms"], block
-                assert rows[0][0].startswith("python"), rows
-                # Nobody listens any longer, and no calls are reported.
-                assert not any(line.startswith("users of") for line in nfsrdma("top", "-n", "1", "-d", "1", server.mnt).stdout.splitlines())
-            finally:
-                child.kill()
+        with running(*words, user=65534, group=65534, extra_groups=[]) as child:
+            for block in blocks("top", "--batch", "--users", "-d", "1", server.mnt):
+                at = next((n for n, line in enumerate(block) if line.startswith(f"users of {server.spec} on ")), None)
+                rows = [line.split() for line in block[at + 2 :]] if at else []
+                if rows and rows[0][1:3] == ["nobody", str(child.pid)] and float(rows[0][3]) > 0:
+                    break
+            assert block[at + 1].split() == ["PROCESS", "USER", "pid", "calls/s", "recvMB/s", "sentMB/s", "mean", "ms"], block
+            assert rows[0][0].startswith("python"), rows
+            # Nobody listens any longer, and no calls are reported.
+            assert not any(line.startswith("users of") for line in nfsrdma("top", "-n", "1", "-d", "1", server.mnt).stdout.splitlines())
 
 
 def clock_of(screen):
@@ -443,8 +440,7 @@ def test_trace_names_paths_and_callers():
         server.mount_well("rsize=64K")
         trace = server.base / "trace"
         with open(trace, "wb") as out:
-            child = subprocess.Popen([BIN / "nfsrdma", "trace", "--json", server.mnt], stdout=out)
-            try:
+            with running(BIN / "nfsrdma", "trace", "--json", server.mnt, stdout=out) as child:
                 until(lambda: trace.stat().st_size > 0, "the trace at work")
                 script = f"echo 12345 > {server.mnt}/dir/old; mv {server.mnt}/dir/old {server.mnt}/dir/new"
                 writer = subprocess.Popen(["sh", "-c", f"{script}; echo $$"], stdout=subprocess.PIPE, text=True)
@@ -460,9 +456,6 @@ def test_trace_names_paths_and_callers():
 
                 until(lambda: any(c["procedure"] == "SETATTR" for c in calls()), "the last call in the trace")
                 made = calls()
-            finally:
-                child.kill()
-                child.wait()
         by = {name: [call for call in made if call["procedure"] == name] for name in ("CREATE", "READ", "SETATTR")}
         (create,) = by["CREATE"]
         assert (create["arguments"]["path"], create["arguments"]["name"]) == ("/dir", "old"), create

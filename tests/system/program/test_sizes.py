@@ -175,13 +175,11 @@ def test_an_open_after_a_change_leaves_the_last_byte_to_who_writes_it():
     with LockServer() as server:
         a, b = server.mounts()
         (a / "f").write_bytes(OLD)
-        with subprocess.Popen([sys.executable, "-c", LAST_BYTE, b / "f"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE) as writer:
-            try:
-                assert writer.stdout.readline() == b"\n"
-                for turn in range(1500):
-                    os.utime(a / "f", (turn, turn))
-                    os.close(os.open(b / "f", os.O_RDONLY))
-                assert writer.communicate(timeout=LIMIT)[1] == b""
-            finally:
-                writer.kill()
+        with running(
+            sys.executable, "-c", LAST_BYTE, b / "f", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        ) as writer:  # fmt: skip
+            assert writer.stdout.readline() == b"\n"
+            for turn in range(1500):
+                os.utime(a / "f", (turn, turn))
+                os.close(os.open(b / "f", os.O_RDONLY))
+            assert writer.communicate(timeout=LIMIT)[1] == b""

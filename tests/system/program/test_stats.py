@@ -76,13 +76,8 @@ def test_stats_in_every_form(server):
     # Each line is a comment or a sample with a number.
     for line in metrics:
         assert line.startswith("# ") or float(line.rsplit(" ", 1)[1]) >= 0, line
-    with subprocess.Popen(
-        [BIN / "nfsrdma", "stats", server.mnt, "--watch", "1", "--json"], stdout=subprocess.PIPE, text=True
-    ) as child:
-        try:
-            ages = [json.loads(child.stdout.readline())["age_ns"] for _ in range(2)]
-        finally:
-            child.kill()
+    with running(BIN / "nfsrdma", "stats", server.mnt, "--watch", "1", "--json", stdout=subprocess.PIPE, text=True) as child:
+        ages = [json.loads(child.stdout.readline())["age_ns"] for _ in range(2)]
     assert ages[0] < ages[1], ages
 
 
