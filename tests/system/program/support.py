@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -228,6 +229,37 @@ def scripted(*words, kind=Server, **more):
                 yield server, command
 
 
+@contextlib.contextmanager
+def held(command, what):
+    """The server holds calls back, as `what` says ("hold WRITE 1", "hold-reply READ"), until the end of the block."""
+    command(what)
+    try:
+        yield
+    finally:
+        command("release")
+        command("clear")
+
+
+class Call(threading.Thread):
+    """A call that is under way."""
+
+    def __init__(self, function, *words):
+        super().__init__(daemon=True)
+        self.function, self.words, self.result = function, words, None
+        self.start()
+
+    def run(self):
+        try:
+            self.result = self.function(*self.words)
+        except OSError as error:
+            self.result = error.errno
+
+    def end(self, limit=LIMIT):
+        self.join(limit)
+        assert not self.is_alive(), f"{self.function.__name__} hangs"
+        return self.result
+
+
 def came(command, procedure):
     """How many calls of a procedure came to the server."""
     words = dict(word.split("=") for word in command("calls").split() if "=" in word)
@@ -237,6 +269,12 @@ def came(command, procedure):
 def event(server, name):
     """The value of a counter of the mount."""
     return json.loads(stats(server, "--json"))["cache"][name]
+
+
+def device_of(path):
+    """The `major:minor` of a mount, found without asking it."""
+    table = map(str.split, Path("/proc/self/mountinfo").read_text().splitlines())
+    return next(fields[2] for fields in table if fields[4] == str(path))
 
 
 def read_without_stat(path):

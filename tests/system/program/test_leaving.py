@@ -244,12 +244,6 @@ def asks(device):
     return any(fields[5] == "03" and f"{device}.control" in fields[-1] for fields in lines)
 
 
-def device_of(path):
-    """The `major:minor` of a mount, found without asking it."""
-    table = map(str.split, Path("/proc/self/mountinfo").read_text().splitlines())
-    return next(fields[2] for fields in table if fields[4] == str(path))
-
-
 @pytest.mark.parametrize("when", ["umount waits", "its last flush"])
 def test_a_process_that_is_killed_before_its_data_are_safe_has_not_written_everything(when):
     with Server() as server:
@@ -676,13 +670,10 @@ def test_what_a_program_lost_that_is_killed_while_it_waits_is_told_at_unmount(fl
     with scripted() as (server, command):
         server.mount_well()
         command("hold WRITE 1")
-        try:
-            with subprocess.Popen([sys.executable, "-c", script, server.mnt / "a", str(flags)]) as program:
-                command(f"wait-held 1 {LIMIT * 1000}")
-                program.kill()
-            command("fail WRITE=NOSPC")
-        finally:
-            command("release")
+        with running(sys.executable, "-c", script, server.mnt / "a", flags):
+            command(f"wait-held 1 {LIMIT * 1000}")
+        command("fail WRITE=NOSPC")
+        command("release")
         unmount_tells_the_loss(server)
 
 

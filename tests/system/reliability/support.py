@@ -1,72 +1,32 @@
 """Parts of the tests: a responder, a mount, and processes that use it. All of them end with the test."""
 
-import json
-import os
 import random
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
 import time
-from pathlib import Path
-
-import pytest
 
 from network import Network
-from suites import LIMIT, kill_mount, of_threads, programs, servers_of, start_responder, state, until  # noqa: F401
+from program.support import *  # noqa: F403
+from program.support import BIN, LIMIT
 
-ROOT = Path(__file__).resolve().parents[3]
 #: The seconds in which a killed process must be gone, with allowance for a busy machine. docs/RELIABILITY.md has the
 #: measured times.
 GONE = 6
 
 
-def program(name):
-    """The path of one of our programs, in the directory that `build` left in the environment."""
-    path = Path(os.environ["NFSRDMA_BIN"]) / name
-    if not path.exists():
-        pytest.skip(f"{path} is not there: NFSRDMA_BIN is of another build")
-    return path
-
-
-def build():
-    os.environ["NFSRDMA_BIN"] = str(programs())
-
-
-def run(*command, limit=LIMIT):
-    return subprocess.run([str(w) for w in command], capture_output=True, text=True, timeout=limit, check=False)
-
-
-def mounted(path):
-    # Field 2 of /proc/self/mounts. This does not ask the file system.
-    return any(line.split()[1] == str(path) for line in Path("/proc/self/mounts").read_text().splitlines())
-
-
-class Setup:
-    """A responder and a mount, with everything that must not be left behind."""
+class Setup(Server):
+    """A responder and a mount, with the processes that use it."""
 
     def __init__(self, options="", arguments=(), tmpfs=None, proxy=False, address="127.0.0.1", within=()):
         """`proxy`: connect through a proxy that fails on command. `within`: a command that runs the server elsewhere."""
-        self.more, self.arguments, self.tmpfs = options, list(arguments), tmpfs
-        self.address, self.within = address, list(within)
-        self.wants_proxy, self.proxy = proxy, None
-        self.server = None
-        self.helpers = []
-        self.port = self.mountport = 0
+        super().__init__(host=address)
+        self.more, self.arguments, self.tmpfs, self.within = options, list(arguments), tmpfs, list(within)
+        self.wants_proxy, self.proxy, self.helpers = proxy, None, []
 
     def __enter__(self):
-        self.base = Path(tempfile.mkdtemp(prefix="nfsrdma-reliability.")).resolve()
-        self.base.chmod(0o755)
-        self.mnt, self.export = self.base / "mnt", self.base / "export"
-        for path in (self.mnt, self.export):
-            path.mkdir()
+        super().__enter__()
         try:
-            if self.tmpfs:
-                subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={self.tmpfs}", "none", self.export], check=True)
-            self.start()
             if self.wants_proxy:
-                self.start_proxy()
+                self.proxy = Network(self.host, self.port)
+                self.helpers.append(self.proxy.child)
             self.mount()
         except BaseException:
             self.__exit__()
@@ -74,30 +34,25 @@ class Setup:
         return self
 
     def mount(self):
-        result = run(
-            program("nfsrdma"), "mount", f"{self.address}:{self.export}", self.mnt, "--log", self.base / "client.log", "-o",
-            f"port={(self.proxy or self).port},mountport={self.mountport},mountproto=tcp,noresvport" + self.more,
-        )  # fmt: skip
-        assert result.returncode == 0, result.stderr
+        options = f"port={(self.proxy or self).port},mountport={self.mountport},mountproto=tcp,noresvport{self.more}"
+        expect(nfsrdma("mount", self.spec, self.mnt, "--log", self.base / "client.log", "-o", options), 0)
         (self.client,) = servers_of(self.mnt)
 
-    def start(self):
-        """Starts the responder, at its previous ports if it had some."""
-        command = [*self.within, program("nfsrdma-responder"), self.export, "--listen", f"{self.address}:20049", *self.arguments]
-        self.server, self.port, self.mountport = start_responder(command, self.base, self.port, self.mountport)
+    def enter(self):
+        return self.within
 
-    def start_proxy(self):
-        self.proxy = Network(self.address, self.port)
-        self.helpers.append(self.proxy.child)
+    def start(self):
+        if self.tmpfs and not os.path.ismount(self.export):
+            expect(run("mount", "-t", "tmpfs", "-o", f"size={self.tmpfs}", "none", self.export), 0)
+        self.words = ["--listen", f"{self.host}:20049", *self.arguments]
+        super().start()
 
     def network(self, command):
         """Sends a command to the proxy: see tests/system/network.py."""
         self.proxy(command)
 
     def stats(self):
-        result = run(program("nfsrdma"), "stats", "--json", self.mnt)
-        assert result.returncode == 0, result.stderr
-        return json.loads(result.stdout)
+        return json.loads(stats(self, "--json"))
 
     def counter(self, name):
         """The sum of a number over all connections: one of their state, or a counter."""
@@ -123,17 +78,12 @@ class Setup:
         self.arguments = list(arguments)
         self.start()
 
-    def stop(self):
-        """Stops the server by SIGSTOP: it is alive, but silent."""
-        self.server.send_signal(signal.SIGSTOP)
-        until(lambda: state(self.server.pid) in "Tt", "a stopped server")
-
     def go_on(self):
-        self.server.send_signal(signal.SIGCONT)
+        self.child.send_signal(signal.SIGCONT)
 
     def kill(self):
-        self.server.kill()
-        self.server.wait()
+        self.child.kill()
+        self.child.wait()
 
     def helper(self, code, *words):
         """Starts a Python program, which prints the text that `said` waits for."""
@@ -145,28 +95,17 @@ class Setup:
         return child
 
     def unmount(self, *words, limit=LIMIT):
-        return run(program("nfsrdma"), "umount", *words, self.mnt, limit=limit)
+        return nfsrdma("umount", *words, self.mnt, limit=limit)
 
     def client_ended(self, limit=LIMIT):
         until(lambda: state(self.client) in (None, "Z"), "the end of the serving process", limit)
 
-    def __exit__(self, *_):
+    def __exit__(self, *why):
         for child in self.helpers:
-            if child.poll() is None:
-                child.kill()
-        if self.server and self.server.poll() is None:
-            self.server.send_signal(signal.SIGCONT)
-        while mounted(self.mnt):
-            subprocess.run(["umount", "-l", self.mnt], check=True)
-        kill_mount(self.mnt)
+            child.kill()
+        super().__exit__(*why)
         for child in self.helpers:
             child.communicate()
-        if self.server:
-            self.server.kill()
-            self.server.wait()
-        if mounted(self.export):
-            subprocess.run(["umount", "-l", self.export], check=True)
-        shutil.rmtree(self.base)
 
 
 def pattern(size, seed):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from reliability.support import LIMIT, READY, Setup, begin, gone, mounted, of_threads, pattern, program, ready, run, state, until, waits
+from reliability.support import BIN, LIMIT, READY, Setup, begin, gone, mounted, of_threads, pattern, ready, run, state, until, waits
 
 
 def fails(*failures):
@@ -154,7 +154,7 @@ def unwritable(setup):
 def test_unmounting_says_which_file_and_range_is_lost(setup):
     """Data of a killed process that the server refuses is reported in the log, and on the terminal of the unmount."""
     child = unwritable(setup)
-    setup.stop()
+    setup.pause()
     gone(child)
     setup.restart(*fails("WRITE=DQUOT"))
     result = setup.unmount()
@@ -168,7 +168,7 @@ def test_unmounting_says_which_file_and_range_is_lost(setup):
 def test_ending_early_says_what_is_lost(setup):
     """A second SIGTERM while the server is silent ends the wait, but the loss is reported."""
     child = unwritable(setup)
-    setup.stop()
+    setup.pause()
     os.kill(setup.client, signal.SIGTERM)
     until(lambda: "SIGTERM" in (setup.base / "client.log").read_text(), "the first signal")
 
@@ -219,7 +219,7 @@ def lost_replies(arguments):
         assert code(os.mkdir, mnt / "made") == errno.EEXIST
         assert code(os.rmdir, mnt / "d") == errno.ENOENT
         assert code(os.link, mnt / "a", mnt / "a2") == errno.EEXIST
-        document = run(program("nfsrdma"), "stats", "--json", mnt).stdout
+        document = run(BIN / "nfsrdma", "stats", "--json", mnt).stdout
         assert setup.unmount().returncode == 0
         setup.client_ended()
         return f"{len(names)} replies lost" if document else None
@@ -326,7 +326,7 @@ def test_options_are_on_no_command_line_of_a_child(setup):
     # Without this capability mount(2) fails, as for a plain user.
     result = subprocess.run(
         ["capsh", "--drop=cap_sys_admin", "--", "-c", 'exec "$@"', "-",
-         program("nfsrdma"), "mount", f"127.0.0.1:{setup.export}", point, "-o",
+         BIN / "nfsrdma", "mount", f"127.0.0.1:{setup.export}", point, "-o",
          f"port={setup.port},mountport={setup.mountport},mountproto=tcp,noresvport,cache=17M,timeo=77"],
         env={"PATH": f"{shim}:/usr/sbin:/usr/bin:/sbin:/bin"}, capture_output=True, text=True, check=False,
     )  # fmt: skip
@@ -345,7 +345,7 @@ def test_a_silent_server_and_a_mapping(record_property):
             "os.close(f)\n" + READY + "m.close(); time.sleep(1000)"
         )
         ready(child)
-        setup.stop()
+        setup.pause()
         begin(child)
         waits(child)
         took = gone(child)
@@ -365,7 +365,7 @@ def test_a_silent_server_and_a_mapping_of_a_file_that_is_flushed(record_property
         )
         ready(writer)
         ready(child)
-        setup.stop()
+        setup.pause()
         begin(writer)
         waits(writer)
         begin(child)

@@ -182,7 +182,7 @@ def test_more_callers_than_buffers(callers):
         children = [setup.helper(code, i) for i in range(processes)]
         for child in children:
             ready(child)
-        setup.stop()
+        setup.pause()
         for child in children:
             begin(child)
         for child in children:
@@ -205,7 +205,7 @@ def test_a_thousand_processes():
     """All of them have a call under way at the same time, and each gets its own answer."""
     deed = 'echo "data $1" > "$0/n$1" && read -r line < "$0/n$1" && [ "$line" = "data $1" ] && mv "$0/n$1" "$0/m$1"'
     with Setup(",noac,lookupcache=none") as setup:
-        setup.stop()
+        setup.pause()
         children = [
             subprocess.Popen(["sh", "-c", deed, str(setup.mnt), str(i)], stderr=subprocess.PIPE) for i in range(1000)
         ]  # fmt: skip
@@ -272,7 +272,7 @@ def test_thousands_of_callers_killed(record_property):
         most = 0
         for time in range(TIMES):
             if time % SILENT == 0:
-                setup.stop()
+                setup.pause()
             child.stdin.write(f"{time}\n")
             child.stdin.flush()
             said = child.stdout.readline()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from reliability.support import GONE, LIMIT, READY, ROOT, Setup, begin, gone
-from reliability.support import kill_mount, mounted, pattern, program, ready, run, state, until, waits
+from reliability.support import GONE, LIMIT, READY, ROOT, Setup, begin, device_of, gone
+from reliability.support import kill_mount, mounted, pattern, ready, run, state, until, waits
 
 #: The directory of the sockets by which root's commands find the process that serves a mount (fuse/cli/src/ipc/sockets.rs).
 SOCKETS = Path("/run/nfsrdma")
@@ -56,7 +56,7 @@ def silent(name, number=signal.SIGKILL):
         (setup.export / "dir").mkdir()
         child = setup.helper(f"{before}\n{READY}{deed}")
         ready(child)
-        setup.stop()
+        setup.pause()
         begin(child)
         waits(child)
         took = gone(child, number)
@@ -102,7 +102,7 @@ def test_caught_signals_do_not_interrupt():
         other = setup.helper(reading)
         for each in (child, other):
             ready(each)
-        setup.stop()
+        setup.pause()
         for each in (child, other):
             begin(each)
             waits(each)
@@ -122,7 +122,7 @@ def test_hundreds_killed_at_once(record_property):
     with Setup(",noac,lookupcache=none") as setup:
         for i in range(300):
             (setup.export / f"f{i}").write_text(f"file {i}")
-        setup.stop()
+        setup.pause()
         children = [
             subprocess.Popen(
                 ["sh", "-c", deeds[i % 4], str(setup.mnt), str(i)],
@@ -174,7 +174,7 @@ def test_soft_mounts_give_up():
     for option, expected in (("soft", errno.EIO), ("softerr", errno.ETIMEDOUT)):
         with Setup(f",{option},timeo=10,retrans=1,noac") as setup:
             (setup.export / "f").write_text("x")
-            setup.stop()
+            setup.pause()
             try:
                 os.stat(setup.mnt / "f")
                 raise AssertionError(f"{option}: stat of a file on a silent server")
@@ -252,7 +252,7 @@ def test_forced_unmount_of_a_mount_in_use():
             setup.kill()
             result = setup.unmount("-f", limit=30)
             assert result.returncode != 0 and "in use" in result.stderr and mounted(setup.mnt), result.stderr
-            until((SOCKETS / f"{device(setup.mnt)}.last").is_socket, "the end of the session")
+            until((SOCKETS / f"{device_of(setup.mnt)}.last").is_socket, "the end of the session")
             child.kill()
             child.wait(GONE)
             result = setup.unmount(*words, limit=30)
@@ -261,12 +261,6 @@ def test_forced_unmount_of_a_mount_in_use():
             setup.start()
             until(lambda: (setup.export / "new").read_bytes() == b"x" * 100000, "what was written is at the server")
             setup.client_ended()
-
-
-def device(point):
-    """The `major:minor` of a mount, found without asking it."""
-    table = Path("/proc/self/mountinfo").read_text().splitlines()
-    return next(fields[2] for fields in map(str.split, table) if fields[4] == str(point))
 
 
 def test_lazy_unmount_with_a_dead_server(setup):
