@@ -5,10 +5,9 @@ import contextlib
 import functools
 import json
 import signal
-import threading
 
 from program.support import *  # noqa: F403
-from program.support import GIVEN, LIMIT
+from program.support import GIVEN
 
 TRIED, KINDS = set(), set()
 """The options that tests in the imported files try, by name or by kind."""
@@ -100,23 +99,3 @@ def stopped(server):
         yield
     finally:
         server.child.send_signal(signal.SIGCONT)
-
-
-class Later(threading.Thread):
-    """Makes a call in a thread of its own."""
-
-    def __init__(self, function, *words):
-        super().__init__(daemon=True)
-        self.function, self.words, self.error = function, words, None
-        self.start()
-
-    def run(self):
-        try:
-            self.function(*self.words)
-        except OSError as error:
-            self.error = error.errno
-
-    def outcome(self):
-        self.join(LIMIT)
-        assert not self.is_alive(), "it still waits"
-        return self.error

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -178,21 +177,13 @@ def test_what_a_first_read_brings_late_does_not_come_back_where_a_file_was_cut()
         path = server.mnt / "f"
         with Opened(path) as own:
             # The READ is executed, and its reply with the old bytes is held back.
-            command("hold-reply READ")
-            reader = threading.Thread(target=lambda: page(own, 0))
-            reader.start()
-            command(f"wait-held 1 {LIMIT * 1000}")
-            # This waits for the page that the reader has locked, after the server has cut the file.
-            cutter = threading.Thread(target=lambda: os.truncate(path, 0))
-            cutter.start()
-            try:
+            with held(command, "hold-reply READ"):
+                reader = Call(page, own, 0)
+                command(f"wait-held 1 {LIMIT * 1000}")
+                # This waits for the page that the reader has locked, after the server has cut the file.
+                cutter = Call(os.truncate, path, 0)
                 until(lambda: os.stat(server.export / "f").st_size == 0, "the file cut at the server")
-            finally:
-                command("release")
-                command("clear")
-            reader.join(LIMIT)
-            cutter.join(LIMIT)
-            assert not reader.is_alive() and not cutter.is_alive(), "a call hangs"
+            reader.end(), cutter.end()
             os.ftruncate(own, 2 * PAGE)
             for number in range(2):
                 assert page(own, number) == bytes(PAGE), page(own, number)[:1]
@@ -272,19 +263,12 @@ def test_what_a_first_read_brings_while_a_truncation_is_under_way_does_not_come_
         path = server.mnt / "f"
         with Opened(path) as own:
             # No data of the file is cached when the truncation is sent. It is executed after the READ.
-            command("hold SETATTR")
-            calls = [threading.Thread(target=lambda: os.truncate(path, 0)), threading.Thread(target=page, args=(own, 0))]
-            try:
-                calls[0].start()
+            with held(command, "hold SETATTR"):
+                cutter = Call(os.truncate, path, 0)
                 command(f"wait-held 1 {LIMIT * 1000}")
-                calls[1].start()
-                seen(lambda: not calls[1].is_alive())
-            finally:
-                command("release")
-                command("clear")
-            for call in calls:
-                call.join(LIMIT)
-                assert not call.is_alive(), "a call hangs"
+                reader = Call(page, own, 0)
+                seen(lambda: not reader.is_alive())
+            reader.end(), cutter.end()
             os.ftruncate(own, 2 * PAGE)
             for number in range(2):
                 assert page(own, number) == bytes(PAGE), page(own, number)[:1]
@@ -318,24 +302,16 @@ def test_what_a_read_brings_late_is_not_kept_when_newer_attributes_are_known():
             server.mount_well("noac")
             path = server.mnt / "f"
             with Opened(path) as own:
-                command("hold-reply READ")
-                reader = threading.Thread(target=lambda: page(own, 0))
-                reader.start()
-                command(f"wait-held 1 {LIMIT * 1000}")
-                new = b"n" * (2 * PAGE if change == "longer" else PAGE)
-                # The mount learns the new attributes by this stat(2), while the kernel waits for the page that is being
-                # read.
-                asker = threading.Thread(target=lambda: os.stat(path))
-                try:
+                with held(command, "hold-reply READ"):
+                    reader = Call(page, own, 0)
+                    command(f"wait-held 1 {LIMIT * 1000}")
+                    new = b"n" * (2 * PAGE if change == "longer" else PAGE)
                     (server.export / "f").write_bytes(new)
-                    asker.start()
+                    # The mount learns the new attributes by this stat(2), while the kernel waits for the page that is being
+                    # read.
+                    asker = Call(os.stat, path)
                     until(lambda: event(server, "foreign_changes") > 0, "the change seen")
-                finally:
-                    command("release")
-                    command("clear")
-                for call in (reader, asker):
-                    call.join(LIMIT)
-                    assert not call.is_alive(), "a call hangs"
+                reader.end(), asker.end()
             for round in range(2):
                 with Opened(path) as own:
                     found = os.pread(own, 3 * PAGE, 0)
@@ -350,38 +326,21 @@ def test_a_direct_write_is_not_done_again_after_a_truncation():
         with Opened(path, os.O_RDWR | os.O_CREAT) as own, Opened(path, os.O_RDWR | os.O_DIRECT) as direct:
             block = mmap.mmap(-1, size)
             block.write(b"d" * size)
-            for held in ("WRITE", "COMMIT", "SETATTR"):
+            for what in ("WRITE", "COMMIT", "SETATTR"):
                 os.pwrite(own, b"o" * size, 0)
                 os.fsync(own)
-                command(f"hold {held}")
-                results = []
-
-                def direct_write():
-                    results.append(os.pwritev(direct, [block], 0))
-
-                def cut():
-                    os.ftruncate(own, 0)
-
-                calls = [threading.Thread(target=direct_write), threading.Thread(target=cut)]
-                try:
-                    for call in calls:
-                        call.start()
-                    if held != "COMMIT":
+                with held(command, f"hold {what}"):
+                    writer, cutter = Call(os.pwritev, direct, [block], 0), Call(os.ftruncate, own, 0)
+                    if what != "COMMIT":
                         command(f"wait-held 1 {LIMIT * 1000}")
                     # Uncommitted data is lost, and written again.
                     command("restart")
-                finally:
-                    command("release")
-                    command("clear")
-                for call in calls:
-                    call.join(LIMIT)
-                    assert not call.is_alive(), f"{held} held: a call hangs"
-                assert results == [size], results
+                assert (writer.end(), cutter.end()) == (size, None)
                 os.fsync(own)
                 found = (server.export / "f").read_bytes()
                 shown = os.pread(own, 2 * size, 0)
-                assert found in (b"", b"d" * size), f"{held} held: {len(found)} bytes, {set(found)}"
-                assert shown == found, f"{held} held: {len(shown)} bytes are shown of {len(found)}"
+                assert found in (b"", b"d" * size), f"{what} held: {len(found)} bytes, {set(found)}"
+                assert shown == found, f"{what} held: {len(shown)} bytes are shown of {len(found)}"
 
 
 def test_buffers_that_lost_connections_hold_for_long_cost_no_data():
@@ -389,22 +348,16 @@ def test_buffers_that_lost_connections_hold_for_long_cost_no_data():
         # With the smallest cache, calls under way hold much of the pool.
         server.mount_well("cache=16M,dirty=8M,timeo=20")
         size, files = 4 << 20, 6
-        failures = []
 
         def write(number):
-            try:
-                with Opened(server.mnt / f"f{number}", os.O_RDWR | os.O_CREAT) as own:
-                    for turn in range(2):
-                        text = bytes([65 + 10 * turn + number])
-                        for at in range(0, size, 64 << 10):
-                            os.pwrite(own, text * (64 << 10), at)
-                        os.fsync(own)
-            except OSError as error:
-                failures.append(f"f{number}: {error}")
+            with Opened(server.mnt / f"f{number}", os.O_RDWR | os.O_CREAT) as own:
+                for turn in range(2):
+                    text = bytes([65 + 10 * turn + number])
+                    for at in range(0, size, 64 << 10):
+                        os.pwrite(own, text * (64 << 10), at)
+                    os.fsync(own)
 
-        writers = [threading.Thread(target=write, args=[number]) for number in range(files)]
-        for writer in writers:
-            writer.start()
+        writers = [Call(write, number) for number in range(files)]
         for turn in range(8):
             command(f"hold-reply {('WRITE', 'COMMIT')[turn % 2]}")
             if turn % 4 == 0:
@@ -412,10 +365,7 @@ def test_buffers_that_lost_connections_hold_for_long_cost_no_data():
             command("disconnect")
             command("release")
             command("clear")
-        for writer in writers:
-            writer.join(4 * LIMIT)
-            assert not writer.is_alive(), "a call hangs"
-        assert not failures, failures
+        assert [writer.end(4 * LIMIT) for writer in writers] == [None] * files
         for number in range(files):
             found = (server.export / f"f{number}").read_bytes()
             assert found == bytes([75 + number]) * size, f"f{number}: {len(found)} bytes, {set(found)}"
@@ -438,19 +388,12 @@ def test_a_truncation_is_not_undone_by_what_is_written_again_beside_it():
                 os.pwrite(own, b"x" * (1 << 20), number << 20)
             until(lambda: came(command, "WRITE") >= 8, "the WRITEs")
             command("restart")
-            command("hold-reply SETATTR")
-            cut = threading.Thread(target=lambda: os.ftruncate(own, 100))
-            cut.start()
-            command(f"wait-held 1 {LIMIT * 1000}")
-            before = came(command, "WRITE")
-            try:
+            with held(command, "hold-reply SETATTR"):
+                cut = Call(os.ftruncate, own, 100)
+                command(f"wait-held 1 {LIMIT * 1000}")
                 # Uncommitted data is written after five seconds.
-                comes(command, "WRITE", before, 12)
-            finally:
-                command("release")
-                command("clear")
-            cut.join(LIMIT)
-            assert not cut.is_alive(), "a call hangs"
+                comes(command, "WRITE", came(command, "WRITE"), 12)
+            cut.end()
         command("restart")
         found = (server.export / "f").read_bytes()
         assert found == b"x" * 100, (len(found), found[:1])
@@ -466,28 +409,19 @@ def test_a_truncation_is_not_undone_by_a_killed_direct_write_before_it():
         (server.export / "f").write_bytes(b"o" * PAGE)
         server.mount_well()
         path = server.mnt / "f"
-        command("hold WRITE 1")
-        program = subprocess.Popen([sys.executable, "-c", script, path], stdout=subprocess.PIPE)
-        try:
-            assert program.stdout.readline() == b"\n"
-            command(f"wait-held 1 {LIMIT * 1000}")
-        finally:
-            program.kill()
-        ended = threading.Thread(target=program.communicate)
-        ended.start()
-        ended.join(LIMIT)
-        assert not ended.is_alive(), "the killed program hangs"
-        # If the SETATTR does not wait for the WRITE, the server executes it first.
-        before = came(command, "SETATTR")
-        cut = threading.Thread(target=lambda: os.truncate(path, 100))
-        cut.start()
-        try:
+        with held(command, "hold WRITE 1"):
+            program = subprocess.Popen([sys.executable, "-c", script, path], stdout=subprocess.PIPE)
+            try:
+                assert program.stdout.readline() == b"\n"
+                command(f"wait-held 1 {LIMIT * 1000}")
+            finally:
+                program.kill()
+            Call(program.communicate).end()
+            # If the SETATTR does not wait for the WRITE, the server executes it first.
+            before = came(command, "SETATTR")
+            cut = Call(os.truncate, path, 100)
             comes(command, "SETATTR", before, 0.7)
-        finally:
-            command("release")
-            command("clear")
-        cut.join(LIMIT)
-        assert not cut.is_alive(), "a call hangs"
+        cut.end()
         assert os.stat(path).st_size == 100
         found = (server.export / "f").read_bytes()
         assert len(found) == 100, (len(found), found[:1])

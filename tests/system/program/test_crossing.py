@@ -9,7 +9,6 @@ import select
 import socket
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -19,26 +18,6 @@ from program.support import *  # noqa: F403
 from program.users import User, by
 
 MIB = 1 << 20
-
-
-class Call(threading.Thread):
-    """A call that is under way."""
-
-    def __init__(self, function, *words):
-        super().__init__(daemon=True)
-        self.function, self.words, self.result = function, words, None
-        self.start()
-
-    def run(self):
-        try:
-            self.result = self.function(*self.words)
-        except OSError as error:
-            self.result = error.errno
-
-    def end(self):
-        self.join(LIMIT)
-        assert not self.is_alive(), f"{self.function.__name__} hangs"
-        return self.result
 
 
 def aligned(data):
@@ -101,17 +80,13 @@ def test_a_direct_append_does_not_take_the_place_of_a_killed_program_s():
         server.mount_well()
         there, seen = server.export / "f", server.mnt / "f"
         there.write_bytes(b"")
-        command("hold WRITE 1")
-        try:
-            with subprocess.Popen([sys.executable, "-c", code, seen, killed.decode()]) as one:
+        with held(command, "hold WRITE 1"):
+            with running(sys.executable, "-c", code, seen, killed.decode()):
                 command(f"wait-held 1 {LIMIT * 1000}")
-                one.kill()
             file = os.open(seen, os.O_WRONLY | os.O_APPEND | os.O_DIRECT)
             append = Call(os.write, file, aligned(kept))
             # There is no condition to wait for: the append writes to the wrong place, or waits.
             append.join(0.3)
-        finally:
-            command("release")
         assert append.end() == len(kept)
         os.close(file)
         assert there.read_bytes() in (killed + kept, kept)
@@ -125,17 +100,13 @@ def test_a_killed_program_s_direct_write_does_not_go_over_what_is_written_there_
         server.mount_well()
         there, seen = server.export / "f", server.mnt / "f"
         there.write_bytes(b"o" * 8192)
-        command("hold WRITE 1")
-        try:
-            with subprocess.Popen([sys.executable, "-c", code, seen]) as program:
+        with held(command, "hold WRITE 1"):
+            with running(sys.executable, "-c", code, seen):
                 command(f"wait-held 1 {LIMIT * 1000}")
-                program.kill()
             file = os.open(seen, os.O_WRONLY | direct)
             later = Call(lambda: (os.pwritev(file, [aligned(b"n" * 4096)], 0), os.fsync(file)))
             # It is done before the other one, or waits for it.
             later.join(0.5)
-        finally:
-            command("release")
         assert later.end() == (4096, None)
         os.close(file)
         # The killed program's WRITE is over when the mount is gone.
@@ -403,16 +374,13 @@ def test_mapped_pages_do_not_come_back_behind_a_truncation():
         server.mount_well()
         with running(sys.executable, "-c", code, seen, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as one:
             assert one.stdout.readline() == b"\n"
-            command("hold SETATTR 1")
-            try:
+            with held(command, "hold SETATTR 1"):
                 cut = Call(lambda: os.close(os.open(seen, os.O_WRONLY | os.O_TRUNC)))
                 command(f"wait-held 1 {LIMIT * 1000}")
                 before = event(server, "write_waits")
                 one.stdin.write(b"\n")
                 one.stdin.flush()
                 until(lambda: event(server, "write_waits") > before, "pages that wait for the truncation")
-            finally:
-                command("release")
             cut.end()
             one.communicate(b"\n", LIMIT)
             assert one.returncode == 0
@@ -483,20 +451,13 @@ def test_a_cut_that_is_learned_during_a_write_takes_no_more_than_the_rest_of_a_p
         try:
             assert os.pread(file, 856896, 0) == b"o" * 856896
             with mmap.mmap(data, end - page, prot=mmap.PROT_READ) as later:
-                command("hold READ 1")
-                os.truncate(server.export / "f", cut)
-                written = []
                 parts = [b"h" * (page - start), later]
-                writer = threading.Thread(target=lambda: written.append(os.pwritev(file, parts, start)))
-                writer.start()
-                try:
+                with held(command, "hold READ 1"):
+                    os.truncate(server.export / "f", cut)
+                    writer = Call(lambda: os.pwritev(file, parts, start))
                     command(f"wait-held 1 {LIMIT * 1000}")
                     assert (server.mnt / "f").stat().st_size == cut
-                finally:
-                    command("release")
-                    writer.join(LIMIT)
-                    del parts
-            assert written == [end - start]
+                assert writer.end() == end - start
             os.fsync(file)
         finally:
             os.close(file)

@@ -289,11 +289,8 @@ def test_recovery():
         ):
             with stopped(server):
                 begin = time.monotonic()
-                soft, softerr, patient, hard = (
-                    Later(os.stat, at / "a") for at in (server.mnt, second, third, fourth)
-                )
-                assert softerr.outcome() == errno.ETIMEDOUT, softerr.error
-                assert soft.outcome() == errno.EIO, soft.error
+                soft, softerr, patient, hard = (Call(os.stat, at / "a") for at in (server.mnt, second, third, fourth))
+                assert (softerr.end(), soft.end()) == (errno.ETIMEDOUT, errno.EIO)
                 assert time.monotonic() - begin >= 2, "before two times timeo"
 
                 def timeouts(at):
@@ -303,7 +300,7 @@ def test_recovery():
                 until(lambda: timeouts(fourth) >= 1, "the hard mount's call to run out of time")
                 assert timeouts(third) == 0, "timeo=600 is over already"
                 assert hard.is_alive() and patient.is_alive()
-            assert patient.outcome() is None and hard.outcome() is None
+            assert all(isinstance(call.end(), os.stat_result) for call in (patient, hard))
 
 
 @effect("intr", "nointr")

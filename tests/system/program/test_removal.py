@@ -9,7 +9,6 @@ from pathlib import Path
 
 from program.support import *  # noqa: F403
 from program.support import run
-from program.test_crossing import Call
 
 ROUNDS = 20
 
