@@ -108,6 +108,14 @@ class LockServer(Server):
             points.append(point)
         return points
 
+    def opened(self, *processes, mounts=2, size=100):
+        """The mounts. The processes have the file f of this size open, by turns through each of them."""
+        points = self.mounts(mounts)
+        (self.export / "f").write_bytes(b"x" * size)
+        for number, process in enumerate(processes):
+            assert process.do("open", "f", str(points[number % mounts] / "f")) == 0
+        return points
+
     def __exit__(self, *why):
         try:
             for point in mounts_below(self.base):

@@ -93,10 +93,7 @@ def test_locks_of_two_mounts_exclude_each_other():
 
 def test_one_mounts_locks_are_told_by_process_and_deadlocks_are_refused():
     with LockServer() as server, Process() as one, Process() as two:
-        (a,) = server.mounts(1)
-        (server.export / "f").write_bytes(b"x" * 100)
-        for process in (one, two):
-            process.do("open", "f", str(a / "f"))
+        (a,) = server.opened(one, two, mounts=1)
         assert one.set("f", WRITE, 0, 10) == 0
         assert two.set("f", WRITE, 10, 10) == 0
         assert two.get("f", READ, 0, 0) == (WRITE, 0, 10, one.child.pid)
@@ -135,9 +132,7 @@ def test_waiters_get_the_lock_when_its_holder_lets_go_or_is_killed():
 def test_a_waiter_that_is_killed_or_interrupted_leaves_no_lock():
     for style in ("callback", "never", "takes"):
         with LockServer("--lock-callback", style) as server, Process() as one:
-            a, b = server.mounts()
-            (server.export / "f").write_bytes(b"x" * 100)
-            one.do("open", "f", str(a / "f"))
+            a, b = server.opened(one)
             for how in (signal.SIGKILL, signal.SIGUSR1):
                 # The locks of a process that has ended may be released a moment later.
                 until(lambda: one.set("f", WRITE, 0, 50) == 0, "the end of the locks of the turn before")
@@ -166,9 +161,7 @@ def test_a_waiter_that_is_killed_or_interrupted_leaves_no_lock():
 
 def test_waiters_of_one_mount_are_served_in_order():
     with LockServer() as server, Process() as holder:
-        (a,) = server.mounts(1)
-        (server.export / "f").write_bytes(b"x")
-        holder.do("open", "f", str(a / "f"))
+        (a,) = server.opened(holder, mounts=1, size=1)
         assert holder.set("f", WRITE) == 0
         waiters = [Process() for _ in range(8)]
         try:
@@ -414,10 +407,7 @@ def test_a_reader_rolls_back_what_a_writer_on_another_mount_left_when_it_was_kil
 
 def test_locks_are_claimed_again_when_the_server_restarts():
     with LockServer("--grace", "4s") as server, Process() as one, Process() as two:
-        a, b = server.mounts()
-        (server.export / "f").write_bytes(b"x" * 100)
-        one.do("open", "f", str(a / "f"))
-        two.do("open", "f", str(b / "f"))
+        a, b = server.opened(one, two)
         assert one.set("f", WRITE, 0, 10, fcntl.F_SETLKW) == 0
         assert one.set("f", READ, 20, 10) == 0
         assert two.set("f", READ, 20, 20) == 0
@@ -464,9 +454,7 @@ def stopped(point):
 
 def test_a_lock_that_somebody_else_has_after_a_restart_is_told_to_its_holder():
     with LockServer() as server, Process() as one, Process() as other, Process() as stranger:
-        a, b = server.mounts()
-        (server.export / "f").write_bytes(b"x" * 100)
-        one.do("open", "f", str(a / "f"))
+        a, b = server.opened(one)
         other.do("open", "f", str(a / "f"))
         stranger.do("open", "f", str(b / "f"))
         assert one.set("f", WRITE, 0, 10) == 0
@@ -529,10 +517,7 @@ def test_a_lost_lock_does_not_fail_what_others_write_by_a_mapping():
 
 def test_a_connection_that_is_lost_costs_no_lock_though_test_sees_no_shared_ones():
     with LockServer("--blind-test") as server, Process() as one, Process() as two:
-        a, b = server.mounts()
-        (server.export / "f").write_bytes(b"x" * 100)
-        one.do("open", "f", str(a / "f"))
-        two.do("open", "f", str(b / "f"))
+        a, b = server.opened(one, two)
         assert one.set("f", READ, 0, 10) == one.set("f", WRITE, 20, 10) == two.set("f", READ, 40, 10) == 0
         for point in (a, b):
             assert counters(point)["lock_grace_waits"] == 0
@@ -573,9 +558,7 @@ def test_two_that_share_a_flock_and_want_it_alone_do_not_wait_for_each_other(mou
 
 def test_a_silent_server_of_locks_keeps_nobody_from_ending():
     with LockServer() as server, Process() as holder:
-        (a,) = server.mounts(1)
-        (server.export / "f").write_bytes(b"x" * 100)
-        holder.do("open", "f", str(a / "f"))
+        (a,) = server.opened(holder, mounts=1)
         assert holder.set("f", WRITE, 0, 10) == 0
         server.control("nlm-silent on")
         with Process() as waiter, Process() as tester:
@@ -594,10 +577,7 @@ def test_a_silent_server_of_locks_keeps_nobody_from_ending():
 def test_a_mount_that_is_told_to_end_ends_though_the_server_of_locks_is_silent():
     for lazily in (False, True):
         with LockServer() as server, Process() as holder, Process() as waiter:
-            (a,) = server.mounts(1)
-            (server.export / "f").write_bytes(b"x" * 100)
-            for process in (holder, waiter):
-                process.do("open", "f", str(a / "f"))
+            (a,) = server.opened(holder, waiter, mounts=1)
             assert holder.set("f", WRITE, 0, 10) == 0
             server.control("nlm-silent on")
             waiter.wait_for("f", WRITE, 50, 10)
@@ -646,10 +626,7 @@ def test_ping_and_trace_show_the_server_of_locks():
             without = nfsrdma("ping", other.spec, "-o", other.options(f"lockport={other.mountport}"))
             expect(without, 0, "does not have NLM version 4")
         assert "locks " not in nfsrdma("ping", server.spec, "-o", server.options("nolock")).stdout
-        a, b = server.mounts()
-        (server.export / "f").write_bytes(b"x" * 100)
-        one.do("open", "f", str(a / "f"))
-        two.do("open", "f", str(b / "f"))
+        a, b = server.opened(one, two)
         command = [BIN / "nfsrdma", "trace", "--json", "--procedure", "lock,UNLOCK", str(a)]
         with running(*command, stdout=subprocess.PIPE, text=True) as trace:
             until(lambda: "connected" in trace.stdout.readline(), "the beginning of the trace")
@@ -695,10 +672,7 @@ def test_a_client_that_is_killed_leaves_locks_that_the_next_mount_unlocks():
 
 def test_calls_that_are_run_and_not_answered_change_nothing():
     with LockServer() as server, Process() as one, Process() as two:
-        a, b = server.mounts()
-        (server.export / "f").write_bytes(b"x" * 100)
-        one.do("open", "f", str(a / "f"))
-        two.do("open", "f", str(b / "f"))
+        a, b = server.opened(one, two)
         server.control("nlm-drop 1")
         assert one.set("f", WRITE) == 0
         assert two.set("f", WRITE) == AGAIN
@@ -754,9 +728,7 @@ with open(sys.argv[1], 'r+b') as file:
 def test_an_unlock_that_waits_for_a_page_of_a_silent_server_can_be_killed():
     """Data of a mapping is written back before an unlock, which waits for pages that are being read."""
     with LockServer() as server, Process() as holder:
-        (a,) = server.mounts(1)
-        (server.export / "f").write_bytes(b"x" * (8 << 20))
-        holder.do("open", "f", str(a / "f"))
+        (a,) = server.opened(holder, mounts=1, size=8 << 20)
         assert holder.set("f", WRITE, 0, 10) == 0
         command = [sys.executable, "-c", FAULT, a / "f"]
         pipe = subprocess.PIPE

@@ -26,9 +26,7 @@ def test_a_signal_after_the_grant_takes_no_lock_away():
     signal comes in between."""
     for command in (fcntl.F_SETLKW, F_OFD_SETLKW):
         with slow_reads() as server, Process() as one, Process() as reader, Process() as other:
-            a, b = server.mounts()
-            (server.export / "f").write_bytes(b"x" * SIZE)
-            assert one.do("open", "f", str(a / "f")) == other.do("open", "f", str(b / "f")) == 0
+            a, b = server.opened(one, other, size=SIZE)
             assert one.set("f", READ, 0, 100, command) == 0
             reads(reader, a)
             one.send("once", "fcntl", "f", command, WRITE, 0, 100)
@@ -54,9 +52,7 @@ def test_an_unlock_that_waits_for_data_is_not_interrupted():
     """The kernel marks an unlock, like a lock, as a call that waits. Signals must not interrupt it nevertheless."""
     for lock, unlock in UNLOCKS:
         with LockServer("--delay", "COMMIT=2000") as server, Process() as one, Process() as other:
-            a, b = server.mounts()
-            (server.export / "f").write_bytes(b"x" * 100)
-            assert one.do("open", "f", str(a / "f")) == other.do("open", "f", str(b / "f")) == 0
+            a, b = server.opened(one, other)
             assert one.do("once", *lock) == 0
             assert one.do("write", "f", 0, "y" * (1 << 20)) == 1 << 20
             one.send("once", *unlock)

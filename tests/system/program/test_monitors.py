@@ -181,10 +181,7 @@ class Isolated(LockServer):
 @in_namespaces
 def test_rpc_statd_monitors_the_server_while_there_are_locks_and_tells_of_its_restart():
     with Rpcbind(), Statd(), Isolated("--grace", "4s") as server, Process() as one, Process() as two:
-        a, b = server.mounts()
-        (server.export / "f").write_bytes(b"x" * 100)
-        one.do("open", "f", str(a / "f"))
-        two.do("open", "f", str(b / "f"))
+        a, b = server.opened(one, two)
         assert not entries(), "nobody has locked anything"
         assert not ours(registered())
         assert one.set("f", WRITE, 0, 10) == 0
@@ -229,9 +226,7 @@ def test_a_program_that_has_the_lock_manager_s_registration_keeps_it():
                 call = message(100000, 4, 1, args)
                 to.sendall(struct.pack(">I", 0x80000000 | len(call)) + call)
                 assert to.recv(100)[-4:] == b"\0\0\0\1"
-            (a,) = server.mounts(1)
-            (server.export / "f").write_bytes(b"x")
-            one.do("open", "f", str(a / "f"))
+            (a,) = server.opened(one, mounts=1, size=1)
             assert one.set("f", WRITE) == 0
             until(lambda: ours(registered()), "the port for rpc.statd")
             assert registered()[(NLM, 4)] == {17: port}
@@ -244,10 +239,7 @@ def test_a_program_that_has_the_lock_manager_s_registration_keeps_it():
 @in_namespaces
 def test_without_rpc_statd_a_mount_is_its_own_monitor():
     with Rpcbind(), Isolated("--grace", "4s") as server, Process() as one, Process() as two:
-        a, b = server.mounts()
-        (server.export / "f").write_bytes(b"x" * 100)
-        one.do("open", "f", str(a / "f"))
-        two.do("open", "f", str(b / "f"))
+        a, b = server.opened(one, two)
         assert one.set("f", WRITE, 0, 10) == two.set("f", WRITE, 20, 10) == 0
         until(lambda: set(registered().get((NSM, 1), ())) == {6, 17}, "the monitor's registration")
         port = registered()[(NSM, 1)][17]
@@ -364,9 +356,7 @@ def pid_of(point):
 def test_who_waits_is_called_after_the_program_of_its_mount_was_killed():
     with CalledBack("--lock-callback", "callback") as server, Process() as one:
         server.more += ",restart=files"
-        (a,) = server.mounts(1)
-        (server.export / "f").write_bytes(b"x" * 100)
-        one.do("open", "f", str(a / "f"))
+        (a,) = server.opened(one, mounts=1)
         server.elsewhere("lock", "exclusive")
         one.wait_for("f", WRITE)
         until(lambda: rpc(server.callback, NLM, 4, 0, limit=1) == b"", "the port")
@@ -383,10 +373,7 @@ def test_who_waits_is_called_after_the_program_of_its_mount_was_killed():
 def test_who_waits_for_a_lock_is_called_when_it_is_free():
     for style in ("callback", "callback-sync"):
         with CalledBack("--lock-callback", style) as server, Process() as one, Process() as two:
-            a, b = server.mounts()
-            (server.export / "f").write_bytes(b"x" * 100)
-            one.do("open", "f", str(a / "f"))
-            two.do("open", "f", str(b / "f"))
+            a, b = server.opened(one, two)
             # The first mount that locks has the port, and passes on calls for the other one.
             for process, point in ((one, a), (two, b)):
                 assert process.set("f", WRITE, 90, 1) == process.set("f", FREE, 90, 1) == 0
@@ -413,10 +400,7 @@ def svid_of(lock):
 @in_namespaces
 def test_a_granted_that_is_forged_repeated_or_late_gives_and_takes_nothing():
     with CalledBack() as server, Process() as one, Process() as two:
-        (a,) = server.mounts(1)
-        (server.export / "f").write_bytes(b"x" * 100)
-        for process in (one, two):
-            process.do("open", "f", str(a / "f"))
+        (a,) = server.opened(one, two, mounts=1)
         server.elsewhere("lock", "exclusive 0 10")
         assert one.set("f", WRITE, 50, 10) == 0
         two.wait_for("f", WRITE, 0, 10)
@@ -596,9 +580,7 @@ def test_a_mount_ends_though_an_unlock_waits_for_pages_that_a_silent_server_does
     root()
     for how in ("umount", "SIGTERM", "SIGKILL"):
         with LockServer() as server, Process() as holder:
-            (a,) = server.mounts(1)
-            (server.export / "f").write_bytes(b"x" * (8 << 20))
-            holder.do("open", "f", str(a / "f"))
+            (a,) = server.opened(holder, mounts=1, size=8 << 20)
             assert holder.set("f", WRITE, 0, 10) == 0
             (pid,), device = servers_of(a), a.stat().st_dev
             pipe = subprocess.PIPE
