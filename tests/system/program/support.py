@@ -209,6 +209,12 @@ class Server(Place):
         until(lambda: not servers_of(self.mnt), "the end of the serving process")
 
 
+def unmount(point):
+    """Unmounts by the program, and waits for the end of what serves the mount."""
+    expect(nfsrdma("umount", point), 0)
+    until(lambda: not servers_of(point), "the end of the serving process")
+
+
 @contextlib.contextmanager
 def scripted(*words, kind=Server, **more):
     """A server, and a function that sends it a command while it runs (tests/responder/README.md)."""

@@ -17,13 +17,10 @@ FOR_EVER = "actimeo=3600"
 def killed_in(command, procedure, code, *words, meanwhile=lambda: None):
     """Runs a program, which is killed while the server holds its call of `procedure`. The server then executes the
     call; `meanwhile` is called before."""
-    command(f"hold {procedure} 1")
-    try:
-        with running(sys.executable, "-c", f"import os, sys; {code}", *words) as program:
+    with held(command, f"hold {procedure} 1"):
+        with running(sys.executable, "-c", f"import os, sys; {code}", *words):
             command(f"wait-held 1 {LIMIT * 1000}")
         meanwhile()
-    finally:
-        command("release")
 
 
 @pytest.mark.parametrize("flags", ["os.O_TRUNC", "os.O_TRUNC | os.O_CREAT"])

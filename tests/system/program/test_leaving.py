@@ -354,8 +354,7 @@ def test_reads_wait_for_memory_where_no_thread_can_be_made():
                     thread.join(LIMIT)
                 assert found == [True] * readers, found
                 os.close(descriptor)
-                expect(nfsrdma("umount", server.mnt), 0)
-                server.ended()
+                unmount(server.mnt)
             finally:
                 run("umount", control)
                 kill_mount(server.mnt)
@@ -552,8 +551,7 @@ def test_strangers_cannot_hold_up_a_mount_by_the_lock_of_the_table():
         with running(*command, sys.executable, "-c", script, lock, stdout=subprocess.PIPE, text=True) as child:
             assert child.stdout.readline() == "ready\n"
             server.mount_well()
-            expect(nfsrdma("umount", server.mnt), 0)
-            server.ended()
+            unmount(server.mnt)
 
 
 def tries_again(log):

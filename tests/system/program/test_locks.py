@@ -570,8 +570,7 @@ def test_a_silent_server_of_locks_keeps_nobody_from_ending():
             for process in (waiter, tester, holder):
                 process.child.kill()
                 process.child.wait(LIMIT)
-        expect(nfsrdma("umount", a), 0)
-        until(lambda: not servers_of(a), "the end of the serving process")
+        unmount(a)
 
 
 def test_a_mount_that_is_told_to_end_ends_though_the_server_of_locks_is_silent():

@@ -205,8 +205,7 @@ def test_logs_that_cannot_be_written():
         # A full disk does not affect the mount.
         expect(server.mount("", "--log", "/dev/full", "-vv"), 0)
         (server.mnt / "a").write_text("1")
-        expect(nfsrdma("umount", server.mnt), 0)
-        server.ended()
+        unmount(server.mnt)
         assert (server.export / "a").read_text() == "1"
 
 
@@ -315,8 +314,7 @@ def test_stray_signals_do_not_end_a_mount():
             (server.mnt / "a").write_text(str(number))
             assert (server.export / "a").read_text() == str(number)
         assert servers_of(server.mnt) == [pid]
-        expect(nfsrdma("umount", server.mnt), 0)
-        server.ended()
+        unmount(server.mnt)
 
 
 def test_sighup_opens_the_log_anew():

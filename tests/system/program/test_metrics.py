@@ -88,8 +88,7 @@ def test_idle_clients_silence_no_metrics(server, served, habit):
                 habit(client)
             for _ in range(5):
                 scrape(address)
-        expect(nfsrdma("umount", server.mnt), 0)
-        server.ended()
+        unmount(server.mnt)
 
 
 def test_clients_that_come_again_and_again_silence_no_metrics(server):

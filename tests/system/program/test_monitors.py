@@ -200,13 +200,11 @@ def test_rpc_statd_monitors_the_server_while_there_are_locks_and_tells_of_its_re
         assert two.set("f", WRITE, 5, 1) == AGAIN
         # The other mount still has locks.
         one.do("close", "f")
-        expect(nfsrdma("umount", a), 0)
-        until(lambda: not servers_of(a), "the end of one mount")
+        unmount(a)
         assert entries() == [entry]
         until(lambda: ours(registered()), "the port for rpc.statd, which the other mount takes over")
         two.do("close", "f")
-        expect(nfsrdma("umount", b), 0)
-        until(lambda: not servers_of(b), "the end of the other mount")
+        unmount(b)
         assert not entries()
         assert not ours(registered()) and (NLM, 4) not in registered()
         assert (NSM, 1) in registered(), "rpc.statd's own"
@@ -231,8 +229,7 @@ def test_a_program_that_has_the_lock_manager_s_registration_keeps_it():
             until(lambda: ours(registered()), "the port for rpc.statd")
             assert registered()[(NLM, 4)] == {17: port}
             one.do("close", "f")
-            expect(nfsrdma("umount", a), 0)
-            until(lambda: not servers_of(a), "the end of the mount")
+            unmount(a)
             assert registered()[(NLM, 4)] == {17: port}
 
 
@@ -259,8 +256,7 @@ def test_without_rpc_statd_a_mount_is_its_own_monitor():
         assert counters(a)["locks_lost"] == counters(b)["locks_lost"] == 0
         for process, point in ((one, a), (two, b)):
             process.do("close", "f")
-            expect(nfsrdma("umount", point), 0)
-            until(lambda: not servers_of(point), "the end of the mount")
+            unmount(point)
         assert (NSM, 1) not in registered() and (NLM, 4) not in registered()
 
 
@@ -297,8 +293,7 @@ def test_a_server_is_told_of_a_crash_that_lost_locks_and_of_nothing_else():
         one.do("open", "f", str(a / "f"))
         assert one.set("f", WRITE, 0, 10) == 0
         one.do("close", "f")
-        expect(nfsrdma("umount", a), 0)
-        until(lambda: not servers_of(a), "the end of the mount")
+        unmount(a)
         assert not list((server.base / "journals").iterdir())
         # If another mount has locks, exactly the locks that were left are released.
         a, b = server.mounts()
@@ -313,8 +308,7 @@ def test_a_server_is_told_of_a_crash_that_lost_locks_and_of_nothing_else():
         # If no other mount has any, all locks of the address are released, also those that the server would take for
         # waiters.
         two.do("close", "f")
-        expect(nfsrdma("umount", b), 0)
-        until(lambda: not servers_of(b), "the end of the mount")
+        unmount(b)
         server.elsewhere("lock", "exclusive 50 10")
         with Process() as waiter, Process() as holder:
             for process in (waiter, holder):
@@ -532,8 +526,7 @@ def test_silent_daemons_keep_nobody_from_locking_or_ending():
                 one.child.kill()
                 one.child.wait(LIMIT)
             until(lambda: not server.locks(), "the end of all locks")
-            expect(nfsrdma("umount", a), 0)
-            until(lambda: not servers_of(a), "the end of a mount")
+            unmount(a)
             (pid,) = servers_of(b)
             os.kill(pid, signal.SIGTERM)
             until(lambda: not servers_of(b) and not mounted(b), "the end of a mount that was told to end")

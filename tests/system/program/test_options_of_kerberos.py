@@ -11,7 +11,7 @@ import pytest
 
 from program.effects import effect
 from program.realm import Realm
-from program.support import BIN, LIMIT, Server, expect, nfsrdma, root, run, stats
+from program.support import BIN, LIMIT, Server, expect, nfsrdma, root, run, stats, unmount
 from program.users import A, B, C, by
 from suites import until
 
@@ -33,11 +33,6 @@ def mount(realm, server, words):
     return server.mount(f"gssport={server.mountport},{words}", env=realm.environment)
 
 
-def unmount(server):
-    expect(nfsrdma("umount", server.mnt), 0)
-    server.ended()
-
-
 @pytest.mark.parametrize("flavor", ["krb5", "krb5i", "krb5p"])
 def test_users_are_who_their_tickets_say(flavor):
     payload = os.urandom(3 << 20)
@@ -53,7 +48,7 @@ def test_users_are_who_their_tickets_say(flavor):
         with pytest.raises(PermissionError) as refused:
             by(B, os.listdir, server.mnt)
         assert refused.value.errno == errno.EACCES
-        unmount(server)
+        unmount(server.mnt)
 
 
 @effect("sec", "gssport")
@@ -62,7 +57,7 @@ def test_a_list_of_flavors():
         expect(mount(realm, server, "sec=krb5p:krb5i:sys"), 0)
         by(A, (server.mnt / "file").write_text, "text")
         assert (server.export / "file").stat().st_uid == C.uid
-        unmount(server)
+        unmount(server.mnt)
         # Nobody who asks for protection gets less.
         for wanted in ("krb5p", "sys"):
             expect(mount(realm, server, f"sec={wanted}"), 32, "exports", "with sec=krb5i", f"sec={wanted}")
@@ -99,7 +94,7 @@ def test_what_was_written_is_kept_until_there_is_a_ticket_again():
         told = by(A, writes, server.mnt / "file")
         assert told == [0, errno.EKEYEXPIRED, errno.EKEYEXPIRED]
         assert (server.export / "file").read_bytes() == b"before kept after"
-        unmount(server)
+        unmount(server.mnt)
 
 
 def test_umount_waits_for_a_ticket():
@@ -136,7 +131,7 @@ def test_what_a_mount_says_of_itself():
         metrics = stats(server, "--prometheus")
         assert 'sec="krb5p"}' in metrics and "nfsrdma_kerberos_contexts{" in metrics
         assert "flavor=6,pseudoflavor=390005" in stats(server, "--mountstats")
-        unmount(server)
+        unmount(server.mnt)
         expect(run("mv", realm.keytab, f"{realm.keytab}.away"), 0)
         result = mount(realm, server, "sec=krb5,retry=0")
         expect(result, 32, "no Kerberos context with localhost", "root has no Kerberos key")

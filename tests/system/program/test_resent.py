@@ -33,8 +33,7 @@ def crashing(restart="files"):
             assert document(server)["restarts"] == before["restarts"] + 1
 
         yield server, change
-        expect(nfsrdma("umount", server.mnt), 0)
-        server.ended()
+        unmount(server.mnt)
 
 
 @on_kernels

@@ -389,8 +389,7 @@ def test_background_mounts_are_listed_and_cancelled():
         until_listed(server, "pending")
         server.start()
         until_listed(server, "up")
-        expect(nfsrdma("umount", server.mnt), 0)
-        server.ended()
+        unmount(server.mnt)
 
 
 def test_a_background_mount_on_a_name_in_latin_1_is_cancelled():

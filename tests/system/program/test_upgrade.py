@@ -206,8 +206,7 @@ def test_a_program_that_cannot_have_its_threads_leaves_the_old_one():
         with limited_threads(holder, 7):
             expect(nfsrdma("upgrade", server.mnt), 32, f"{server.mnt} is not upgraded: cannot start the mount's threads")
             assert document(server)["pid"] == before
-            expect(nfsrdma("umount", server.mnt), 0)
-            server.ended()
+            unmount(server.mnt)
 
 
 def test_the_old_program_is_killed_meanwhile():
