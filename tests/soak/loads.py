@@ -409,22 +409,6 @@ def sqlite(work):
         base.close()
 
 
-def untar(work):
-    """An archive is unpacked, and compared."""
-    source = work.server.parent.parent / "source"
-    if work.result is None:
-        for top in range(5):
-            for file in range(20):
-                path = source / f"d{top}" / f"f{file}"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(work.random.randbytes(work.random.randrange(20000)))
-        subprocess.run(["tar", "-cf", source.parent / "a.tar", "-C", source, "."], check=True)
-        work.result = ""
-    goal = work.fresh("t")
-    work.run("tar", "-xf", source.parent / "a.tar", where=goal)
-    work.run("diff", "-r", source, goal)
-
-
 def count(work, lock):
     """Adds 1 to the number in a file that others count in, under a lock."""
     file = os.open(work.here.parent / f"{work.name.partition('-')[0]}.count", os.O_RDWR | os.O_CREAT)
@@ -476,7 +460,7 @@ def held(work):
     time.sleep(0.02)
 
 
-LOADS = {f.__name__: f for f in (pulse, names, reads, writes, mapped, files, fsx, fio, git, sqlite, untar, flock, posix, held)}
+LOADS = {f.__name__: f for f in (pulse, names, reads, writes, mapped, files, fsx, fio, git, sqlite, flock, posix, held)}
 #: Those that are about locks, of which some run on each mount.
 LOCKS = {"flock": 2, "posix": 2, "held": 1}
 
