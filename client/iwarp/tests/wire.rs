@@ -9,7 +9,7 @@ use proptest::prelude::{ProptestConfig, any as any_of, prop_assert, prop_assert_
 use smallvec::smallvec;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -47,17 +47,37 @@ fn read<const N: usize>(socket: &mut TcpStream) -> [u8; N] {
     bytes
 }
 
+fn provider() -> IwarpProvider {
+    IwarpProvider::new(IwarpOptions::default())
+}
+
+/// A plain socket as the peer of who connects to the address; what it does is done by a thread.
+fn peer<T: Send + 'static>(
+    work: impl FnOnce(TcpStream) -> T + Send + 'static,
+) -> (SocketAddr, JoinHandle<T>) {
+    let listener = TcpListener::bind(any()).unwrap();
+    let at = listener.local_addr().unwrap();
+    let thread = thread::spawn(move || {
+        let (socket, _) = listener.accept().unwrap();
+        socket.set_read_timeout(Some(LIMIT)).unwrap();
+        work(socket)
+    });
+    (at, thread)
+}
+
+fn rest(mut socket: TcpStream) -> Vec<u8> {
+    let mut all = Vec::new();
+    socket.read_to_end(&mut all).unwrap();
+    all
+}
+
 /// Our provider as the initiator, connected to a plain socket.
 fn connected() -> (Connection, TcpStream) {
     connected_with(IwarpOptions::default())
 }
 
 fn connected_with(options: IwarpOptions) -> (Connection, TcpStream) {
-    let listener = TcpListener::bind(any()).unwrap();
-    let at = listener.local_addr().unwrap();
-    let peer = thread::spawn(move || {
-        let (mut socket, _) = listener.accept().unwrap();
-        socket.set_read_timeout(Some(LIMIT)).unwrap();
+    let (at, peer) = peer(|mut socket| {
         assert_eq!(
             &read::<28>(&mut socket),
             b"MPA ID Req Frame\x10\x02\x00\x08\x00\x10\x00\x00data"
@@ -65,15 +85,13 @@ fn connected_with(options: IwarpOptions) -> (Connection, TcpStream) {
         socket.write_all(REPLY).unwrap();
         socket
     });
-    let provider = IwarpProvider::new(options);
-    let connection = provider.connect(at, &params()).unwrap();
-    (connection, peer.join().unwrap())
+    let connection = IwarpProvider::new(options).connect(at, &params());
+    (connection.unwrap(), peer.join().unwrap())
 }
 
 /// Our provider as the responder; also returns the reply that the initiator gets.
 fn accepted(request: &[u8]) -> (Connection, TcpStream, Vec<u8>) {
-    let provider = IwarpProvider::new(IwarpOptions::default());
-    let listener = provider.listen(any()).unwrap();
+    let listener = provider().listen(any()).unwrap();
     let mut socket = TcpStream::connect(listener.local_addr()).unwrap();
     socket.set_read_timeout(Some(LIMIT)).unwrap();
     socket.write_all(request).unwrap();
@@ -95,15 +113,29 @@ fn end(connection: &mut Connection, out: &mut Vec<Completion>) -> Error {
     }
 }
 
-fn send(connection: &Connection) {
-    let buf = params().pool.alloc(4).unwrap();
-    let send = WorkRequest::Send {
+/// What completes first.
+fn completed(connection: &mut Connection) -> Vec<Completion> {
+    let (mut out, until) = (Vec::new(), Instant::now() + LIMIT);
+    while out.is_empty() {
+        let polled = connection.completions.poll(&mut out, Wait::Until(until));
+        polled.unwrap();
+        assert!(Instant::now() < until, "nothing completes");
+    }
+    out
+}
+
+fn send_of(data: Buf) -> WorkRequest {
+    WorkRequest::Send {
         id: WorkId(1),
-        data: smallvec![buf.freeze()],
+        data: smallvec![data],
         invalidate: None,
         signaled: true,
-    };
-    connection.queue_pair.post(&mut vec![send]).unwrap();
+    }
+}
+
+fn send(connection: &Connection) {
+    let data = params().pool.alloc(4).unwrap().freeze();
+    connection.queue_pair.post(&mut vec![send_of(data)]).unwrap();
 }
 
 //= RFC 5040, Section 7
@@ -143,11 +175,7 @@ fn a_fault_is_terminated_on_the_wire() {
     write.extend_from_slice(&[0, 0, 0, 0, b'l', b'a', b't', b'e', 0, 0, 0, 0]);
     socket.write_all(&write).unwrap();
     let mut out = Vec::new();
-    let peer = thread::spawn(move || {
-        let mut all = Vec::new();
-        socket.read_to_end(&mut all).unwrap();
-        all
-    });
+    let peer = thread::spawn(move || rest(socket));
     let error = end(&mut connection, &mut out);
     assert!(matches!(error, Error::PeerMisbehaved(_)), "{error:?}");
     let flushed = |c: &Completion| matches!(c, Completion::Flushed { .. });
@@ -169,11 +197,7 @@ fn a_fault_is_terminated_on_the_wire() {
 /// A wrong CRC does not end the connection at once: the peer gets a Terminate first.
 #[test]
 fn a_crc_mismatch_is_terminated_on_the_wire() {
-    let listener = TcpListener::bind(any()).unwrap();
-    let at = listener.local_addr().unwrap();
-    let peer = thread::spawn(move || {
-        let (mut socket, _) = listener.accept().unwrap();
-        socket.set_read_timeout(Some(LIMIT)).unwrap();
+    let (at, peer) = peer(|mut socket| {
         let request: [u8; 28] = read(&mut socket);
         assert_eq!(request[16], 0x50, "asks for CRCs");
         let mut reply = REPLY.to_vec();
@@ -227,11 +251,7 @@ fn a_reply_that_is_no_reply_closes_the_connection() {
         b"MPA ID Rep Frame\x00\x02\x02\x01\x00\x00\x00\x10",
     ];
     for reply in replies {
-        let listener = TcpListener::bind(any()).unwrap();
-        let at = listener.local_addr().unwrap();
-        let peer = thread::spawn(move || {
-            let (mut socket, _) = listener.accept().unwrap();
-            socket.set_read_timeout(Some(LIMIT)).unwrap();
+        let (at, peer) = peer(move |mut socket| {
             read::<28>(&mut socket);
             socket.write_all(reply).unwrap();
             let mut more = Vec::new();
@@ -244,8 +264,7 @@ fn a_reply_that_is_no_reply_closes_the_connection() {
             );
             more
         });
-        let result = IwarpProvider::new(IwarpOptions::default()).connect(at, &params());
-        let error = result.err().unwrap();
+        let error = provider().connect(at, &params()).err().unwrap();
         let expected = matches!(error, Error::NotRdma(_) | Error::PeerMisbehaved(_));
         assert!(expected, "{error:?}");
         assert_eq!(peer.join().unwrap(), b"");
@@ -254,21 +273,14 @@ fn a_reply_that_is_no_reply_closes_the_connection() {
 
 #[test]
 fn a_reply_that_wants_more_reads_than_offered_is_terminated() {
-    let listener = TcpListener::bind(any()).unwrap();
-    let at = listener.local_addr().unwrap();
-    let peer = thread::spawn(move || {
-        let (mut socket, _) = listener.accept().unwrap();
-        socket.set_read_timeout(Some(LIMIT)).unwrap();
+    let (at, peer) = peer(|mut socket| {
         read::<28>(&mut socket);
         let mut reply = REPLY.to_vec();
         reply[23] = 17;
         socket.write_all(&reply).unwrap();
-        let mut all = Vec::new();
-        socket.read_to_end(&mut all).unwrap();
-        all
+        rest(socket)
     });
-    let provider = IwarpProvider::new(IwarpOptions::default());
-    let result = provider.connect(at, &params());
+    let result = provider().connect(at, &params());
     assert!(matches!(result, Err(Error::PeerMisbehaved(_))));
     let all = peer.join().unwrap();
     assert_eq!(all[..4], [0, 22, 0x41, 0x47]);
@@ -347,13 +359,7 @@ fn a_responder_answers_and_waits_for_the_first_fpdu() {
     assert!(socket.read(&mut [0]).is_err(), "and nothing was sent");
     socket.set_nonblocking(false).unwrap();
     socket.write_all(&EMPTY_WRITE).unwrap();
-    let until = Instant::now() + LIMIT;
-    while out.is_empty() && Instant::now() < until {
-        connection
-            .completions
-            .poll(&mut out, Wait::Until(until))
-            .unwrap();
-    }
+    let out = completed(&mut connection);
     assert!(matches!(out[..], [Completion::Sent { .. }]));
     assert_eq!(read::<28>(&mut socket)[2..4], [0x41, 0x43]);
 }
@@ -380,14 +386,7 @@ fn peer_to_peer_with_each_rtr() {
         assert_eq!(reply[22] & 0xc0, fields[2] & 0xc0, "to the same RTR");
         send(&connection);
         socket.write_all(&rtr).unwrap();
-        let mut out = Vec::new();
-        let until = Instant::now() + LIMIT;
-        while out.is_empty() && Instant::now() < until {
-            connection
-                .completions
-                .poll(&mut out, Wait::Until(until))
-                .unwrap();
-        }
+        let out = completed(&mut connection);
         assert!(matches!(out[..], [Completion::Sent { .. }]), "{out:?}");
     }
 }
@@ -395,11 +394,7 @@ fn peer_to_peer_with_each_rtr() {
 /// The RTR message may be an RDMA Read of no bytes (RFC 6581 section 9.2), which has a response.
 #[test]
 fn an_initiator_opens_the_stream_by_an_rdma_read_and_takes_its_response() {
-    let listener = TcpListener::bind(any()).unwrap();
-    let at = listener.local_addr().unwrap();
-    let peer = thread::spawn(move || {
-        let (mut socket, _) = listener.accept().unwrap();
-        socket.set_read_timeout(Some(LIMIT)).unwrap();
+    let (at, peer) = peer(|mut socket| {
         let request = read::<28>(&mut socket);
         assert_eq!((request[20] & 0xc0, request[22] & 0xc0), (0xc0, 0xc0));
         // Peer-to-peer by RDMA Read, IRD 1, ORD 16.
@@ -423,15 +418,7 @@ fn an_initiator_opens_the_stream_by_an_rdma_read_and_takes_its_response() {
     });
     let mut connection = provider.connect(at, &params()).unwrap();
     let _socket = peer.join().unwrap();
-    let mut out = Vec::new();
-    let until = Instant::now() + LIMIT;
-    while out.is_empty() {
-        connection
-            .completions
-            .poll(&mut out, Wait::Until(until))
-            .unwrap();
-        assert!(Instant::now() < until);
-    }
+    let out = completed(&mut connection);
     assert!(matches!(out[..], [Completion::Received { len: 0, .. }]));
 }
 
@@ -456,12 +443,7 @@ fn expect_marked_send(connection: &Connection, socket: &mut TcpStream, crc: bool
 
     let mut buf = params().pool.alloc(600).unwrap();
     buf.copy_from_slice(&data);
-    let send = WorkRequest::Send {
-        id: WorkId(1),
-        data: smallvec![buf.freeze()],
-        invalidate: None,
-        signaled: true,
-    };
+    let send = send_of(buf.freeze());
     connection.queue_pair.post(&mut vec![send]).unwrap();
     let mut got = vec![0; expected.len()];
     socket.read_exact(&mut got).unwrap();
@@ -486,11 +468,7 @@ fn expect_marked_send(connection: &Connection, socket: &mut TcpStream, crc: bool
 #[test]
 fn a_peer_that_asks_for_markers_gets_them() {
     for crc in [false, true] {
-        let listener = TcpListener::bind(any()).unwrap();
-        let at = listener.local_addr().unwrap();
-        let peer = thread::spawn(move || {
-            let (mut socket, _) = listener.accept().unwrap();
-            socket.set_read_timeout(Some(LIMIT)).unwrap();
+        let (at, peer) = peer(move |mut socket| {
             let request = read::<28>(&mut socket);
             assert_eq!(
                 request[16],
@@ -536,8 +514,7 @@ fn a_peer_that_asks_for_markers_gets_them() {
 //# If the MPA Request Frame is improperly formatted, the [...]
 #[test]
 fn a_slow_or_wrong_request_costs_nobody_else() {
-    let provider = IwarpProvider::new(IwarpOptions::default());
-    let listener = provider.listen(any()).unwrap();
+    let listener = provider().listen(any()).unwrap();
     let mut slow = TcpStream::connect(listener.local_addr()).unwrap();
     slow.write_all(b"MPA").unwrap();
     let mut incoming = listener.accept().unwrap();
@@ -596,32 +573,27 @@ fn a_peer_that_accepts_and_never_answers_is_given_up() {
         timeout: SHORT,
         ..params()
     };
-    let provider = IwarpProvider::new(IwarpOptions::default());
-    let result = provider.connect(listener.local_addr().unwrap(), &params);
+    let result = provider().connect(listener.local_addr().unwrap(), &params);
     assert!(matches!(result.err(), Some(Error::TimedOut(_))));
     assert_eq!(params.pool.free_bytes(), params.pool.capacity());
 }
 
 #[test]
 fn a_frame_that_drips_gets_no_more_time() {
-    let listener = TcpListener::bind(any()).unwrap();
-    let at = listener.local_addr().unwrap();
-    let peer = thread::spawn(move || {
-        let (mut socket, _) = listener.accept().unwrap();
+    let (at, dripping) = peer(|mut socket| {
         drip(&mut socket, REPLY);
         // Waits until the provider closes.
         let _ = socket.read_to_end(&mut Vec::new());
     });
-    let provider = IwarpProvider::new(IwarpOptions::default());
     let short = ConnectParams {
         timeout: SHORT,
         ..params()
     };
-    let result = provider.connect(at, &short);
+    let result = provider().connect(at, &short);
     assert!(matches!(result.err(), Some(Error::TimedOut(_))));
-    peer.join().unwrap();
+    dripping.join().unwrap();
 
-    let listener = provider.listen(any()).unwrap();
+    let listener = provider().listen(any()).unwrap();
     let mut socket = TcpStream::connect(listener.local_addr()).unwrap();
     let peer = thread::spawn(move || {
         drip(&mut socket, REQUEST);
@@ -648,12 +620,7 @@ fn a_message_may_drip() {
         drip(&mut socket, &message);
         socket
     });
-    let mut out = Vec::new();
-    let until = Instant::now() + LIMIT;
-    while out.is_empty() && Instant::now() < until {
-        let waited = connection.completions.poll(&mut out, Wait::Until(until));
-        waited.unwrap();
-    }
+    let out = completed(&mut connection);
     let Some(Completion::Received { buf, len, .. }) = out.first() else {
         panic!("{out:?}");
     };
@@ -670,14 +637,8 @@ fn a_peer_that_stops_reading_is_given_up_with_all_that_waits_for_it() {
     };
     let (mut connection, socket) = connected_with(options);
     let pool = Pool::new(8 << 20).unwrap();
-    for n in 0..8 {
-        let buf = pool.alloc(1 << 20).unwrap();
-        let send = WorkRequest::Send {
-            id: WorkId(n),
-            data: smallvec![buf.freeze()],
-            invalidate: None,
-            signaled: true,
-        };
+    for _ in 0..8 {
+        let send = send_of(pool.alloc(1 << 20).unwrap().freeze());
         connection.queue_pair.post(&mut vec![send]).unwrap();
     }
     let mut out = Vec::new();
@@ -696,14 +657,8 @@ fn a_peer_that_stops_reading_is_given_up_with_all_that_waits_for_it() {
 fn what_the_peer_has_not_got_is_not_sent_after_the_end() {
     let (mut connection, mut socket) = connected();
     let data = params().pool.alloc(2 << 20).unwrap().freeze();
-    let send = |id| WorkRequest::Send {
-        id: WorkId(id),
-        data: smallvec![data.clone()],
-        invalidate: None,
-        signaled: false,
-    };
     // More than the buffers of both sockets take.
-    let mut batch: Vec<_> = (0..12).map(send).collect();
+    let mut batch: Vec<_> = (0..12).map(|_| send_of(data.clone())).collect();
     connection.queue_pair.post(&mut batch).unwrap();
     connection.queue_pair.disconnect();
     end(&mut connection, &mut Vec::new());
