@@ -137,13 +137,19 @@ fn of_replies_that_overlapped_and_differ_neither_is_believed() {
 #[test]
 fn own_changes_at_the_same_time_are_own_in_any_order() {
     let states: Vec<_> = (1..=4).map(|n| attributes(n, n as u32)).collect();
-    for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [2, 0, 1]] {
+    for (order, given) in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [2, 0, 1]]
+        .into_iter()
+        .flat_map(|order| [(order, true), (order, false)])
+    {
         let mut case = Case::new(&states[0]);
         let sent: Vec<_> = (0..3).map(|_| case.begin()).collect();
         for i in order {
-            let seen = case.end(sent[i], Some(&states[i]), &states[i + 1]);
+            let (before, after) = (given.then_some(&states[i]), &states[i + 1]);
+            let floor = if given { 0 } else { after.size };
+            let seen = case.end_at(sent[i], before, after, floor);
             assert!(!seen.foreign, "{order:?}");
         }
+        assert!(given || (case.known(), case.is_fresh()) == (states[3], true));
         let sent = case.send();
         assert!(!case.hear(sent, &states[3]).foreign);
         assert_eq!((case.known(), case.is_fresh()), (states[3], true));
@@ -223,23 +229,6 @@ fn without_before_a_write_is_own() {
     // What somebody else does afterwards is seen.
     let sent = case.send();
     assert!(case.hear(sent, &c).foreign);
-}
-
-#[test]
-fn without_before_several_writes_at_the_same_time_are_own_in_any_order() {
-    let states: Vec<_> = (1..=4).map(|n| attributes(n, n as u32)).collect();
-    for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [2, 0, 1]] {
-        let mut case = Case::new(&states[0]);
-        let sent: Vec<_> = (0..3).map(|_| case.begin()).collect();
-        for i in order {
-            let after = &states[i + 1];
-            let seen = case.end_at(sent[i], None, after, after.size);
-            assert!(!seen.foreign, "{order:?}");
-        }
-        assert_eq!((case.known(), case.is_fresh()), (states[3], true));
-        let sent = case.send();
-        assert!(!case.hear(sent, &states[3]).foreign);
-    }
 }
 
 #[test]
