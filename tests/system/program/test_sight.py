@@ -149,31 +149,27 @@ def test_top_is_plain_text_elsewhere():
 
 
 class Screen:
-    """A program in a terminal, and what it shows. It implements as much of a terminal as ratatui uses."""
+    """A program in a terminal, and what it shows. It implements as much of a terminal as ratatui uses: moving to a cell,
+    clearing, and the alternate screen."""
 
-    SEQUENCE = re.compile(r"\x1b\[([?>=]?)([\d;]*)([A-Za-z])|\x1b[78=>]|\x1b\].*?\x07|\r|\n|[^\x1b\r\n]", re.S)
+    SEQUENCE = re.compile(r"\x1b\[([?>=]?[\d;]*)([A-Za-z])|\x1b[78=>]|\x1b\].*?\x07|[\r\n]|([^\x1b\r\n])", re.S)
 
     def __init__(self, *words, columns=80, lines=24):
-        self.size = columns, lines
-        self.cells = [[" "] * columns for _ in range(lines)]
-        self.x = self.y = 0
-        self.raw = ""
-        self.master, slave = pty.openpty()
-        self.slave, self.descriptors = slave, [self.master, slave]
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-        self.before = termios.tcgetattr(slave)
+        self.size, self.x, self.y, self.raw, self.alternate = (columns, lines), 0, 0, "", False
+        self.clear()
+        self.master, self.slave = self.descriptors = list(pty.openpty())
+        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        self.before = termios.tcgetattr(self.slave)
         self.child = subprocess.Popen(
-            [BIN / "nfsrdma", *map(str, words)],
-            stdin=slave, stdout=slave, stderr=slave, env={**os.environ, "TERM": "xterm-256color"},
-            start_new_session=True,
+            [BIN / "nfsrdma", *map(str, words)], stdin=self.slave, stdout=self.slave, stderr=self.slave,
+            env={**os.environ, "TERM": "xterm-256color"}, start_new_session=True,
         )  # fmt: skip
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        if self.child.poll() is None:
-            self.child.kill()
+        self.child.kill()
         self.child.wait()
         self.hang_up()
 
@@ -182,47 +178,33 @@ class Screen:
         while self.descriptors:
             os.close(self.descriptors.pop())
 
+    def clear(self):
+        self.cells = [[" "] * self.size[0] for _ in range(self.size[1])]
+
     def read(self, pause=0.2):
         """Reads the output that comes within the pause; there may be more."""
         until_then = time.monotonic() + pause
         while (left := until_then - time.monotonic()) > 0 and select.select([self.master], [], [], left)[0]:
             try:
-                piece = os.read(self.master, 65536)
+                self.raw += os.read(self.master, 65536).decode(errors="replace")
             except OSError:
                 return
-            self.raw += piece.decode(errors="replace")
-            self.show()
+            # A sequence may not be complete yet.
+            end = re.search(r"(\x1b(\[[?>=]?[\d;]*)?)?$", self.raw).start()
+            for numbers, verb, text in self.SEQUENCE.findall(self.raw[:end]):
+                self.obey(numbers, verb, text)
+            self.raw = self.raw[end:]
 
-    def show(self):
-        """Interprets complete sequences."""
-        end = re.search(r"(\x1b(\[[?>=]?[\d;]*)?)?$", self.raw).start()
-        for match in self.SEQUENCE.finditer(self.raw[:end]):
-            self.obey(match)
-        self.raw = self.raw[end:]
-
-    def obey(self, match):
-        columns, lines = self.size
-        text = match[0]
-        if match[3]:
-            numbers = [int(number or 0) for number in match[2].split(";")] if match[2] else [0]
-            if match[1] == "?" and match[2] == "1049":
-                self.alternate = match[3] == "h"
-                self.cells = [[" "] * columns for _ in range(lines)]
-            elif match[3] == "H":
-                down, right = (numbers + [1])[:2] if len(numbers) > 1 else (numbers[0] or 1, 1)
-                self.x, self.y = max(right, 1) - 1, max(down, 1) - 1
-            elif match[3] == "J":
-                self.cells = [[" "] * columns for _ in range(lines)]
-        elif text == "\r":
-            self.x = 0
-        elif text == "\n":
-            self.y = min(self.y + 1, lines - 1)
-        elif text[0] != "\x1b" and self.y < lines:
-            if self.x < columns:
+    def obey(self, numbers, verb, text):
+        if verb == "H":
+            self.y, self.x = (max(int(number or 1), 1) - 1 for number in f"{numbers};1".split(";")[:2])
+        elif verb == "J" or numbers == "?1049":
+            self.alternate = verb == "h" or verb == "J" and self.alternate
+            self.clear()
+        elif text and self.y < self.size[1]:
+            if self.x < self.size[0]:
                 self.cells[self.y][self.x] = text
             self.x += 1
-
-    alternate = False
 
     def text(self):
         self.read()
