@@ -1,34 +1,12 @@
 //! Peers that know MPA revision 1 only, byte by byte.
 
+use super::wire::{LIMIT, REQUEST, any, params, provider, read};
 use nfsrdma_iwarp::{IwarpOptions, IwarpProvider};
 use nfsrdma_rdma::*;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
-
-const LIMIT: Duration = Duration::from_secs(20);
-/// Flag `S`, revision 2, IRD 16, ORD 0, private data "hi".
-const REQUEST: &[u8] = b"MPA ID Req Frame\x10\x02\x00\x06\x00\x10\x00\x00hi";
-
-fn any() -> SocketAddr {
-    "127.0.0.1:0".parse().unwrap()
-}
-
-fn params() -> ConnectParams {
-    ConnectParams {
-        pool: Pool::new(4 << 20).unwrap(),
-        private_data: b"data".to_vec(),
-        send_depth: 16,
-        recv_depth: 16,
-        reads_out: 0,
-        reads_in: 16,
-        receive_buffers: 2,
-        receive_size: 1024,
-        timeout: LIMIT,
-        local: None,
-    }
-}
 
 /// Accepts within the limit.
 fn accept(listener: &TcpListener) -> TcpStream {
@@ -43,12 +21,6 @@ fn accept(listener: &TcpListener) -> TcpStream {
         assert!(Instant::now() < until, "nobody connects");
         thread::sleep(Duration::from_millis(1));
     }
-}
-
-fn read<const N: usize>(socket: &mut TcpStream) -> [u8; N] {
-    let mut bytes = [0; N];
-    socket.read_exact(&mut bytes).unwrap();
-    bytes
 }
 
 /// A responder of revision 1 rejects a request of revision 2 (older softiwarp), or takes it for
@@ -71,8 +43,7 @@ fn a_responder_of_revision_1_is_asked_again_with_revision_1() {
             let reply = b"MPA ID Rep Frame\x00\x01\x00\x02hi";
             socket.write_all(reply).unwrap();
         });
-        let provider = IwarpProvider::new(IwarpOptions::default());
-        let connection = provider.connect(at, &params()).unwrap();
+        let connection = provider().connect(at, &params()).unwrap();
         assert_eq!(connection.peer_private_data, b"hi");
         assert_eq!(connection.queue_pair.capabilities().max_reads_in, 16);
         peer.join().unwrap();
@@ -97,7 +68,7 @@ fn a_rejection_stands() {
             }
             listener
         });
-        let result = IwarpProvider::new(IwarpOptions::default()).connect(at, &params());
+        let result = provider().connect(at, &params());
         assert!(matches!(result, Err(Error::Refused(_))));
         let listener = peer.join().unwrap();
         listener.set_nonblocking(true).unwrap();

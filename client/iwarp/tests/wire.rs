@@ -12,21 +12,21 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 /// Flag `S`, revision 2, IRD 0, ORD 16.
 const REPLY: &[u8] = b"MPA ID Rep Frame\x10\x02\x00\x04\x00\x00\x00\x10";
 /// Flag `S`, revision 2, IRD 16, ORD 0, private data "hi".
-const REQUEST: &[u8] = b"MPA ID Req Frame\x10\x02\x00\x06\x00\x10\x00\x00hi";
+pub(crate) const REQUEST: &[u8] = b"MPA ID Req Frame\x10\x02\x00\x06\x00\x10\x00\x00hi";
 /// A zero-length RDMA Write without CRC.
 const EMPTY_WRITE: [u8; 20] = [
     0, 14, 0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
 ];
 
-fn any() -> SocketAddr {
+pub(crate) fn any() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-fn params() -> ConnectParams {
+pub(crate) fn params() -> ConnectParams {
     ConnectParams {
         pool: Pool::new(4 << 20).unwrap(),
         private_data: b"data".to_vec(),
@@ -41,13 +41,13 @@ fn params() -> ConnectParams {
     }
 }
 
-fn read<const N: usize>(socket: &mut TcpStream) -> [u8; N] {
+pub(crate) fn read<const N: usize>(socket: &mut TcpStream) -> [u8; N] {
     let mut bytes = [0; N];
     socket.read_exact(&mut bytes).unwrap();
     bytes
 }
 
-fn provider() -> IwarpProvider {
+pub(crate) fn provider() -> IwarpProvider {
     IwarpProvider::new(IwarpOptions::default())
 }
 
@@ -135,7 +135,10 @@ fn send_of(data: Buf) -> WorkRequest {
 
 fn send(connection: &Connection) {
     let data = params().pool.alloc(4).unwrap().freeze();
-    connection.queue_pair.post(&mut vec![send_of(data)]).unwrap();
+    connection
+        .queue_pair
+        .post(&mut vec![send_of(data)])
+        .unwrap();
 }
 
 //= RFC 5040, Section 7
