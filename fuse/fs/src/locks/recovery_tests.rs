@@ -4,17 +4,19 @@ use nfsrdma_rpcrdma::rpc::Credential;
 use std::sync::atomic::Ordering;
 use tokio::task::JoinSet;
 
+/// A server, and what holds a lock of it.
+async fn holding() -> (Arc<FakeServer>, Arc<Locks>) {
+    let server = Arc::new(FakeServer::default());
+    let lasting = Lasting::default();
+    let locks = Locks::start(server.clone(), CONFIG, lasting, Handle::current());
+    lock(&locks, &request(1, range(0, 9), Mode::Write)).await;
+    (server, locks)
+}
+
 #[tokio::test]
 async fn a_server_that_ends_each_connection_is_not_called_without_end() {
     const TURNS: usize = 100_000;
-    let server = Arc::new(FakeServer::default());
-    let locks = Locks::start(
-        server.clone(),
-        CONFIG,
-        Lasting::default(),
-        Handle::current(),
-    );
-    lock(&locks, &request(1, range(0, 9), Mode::Write)).await;
+    let (server, locks) = holding().await;
     let told = Arc::downgrade(&server);
     server.after(move |_, _| {
         if let Some(told) = told.upgrade() {
@@ -68,14 +70,7 @@ fn reclaims(server: &FakeServer) -> usize {
 
 #[tokio::test(start_paused = true)]
 async fn locks_are_claimed_once_for_each_grace_period() {
-    let server = Arc::new(FakeServer::default());
-    let locks = Locks::start(
-        server.clone(),
-        CONFIG,
-        Lasting::default(),
-        Handle::current(),
-    );
-    lock(&locks, &request(1, range(0, 9), Mode::Write)).await;
+    let (server, locks) = holding().await;
     for period in 1..3 {
         server.known.lock().restart(true);
         let asking = tokio::spawn({
@@ -99,14 +94,7 @@ async fn locks_are_claimed_once_for_each_grace_period() {
 /// Each recovery is beside LOCKs that were under way when it began, whose grants it may have missed.
 #[tokio::test(start_paused = true)]
 async fn who_locks_all_the_time_makes_no_recoveries_without_end() {
-    let server = Arc::new(FakeServer::default());
-    let locks = Locks::start(
-        server.clone(),
-        CONFIG,
-        Lasting::default(),
-        Handle::current(),
-    );
-    lock(&locks, &request(1, range(0, 9), Mode::Write)).await;
+    let (server, locks) = holding().await;
     let mut busy = JoinSet::new();
     for owner in 2..6 {
         let locks = locks.clone();
