@@ -3,7 +3,6 @@ show."""
 
 import contextlib
 import functools
-import json
 import signal
 
 from program.support import *  # noqa: F403
@@ -44,18 +43,8 @@ def mount(server, options, at=None):
     at = at or server.mnt
     at.mkdir(exist_ok=True)
     expect(server.mount(options, at=at), 0)
-    yield json.loads(stats_of(at))
+    yield document_of(at)
     expect(nfsrdma("umount", at), 0)
-
-
-def stats_of(at):
-    result = nfsrdma("stats", at, "--json")
-    expect(result, 0)
-    return result.stdout
-
-
-def document(server):
-    return json.loads(stats_of(server.mnt))
 
 
 class Counted:

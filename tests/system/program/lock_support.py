@@ -141,9 +141,11 @@ class LockServer(Server):
 
 
 def counters(point):
-    result = nfsrdma("stats", point, "--json")
-    expect(result, 0)
-    return json.loads(result.stdout)["cache"]
+    return document_of(point)["cache"]
+
+
+def pid_of(point):
+    return document_of(point)["pid"]
 
 
 READ, WRITE, FREE = fcntl.F_RDLCK, fcntl.F_WRLCK, fcntl.F_UNLCK

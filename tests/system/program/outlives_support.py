@@ -1,6 +1,5 @@
 """For the tests of mounts that outlive their program."""
 
-import json
 import os
 import signal
 import threading
@@ -22,16 +21,6 @@ def kept(more="", restart="files"):
         result = server.mount(f"restart={restart},nolock{',' if more else ''}{more}", "--log", server.base / "log")
         expect(result, 0, f"{server.spec} mounted on {server.mnt}: ")
         yield server
-
-
-def document_of(point):
-    result = nfsrdma("stats", "--json", point)
-    expect(result, 0)
-    return json.loads(result.stdout)
-
-
-def document(server):
-    return document_of(server.mnt)
 
 
 def served_ns(document):

@@ -205,6 +205,12 @@ class Server(Place):
         assert mounted(self.mnt), "it says it mounted, and did not"
         return result.stdout
 
+    def mount_logged(self, more="", *words):
+        """Mounts with a log, and returns that."""
+        log = self.base / "log"
+        expect(self.mount(more, *words, "--log", log), 0)
+        return log
+
     def ended(self):
         until(lambda: not servers_of(self.mnt), "the end of the serving process")
 
@@ -274,7 +280,7 @@ def came(command, procedure):
 
 def event(server, name):
     """The value of a counter of the mount."""
-    return json.loads(stats(server, "--json"))["cache"][name]
+    return document(server)["cache"][name]
 
 
 def device_of(path):
@@ -349,8 +355,30 @@ def stats(server, *words):
     return result.stdout
 
 
+def document_of(point):
+    """What the program says of a mount."""
+    result = nfsrdma("stats", "--json", point)
+    expect(result, 0)
+    return json.loads(result.stdout)
+
+
+def document(server):
+    return document_of(server.mnt)
+
+
+def entry_of(server):
+    """What the program says of a mount when it lists all."""
+    (found,) = [one for one in json.loads(nfsrdma("stats", "--json").stdout) if one["directory"] == str(server.mnt)]
+    return found
+
+
+def line_of(server, *words):
+    """The line that a command has for a mount."""
+    return next(line for line in nfsrdma(*words).stdout.splitlines() if str(server.mnt) in line)
+
+
 def procedures(server):
-    return {entry["name"]: entry for entry in json.loads(stats(server, "--json"))["procedures"]}
+    return {entry["name"]: entry for entry in document(server)["procedures"]}
 
 
 def control_of(path):

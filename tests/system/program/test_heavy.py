@@ -93,8 +93,7 @@ def test_names_are_looked_up_while_a_flush_of_many_small_writes_goes_on():
 
 def test_a_signal_is_heard_during_a_flush_of_many_small_writes():
     with scripted() as (server, command):
-        log = server.base / "log"
-        expect(server.mount("", "--log", log), 0)
+        log = server.mount_logged()
         (pid,) = servers_of(server.mnt)
         descriptor = os.open(server.mnt / "f", os.O_RDWR | os.O_CREAT)
         # The flush does not end before this is over.
@@ -118,8 +117,7 @@ def test_many_failed_writes_are_one_line_in_the_log(server):
         server.stop()
         server.export.chmod(0o777)
         server.start()
-        log = server.base / "log"
-        expect(server.mount("", "--log", log), 0)
+        log = server.mount_logged()
         descriptor = os.open(server.mnt / "f", os.O_RDWR | os.O_CREAT)
         for page in range(3000):
             os.pwrite(descriptor, b"12345678", 2 * page * PAGE)

@@ -12,13 +12,6 @@ import pytest
 from program.support import BIN, LIMIT, expect, kill_mount, mounted, nfsrdma, serving, state, stats, until
 
 
-def mount_logged(server, more="restart=files"):
-    """Mounts with a log, and returns it."""
-    log = server.base / "log"
-    server.mount_well(f"nolock,{more}", "--log", log)
-    return log
-
-
 def killed(server, number=signal.SIGKILL):
     """Kills the daemon, and returns its successor."""
     holder, daemon = serving(server.mnt)
@@ -33,7 +26,7 @@ def killed(server, number=signal.SIGKILL):
 
 
 def test_a_daemon_that_dies_again_and_again_ends_the_mount(server):
-    log = mount_logged(server)
+    log = server.mount_logged("nolock,restart=files")
     holder, _ = serving(server.mnt)
 
     def dead():
@@ -50,7 +43,7 @@ def test_a_daemon_that_dies_again_and_again_ends_the_mount(server):
 
 
 def test_a_daemon_serves_on_without_its_holder(server):
-    log = mount_logged(server)
+    log = server.mount_logged("nolock,restart=files")
     holder, daemon = serving(server.mnt)
     assert "unprotected" not in stats(server)
     os.kill(holder, signal.SIGKILL)
@@ -66,8 +59,7 @@ def test_a_daemon_serves_on_without_its_holder(server):
 def test_a_holder_that_ends_before_there_is_a_mount_ends_its_daemon(server):
     """Also if the command has returned already."""
     server.stop()
-    log = server.base / "log"
-    expect(server.mount("bg,retry=1000,nolock,restart=files", "--log", log), 0)
+    log = server.mount_logged("bg,retry=1000,nolock,restart=files")
     until(lambda: serving(server.mnt), "a daemon")
     holder, daemon = serving(server.mnt)
     os.kill(holder, signal.SIGKILL)
@@ -77,7 +69,7 @@ def test_a_holder_that_ends_before_there_is_a_mount_ends_its_daemon(server):
 
 def test_a_daemon_that_crashes_again_and_again_ends_the_mount(server):
     """Also if it has served for a while in between: that it was killed is another matter."""
-    log = mount_logged(server)
+    log = server.mount_logged("nolock,restart=files")
     holder, _ = serving(server.mnt)
     for _ in range(4):
         assert os.listdir(server.mnt) == []
@@ -93,7 +85,7 @@ def test_a_daemon_that_crashes_again_and_again_ends_the_mount(server):
 def test_one_signal_to_holder_and_daemon_flushes(server):
     """The second signal to a mount ends it with the data that are not written; one that came to both, as from a
     terminal, is the first."""
-    log = mount_logged(server)
+    log = server.mount_logged("nolock,restart=files")
     holder, daemon = serving(server.mnt)
     with open(server.mnt / "file", "w") as file:
         file.write("kept")
@@ -129,7 +121,7 @@ def own_memory(pid):
 
 
 def test_a_holder_whose_limit_was_lowered_starts_a_successor(server):
-    mount_logged(server)
+    server.mount_logged("nolock,restart=files")
     holder, _ = serving(server.mnt)
     most = resource.prlimit(holder, resource.RLIMIT_NOFILE)[1]
     resource.prlimit(holder, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{holder}/fd")), most))
@@ -139,7 +131,7 @@ def test_a_holder_whose_limit_was_lowered_starts_a_successor(server):
 
 
 def test_a_holder_needs_little_memory(server):
-    mount_logged(server)
+    server.mount_logged("nolock,restart=files")
     holder, _ = serving(server.mnt)
     until(lambda: 0 < own_memory(holder) < 2048, "a small holder")
     killed(server)
@@ -153,6 +145,6 @@ def test_a_mount_that_fails_leaves_nothing(server):
     assert result.returncode == 32, result.stderr
     server.ended()
     server.start()
-    mount_logged(server)
+    server.mount_logged("nolock,restart=files")
     kill_mount(server.mnt)
     server.ended()

@@ -365,8 +365,7 @@ def test_names_forge_no_lines_in_the_log():
     root()
     with Server() as server:
         export_one_mib(server)
-        log = server.base / "log"
-        server.mount_well("", "--log", log)
+        log = server.mount_logged()
         killed_after_writing(server.mnt / "a\nforged \x1b[2J", 4 * MIB)
         result = nfsrdma("umount", server.mnt)
         assert result.returncode == 32, result
@@ -564,8 +563,7 @@ def tries_again(log):
 def test_sigterm_leaves_what_is_mounted_on_top(where):
     root()
     with Server() as server:
-        log = server.base / "log"
-        expect(server.mount("", "-v", "--log", log), 0)
+        log = server.mount_logged("", "-v")
         (server.mnt / "below").mkdir()
         (pid,), point = servers_of(server.mnt), server.mnt / where
         assert run("mount", "-t", "tmpfs", "none", point).returncode == 0
@@ -593,8 +591,7 @@ def test_a_mount_that_is_to_end_leaves_what_is_mounted_on_top_alone():
         return False
 
     with Server() as server:
-        log = server.base / "log"
-        expect(server.mount("", "-v", "--log", log), 0)
+        log = server.mount_logged("", "-v")
         (pid,) = servers_of(server.mnt)
         assert run("mount", "-t", "tmpfs", "none", server.mnt).returncode == 0
         os.kill(pid, signal.SIGTERM)

@@ -55,8 +55,7 @@ def test_an_unmount_that_is_quick_says_nothing(server):
 
 def mounted_with_log(server):
     """A mount with data that the server, which stands still, has not. Returns its log and its process."""
-    log = server.base / "log"
-    expect(server.mount("nolock", "--log", log), 0)
+    log = server.mount_logged("nolock")
     (pid,) = servers_of(server.mnt)
     unwritten(server)
     return log, pid

@@ -36,10 +36,6 @@ def two_mounts(*words, options="", outlives="restart=files"):
         yield server, *points
 
 
-def pid_of(point):
-    return document_of(point)["pid"]
-
-
 def held(point):
     return counters(point)["locks_held"]
 

@@ -5,6 +5,7 @@ import fcntl
 import os
 import random
 import signal
+import struct
 import threading
 
 from program.lock_support import *  # noqa: F403

@@ -14,8 +14,7 @@ from program.support import BIN, NOBODY
 
 
 def test_log_levels_at_run_time(server):
-    log = server.base / "log"
-    expect(server.mount("", "--log", log), 0)
+    log = server.mount_logged()
 
     def lines(level):
         return log.read_text().count(f" {level} ")
@@ -52,8 +51,7 @@ def test_the_log_is_not_for_everybody_to_read(server):
 @pytest.mark.responder("--fail", "WRITE=NOSPC")
 def test_a_file_name_makes_no_line_in_the_log(server):
     """What a killed program lost is named in it."""
-    log = server.base / "log"
-    expect(server.mount("", "--log", log), 0)
+    log = server.mount_logged()
     script = "import os, sys; os.write(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT), b'x'); os.kill(os.getpid(), 9)"
     run(sys.executable, "-c", script, f"{server.mnt}/name\nforged\x1b[2J")
     nfsrdma("umount", server.mnt)
@@ -65,8 +63,7 @@ def test_a_file_name_makes_no_line_in_the_log(server):
 
 def test_a_user_cannot_fill_the_log_with_removed_files(server):
     """A hidden name stays if its directory may not be changed any more when the file is closed."""
-    log = server.base / "log"
-    expect(server.mount("", "--log", log), 0)
+    log = server.mount_logged()
     (server.mnt / "theirs").mkdir()
     os.chown(server.mnt / "theirs", NOBODY, NOBODY)
     script = (
@@ -139,8 +136,7 @@ def test_progress_of_the_last_flush(server):
 
 @pytest.mark.responder("--fail", "WRITE=NOSPC")
 def test_a_failed_write_is_told_in_words(server):
-    log = server.base / "log"
-    expect(server.mount("", "--log", log), 0)
+    log = server.mount_logged()
     with contextlib.suppress(OSError):
         (server.mnt / "name").write_bytes(b"x" * 5000)
     lines = [line for line in log.read_text().splitlines() if "could not be written" in line]
@@ -171,8 +167,7 @@ def test_no_line_of_the_log_has_debug_output():
 def test_errors_of_the_system_have_no_number_in_the_log():
     """SIGTERM to a mount in use logs why it cannot be unmounted at once, in words."""
     with Server() as server:
-        log = server.base / "log"
-        server.mount_well("", "--log", log)
+        log = server.mount_logged()
         with open(server.mnt / "held", "w"):
             (pid,) = servers_of(server.mnt)
             os.kill(pid, signal.SIGTERM)

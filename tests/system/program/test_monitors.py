@@ -4,7 +4,6 @@ them. Tests with rpcbind run in a network namespace of their own, because it has
 import errno
 import fcntl
 import functools
-import json
 import os
 import random
 import re
@@ -341,10 +340,6 @@ class CalledBack(Isolated):
     def __init__(self, *words):
         self.callback = free_port()
         super().__init__(*words, "--client-lock-port", str(self.callback), options=f"callbackport={self.callback}")
-
-
-def pid_of(point):
-    return json.loads(nfsrdma("stats", point, "--json").stdout)["pid"]
 
 
 def test_who_waits_is_called_after_the_program_of_its_mount_was_killed():

@@ -7,7 +7,6 @@ program's table that no test in a file test_options*.py tries.
 import errno
 import fcntl
 import importlib
-import json
 import os
 import signal
 import socket
@@ -294,7 +293,7 @@ def test_recovery():
                 assert time.monotonic() - begin >= 2, "before two times timeo"
 
                 def timeouts(at):
-                    return sum(entry["timeouts"] for entry in json.loads(stats_of(at))["procedures"])
+                    return sum(entry["timeouts"] for entry in document_of(at)["procedures"])
 
                 # After as many time-outs as a soft mount with these options permits.
                 until(lambda: timeouts(fourth) >= 1, "the hard mount's call to run out of time")

@@ -1,7 +1,6 @@
 """What people are told while a server does not answer, and when it does again: the log, `stats` and `top`."""
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -21,41 +20,24 @@ SLOW = "timeo=100,retrans=1,noac,nolock"
 QUICK = "timeo=5,retrans=1,noac,nolock"
 
 
-def logged(server, options):
-    log = server.base / "log"
-    expect(server.mount(options, "--log", log), 0)
-    return log
-
-
-@contextlib.contextmanager
 def waiting(*words):
     """A program that waits for the server; it is ended at the end."""
-    with running(*words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
-        yield child
+    return running(*words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def counted(log, words):
     return log.read_text().count(words)
 
 
-def entry(server):
-    (found,) = [one for one in json.loads(nfsrdma("stats", "--json").stdout) if one["directory"] == str(server.mnt)]
-    return found
-
-
-def line(server, *words):
-    return next(line for line in nfsrdma(*words).stdout.splitlines() if str(server.mnt) in line)
-
-
 def told(server, calls):
     """Waits until `stats` says that so many calls wait, or more (those of the mount itself), and compares everything that
     shows it."""
-    until(lambda: entry(server)["stats"]["waits"]["calls"] >= calls, f"{calls} calls that wait")
-    found = entry(server)
+    until(lambda: entry_of(server)["stats"]["waits"]["calls"] >= calls, f"{calls} calls that wait")
+    found = entry_of(server)
     calls = found["stats"]["waits"]["calls"]
     assert found["stats"]["waits"]["oldest_ns"] >= 10e9
     words = r"1 call waits, for \d+ s" if calls == 1 else rf"{calls} calls wait, the oldest for \d+ s"
-    assert re.search(words, line(server, "stats")), line(server, "stats")
+    assert re.search(words, line_of(server, "stats")), line_of(server, "stats")
     assert re.search(words, stats(server)), stats(server)
     top = nfsrdma("top", "--batch", "-n", "1", "-d", "1", server.mnt).stdout
     # A line has 100 columns, and the path of a test is long.
@@ -67,24 +49,24 @@ def told(server, calls):
 def test_a_silent_server_is_seen_before_the_log_says_so():
     for more in "", ",nconnect=3":
         with Server() as server, contextlib.ExitStack() as programs:
-            log = logged(server, SLOW + more)
-            assert " up" in line(server, "stats") and entry(server)["state"] == "up"
+            log = server.mount_logged(SLOW + more)
+            assert " up" in line_of(server, "stats") and entry_of(server)["state"] == "up"
             server.pause()
             for name in "abc":
                 programs.enter_context(waiting("stat", server.mnt / name))
             assert told(server, 3) in ("waiting", "down")
-            assert " up" not in line(server, "stats")
+            assert " up" not in line_of(server, "stats")
             until(lambda: counted(log, "not responding, still trying"), "a line in the log")
             server.child.send_signal(signal.SIGCONT)
             until(lambda: counted(log, " OK"), "a line in the log")
             assert counted(log, "not responding") == 1 == counted(log, " OK"), log.read_text()
-            until(lambda: entry(server)["state"] == "up", "a mount that works")
+            until(lambda: entry_of(server)["state"] == "up", "a mount that works")
 
 
 def test_calls_that_a_server_puts_off_are_seen():
     with scripted() as (server, command):
         (server.export / "f").write_bytes(b"x")
-        log = logged(server, QUICK)
+        log = server.mount_logged(QUICK)
         command("jukebox READ 1000")
         with waiting("cat", server.mnt / "f") as program:
             until(lambda: counted(log, "puts calls off (NFS3ERR_JUKEBOX)"), "a line in the log")
@@ -99,7 +81,7 @@ def test_calls_that_a_server_puts_off_are_seen():
 def test_a_soft_mount_gives_up_after_the_major_timeout():
     script = "import os, sys\ntry: os.stat(sys.argv[1])\nexcept OSError as error: sys.exit(error.errno)"
     with Server() as server:
-        log = logged(server, "soft,timeo=30,retrans=2,noac,nolock")
+        log = server.mount_logged("soft,timeo=30,retrans=2,noac,nolock")
         server.pause()
         begin = time.monotonic()
         with waiting(sys.executable, "-c", script, server.mnt / "a") as program:

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 
 import pytest
 
@@ -97,8 +96,7 @@ def test_a_server_that_restarts_over_and_over_fails_no_write():
 
 @pytest.mark.responder("--odd", "unknown-types")
 def test_an_object_of_a_type_nfs_does_not_define_spoils_no_directory(server):
-    log = server.base / "log"
-    expect(server.mount("noac", "--log", log), 0)
+    log = server.mount_logged("noac")
     (server.export / "file").write_bytes(b"x")
     os.mkfifo(server.export / "door")
     with os.scandir(server.mnt) as entries:
@@ -117,8 +115,7 @@ def test_an_object_of_a_type_nfs_does_not_define_spoils_no_directory(server):
 
 def test_a_status_nfs_does_not_define_is_an_input_output_error_and_a_line_of_the_log():
     with scripted() as (server, command):
-        log = server.base / "log"
-        expect(server.mount("noac", "--log", log), 0)
+        log = server.mount_logged("noac")
         (server.export / "file").write_bytes(b"x")
         command("fail GETATTR=10099")
         for _ in range(3):

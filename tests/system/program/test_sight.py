@@ -604,8 +604,7 @@ def test_the_unit_of_metrics_takes_its_address_from_where_the_guide_says():
 
 def test_log_lines_name_the_mount():
     with Server() as server:
-        log = server.base / "log"
-        expect(server.mount("timeo=1,retrans=1", "--log", log), 0)
+        log = server.mount_logged("timeo=1,retrans=1")
         server.pause()
         stat = subprocess.Popen(["stat", server.mnt / "missing"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:

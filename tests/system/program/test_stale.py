@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import json
 import os
 import shutil
 
@@ -13,15 +12,6 @@ from program.support import BIN
 
 GONE = "the server does not know the exported directory any longer"
 BACK = "the server knows the exported directory again"
-
-
-def entry(server):
-    (found,) = [one for one in json.loads(nfsrdma("stats", "--json").stdout) if one["directory"] == str(server.mnt)]
-    return found
-
-
-def line(server, *words):
-    return next(line for line in nfsrdma(*words).stdout.splitlines() if str(server.mnt) in line)
 
 
 def is_stale(path):
@@ -47,21 +37,15 @@ def old_handles(server):
     server.start()
 
 
-def mounted_with_log(server, options="noac,nolock"):
-    log = server.base / "log"
-    expect(server.mount(options, "--log", log), 0)
-    return log
-
-
 def test_a_stale_export_is_seen_and_told(server):
-    log = mounted_with_log(server)
+    log = server.mount_logged("noac,nolock")
     (server.export / "f").write_bytes(b"x")
-    assert (server.mnt / "f").read_bytes() == b"x" and entry(server)["state"] == "up"
+    assert (server.mnt / "f").read_bytes() == b"x" and entry_of(server)["state"] == "up"
     new_handles(server)
     assert is_stale(server.mnt)
-    until(lambda: entry(server)["state"] == "stale", "a mount that is known to be stale")
+    until(lambda: entry_of(server)["state"] == "stale", "a mount that is known to be stale")
     words = "stale: the server does not know this export any longer"
-    assert words in line(server, "stats") and words in stats(server), stats(server)
+    assert words in line_of(server, "stats") and words in stats(server), stats(server)
     top = nfsrdma("top", "--batch", "-n", "1", "-d", "1", server.mnt).stdout
     assert "stale" in top, top
     assert f'nfsrdma_stale{{mount="{server.mnt}"}} 1' in stats(server, "--prometheus")
@@ -81,11 +65,11 @@ def test_a_stale_export_is_seen_and_told(server):
     # The remedy.
     expect(nfsrdma("umount", server.mnt), 0)
     server.mount_well()
-    assert (server.mnt / "f").read_bytes() == b"x" and entry(server)["state"] == "up"
+    assert (server.mnt / "f").read_bytes() == b"x" and entry_of(server)["state"] == "up"
 
 
 def test_an_export_that_comes_back_is_told(server):
-    log = mounted_with_log(server)
+    log = server.mount_logged("noac,nolock")
     (server.export / "f").write_bytes(b"x")
     assert (server.mnt / "f").read_bytes() == b"x"
     new_handles(server)
@@ -93,21 +77,21 @@ def test_an_export_that_comes_back_is_told(server):
     until(lambda: GONE in log.read_text(), "a line in the log")
     old_handles(server)
     assert (server.mnt / "f").read_bytes() == b"x"
-    until(lambda: entry(server)["state"] == "up", "a mount that works")
+    until(lambda: entry_of(server)["state"] == "up", "a mount that works")
     until(lambda: BACK in log.read_text(), "a line in the log")
     assert log.read_text().count(BACK) == 1 == log.read_text().count(GONE)
-    assert " up" in line(server, "stats") and f'nfsrdma_stale{{mount="{server.mnt}"}} 0' in stats(server, "--prometheus")
+    assert " up" in line_of(server, "stats") and f'nfsrdma_stale{{mount="{server.mnt}"}} 0' in stats(server, "--prometheus")
 
 
 def test_a_program_that_only_uses_open_files_shows_a_stale_export(server):
-    log = mounted_with_log(server)
+    log = server.mount_logged("noac,nolock")
     (server.export / "f").write_bytes(b"x" * 4096)
     file = os.open(server.mnt / "f", os.O_RDWR | os.O_DIRECT)
     try:
         new_handles(server)
         with contextlib.suppress(OSError):
             os.pwrite(file, b"y", 0)
-        until(lambda: entry(server)["state"] == "stale", "a mount that is known to be stale")
+        until(lambda: entry_of(server)["state"] == "stale", "a mount that is known to be stale")
         until(lambda: GONE in log.read_text(), "a line in the log")
     finally:
         with contextlib.suppress(OSError):
@@ -115,7 +99,7 @@ def test_a_program_that_only_uses_open_files_shows_a_stale_export(server):
 
 
 def test_a_file_that_was_removed_is_no_stale_export(server):
-    log = mounted_with_log(server)
+    log = server.mount_logged("noac,nolock")
     (server.export / "f").write_bytes(b"x")
     with open(server.mnt / "f", "rb") as file:
         os.unlink(server.export / "f")
@@ -129,4 +113,4 @@ def test_a_file_that_was_removed_is_no_stale_export(server):
             return procedures(server)["GETATTR"]["calls"] > before + own
 
         until(asked_for_the_root, "a GETATTR of the root")
-    assert entry(server)["state"] == "up" and GONE not in log.read_text()
+    assert entry_of(server)["state"] == "up" and GONE not in log.read_text()
