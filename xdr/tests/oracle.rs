@@ -29,29 +29,18 @@ fn constants() {
         let plain = them.replace('_', "").replace("ACCES", "ACCESS");
         assert_eq!(ours.to_uppercase(), plain);
     }
-    let ours = [
-        access::READ,
-        access::LOOKUP,
-        access::MODIFY,
-        access::EXTEND,
-        access::DELETE,
-        access::EXECUTE,
-        fsf::LINK,
-        fsf::SYMLINK,
-        fsf::HOMOGENEOUS,
-        fsf::CANSETTIME,
-    ];
-    let them = [
-        theirs::ACCESS3_READ,
-        theirs::ACCESS3_LOOKUP,
-        theirs::ACCESS3_MODIFY,
-        theirs::ACCESS3_EXTEND,
-        theirs::ACCESS3_DELETE,
-        theirs::ACCESS3_EXECUTE,
-        theirs::FSF3_LINK,
-        theirs::FSF3_SYMLINK,
-        theirs::FSF3_HOMOGENEOUS,
-        theirs::FSF3_CANSETTIME,
-    ];
-    assert_eq!(ours, them);
+    for (ours, them) in [
+        (access::READ, theirs::ACCESS3_READ),
+        (access::LOOKUP, theirs::ACCESS3_LOOKUP),
+        (access::MODIFY, theirs::ACCESS3_MODIFY),
+        (access::EXTEND, theirs::ACCESS3_EXTEND),
+        (access::DELETE, theirs::ACCESS3_DELETE),
+        (access::EXECUTE, theirs::ACCESS3_EXECUTE),
+        (fsf::LINK, theirs::FSF3_LINK),
+        (fsf::SYMLINK, theirs::FSF3_SYMLINK),
+        (fsf::HOMOGENEOUS, theirs::FSF3_HOMOGENEOUS),
+        (fsf::CANSETTIME, theirs::FSF3_CANSETTIME),
+    ] {
+        assert_eq!(ours, them);
+    }
 }
