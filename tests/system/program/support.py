@@ -303,14 +303,19 @@ def root():
         pytest.skip("needs root")
 
 
+def needs(*programs):
+    for program in programs:
+        if not shutil.which(program):
+            pytest.skip(f"needs {program}")
+
+
 NOBODY = 65534
 
 
 def as_nobody(*words, **more):
     """Runs a program as a user who has no rights on the mount."""
     root()
-    if not shutil.which("setpriv"):
-        pytest.skip("needs setpriv")
+    needs("setpriv")
     return run("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *words, **more)
 
 

@@ -6,7 +6,6 @@ The responder keeps them on the exported files themselves, so each is compared w
 import errno
 import math
 import os
-import shutil
 import time
 
 import pytest
@@ -27,8 +26,7 @@ def facl(*words, **more):
 
 def tools():
     root()
-    if not shutil.which("setfacl"):
-        pytest.skip("needs setfacl")
+    needs("setfacl")
 
 
 def getfacl(path):

@@ -315,8 +315,7 @@ def opened_by(user, path, flags):
 def test_closing_what_another_user_has_opened_flushes_it():
     """`sudo command >file` on a mount that is for its user only: root gets the descriptor, uses and closes it."""
     root()
-    if not shutil.which("fusermount3"):
-        pytest.skip("needs fusermount3")
+    needs("fusermount3")
     if Path("/dev/fuse").stat().st_mode & 0o006 != 0o006:
         return with_open_device("test_closing_what_another_user_has_opened_flushes_it")
     with Server() as server:

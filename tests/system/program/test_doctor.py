@@ -9,7 +9,6 @@ import stat
 import subprocess
 import tarfile
 
-import pytest
 
 from program.support import *  # noqa: F403
 from program.support import BIN
@@ -109,8 +108,7 @@ def test_doctor_finds_no_fuse():
 
 
 def test_doctor_finds_too_few_descriptors():
-    if not shutil.which("prlimit"):
-        pytest.skip("needs prlimit")
+    needs("prlimit")
     found, _ = doctor(within=["prlimit", "--nofile=20:20"])
     expect_fault(found, "descriptors", "fail", "20 descriptors are allowed here", "ulimit -n 256")
 
@@ -131,8 +129,7 @@ def test_doctor_finds_a_port_that_is_down_and_one_without_an_address():
 
 def test_doctor_finds_locked_memory():
     root()
-    if not shutil.which("prlimit") or not shutil.which("setpriv"):
-        pytest.skip("needs prlimit and setpriv")
+    needs("prlimit", "setpriv")
     with devices() as within:
         user = ["prlimit", "--memlock=8388608:8388608", "setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock", "--"]
         found, _ = doctor("-o", "nconnect=2", within=[*within, *user])

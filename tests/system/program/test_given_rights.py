@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 import subprocess
 
 import pytest
@@ -67,8 +66,7 @@ def test_a_program_that_was_made_executable_at_the_server_can_be_executed(server
 
 @each(FOR_EVER)
 def test_an_acl_that_was_set_at_the_server_lets_users_in(server):
-    if not shutil.which("setfacl"):
-        pytest.skip("needs setfacl")
+    needs("setfacl")
     write(server.mnt / "file", mode=0o640)
     words = ["setfacl", "-m", f"u:{B.uid}:r", server.export / "file"]
     if subprocess.run([*words[:1], "--test", *words[1:]], capture_output=True, check=False).returncode != 0:

@@ -1,16 +1,14 @@
 """A server with Kerberos and two addresses, each by a network of its own: contexts are made by the one that lives."""
 
 import os
-import shutil
 import uuid
 
-import pytest
 
 from program.kerberos_support import SERVER_A, KerberosServer, gss
 from program.outlives_support import working
 from program.paths_support import SERVER, Apart
 from program.realm import Realm
-from program.support import LIMIT, alone, came, run_inside, scripted
+from program.support import LIMIT, alone, came, needs, run_inside, scripted
 from program.test_kerberos_mounts import worker
 from program.users import A
 from suites import until
@@ -26,8 +24,7 @@ class TwoPaths(Apart, KerberosServer):
 
 def test_contexts_are_made_by_the_path_that_lives():
     if "NFSRDMA_INSIDE" not in os.environ:
-        if not shutil.which("ip"):
-            pytest.skip("needs ip (iproute2)")
+        needs("ip")
         enter = alone("--net", "--propagation", "private", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
         return run_inside(enter, "test_contexts_are_made_by_the_path_that_lives", "NFSRDMA_INSIDE", 2 * LIMIT)
     with Realm(services=(f"nfs/{SERVER[0]}",)) as realm:

@@ -4,7 +4,6 @@ import contextlib
 import mmap
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -346,8 +345,7 @@ def test_kernel_reads_ahead(server):
 
 def test_as_a_user():
     root()
-    if not shutil.which("fusermount3"):
-        pytest.skip("needs fusermount3")
+    needs("fusermount3")
     if Path("/dev/fuse").stat().st_mode & 0o006 != 0o006:
         return with_open_device("test_as_a_user")
     with Server() as server:

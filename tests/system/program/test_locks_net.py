@@ -25,8 +25,7 @@ def networks(*machines):
     The server's ends of the links have the names of the machines.
     """
     root()
-    if not shutil.which("ip"):
-        pytest.skip("needs ip (iproute2)")
+    needs("ip")
     mark = uuid.uuid4().hex[:8]
     names = {machine: f"locks-{mark}-{machine}" for machine in ("server", *machines)}
     try:

@@ -22,8 +22,7 @@ class Paths(Apart, Server):
 
     def __init__(self):
         root()
-        if not shutil.which("ip"):
-            pytest.skip("needs ip (iproute2)")
+        needs("ip")
         super().__init__("--listen", "0.0.0.0:0", host=SERVER[0])
         mark = uuid.uuid4().hex[:8]
         self.there, self.here = f"paths-{mark}-server", f"paths-{mark}-client"
@@ -185,8 +184,7 @@ def test_a_path_that_is_cut_costs_its_time_and_nothing_else(end, nconnect, recor
 
 @pytest.mark.alone
 def test_a_path_that_is_cut_under_fio_loses_nothing(record_property):
-    if not shutil.which("fio"):
-        pytest.skip("needs fio")
+    needs("fio")
     words = f"remoteports={'~'.join(SERVER)},localports={'~'.join(CLIENT)},timeo={10 * TIMEO},nconnect=2,nolock"
     with Paths() as paths:
         expect(paths.mount(words), 0)

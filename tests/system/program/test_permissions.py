@@ -358,8 +358,7 @@ def acl(path, entry):
 
 @each("permissions=server,allow_other")
 def test_an_acl_counts_with_permissions_server(server):
-    if not shutil.which("setfacl"):
-        pytest.skip("needs setfacl")
+    needs("setfacl")
     for name, mode in (("granted", 0o700), ("denied", 0o755)):
         by(A, os.mkdir, server.export / name, mode)
         by(A, write, server.export / name / "file")

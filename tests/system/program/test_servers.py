@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 
 import pytest
 
@@ -16,8 +15,7 @@ def connections(server):
 
 
 def test_direct_writes_at_depth_keep_the_connection(server):
-    if not shutil.which("fio"):
-        pytest.skip("needs fio")
+    needs("fio")
     server.mount_well("nconnect=1")
     result = run(
         "fio", "--name=w", f"--filename={server.mnt}/data", "--direct=1", "--rw=randwrite", "--bs=16k",

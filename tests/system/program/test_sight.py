@@ -522,8 +522,7 @@ def test_metrics_of_all_mounts():
 
 
 def promtool(*words, **more):
-    if not shutil.which("promtool"):
-        pytest.skip("no promtool: apt-get install prometheus")
+    needs("promtool")
     return run("promtool", *words, **more)
 
 

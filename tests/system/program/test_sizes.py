@@ -5,7 +5,6 @@ import ctypes
 import fcntl
 import mmap
 import os
-import shutil
 
 import pytest
 
@@ -59,8 +58,7 @@ def by_mapping(file, _):
 
 
 def by_busybox(_, base):
-    if not shutil.which("busybox"):
-        pytest.skip("needs busybox")
+    needs("busybox")
     expect(run("busybox", "cp", base / "b/f", base / "copy"), 0)
     return (base / "copy").read_bytes()
 

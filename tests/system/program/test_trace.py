@@ -3,12 +3,10 @@
 import itertools
 import json
 import os
-import shutil
 import signal
 import subprocess
 from collections import Counter
 
-import pytest
 
 from program.support import *  # noqa: F403
 
@@ -49,8 +47,7 @@ class Listening:
 
 
 def tshark(file, *words):
-    if not shutil.which("tshark"):
-        pytest.skip("no tshark: apt-get install tshark")
+    needs("tshark")
     result = run("tshark", "-2", "-n", "-r", file, "-o", "tcp.try_heuristic_first:TRUE", *words, limit=180)
     assert result.returncode == 0, result.stderr
     return result.stdout.splitlines()
@@ -58,8 +55,7 @@ def tshark(file, *words):
 
 def replies(file):
     """The RPC replies in a file that is still being written: its end may be cut."""
-    if not shutil.which("tshark"):
-        pytest.skip("no tshark: apt-get install tshark")
+    needs("tshark")
     words = ("-2", "-n", "-r", file, "-o", "tcp.try_heuristic_first:TRUE", "-Y", "nfs && rpc.msgtyp == 1")
     return len(run("tshark", *words, limit=180).stdout.splitlines())
 
