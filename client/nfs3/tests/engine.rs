@@ -273,10 +273,7 @@ async fn many_callers_share_few_credits() {
 /// After a sleep a machine has no network for a while. Pauses that double would have lasted 22 seconds here.
 #[tokio::test]
 async fn a_network_that_comes_back_is_found_soon() {
-    let server = Server::scripted::<Write>(|_, n| match n {
-        0 => Act::Hangup,
-        _ => Act::Answer,
-    });
+    let server = Server::at_first::<Write, _>([Act::Hangup]);
     let plan = Plan {
         no_route: 1..10,
         ..Plan::default()
@@ -294,11 +291,7 @@ async fn a_network_that_comes_back_is_found_soon() {
 #[tokio::test]
 async fn a_lost_reply_is_answered_on_the_next_connection() {
     for write_chunk in [WriteChunk::PositionZero, WriteChunk::Reduced] {
-        let server = Server::scripted::<Write>(|_, n| match n {
-            0 => Act::Hangup,
-            1 => Act::RunThenHangup,
-            _ => Act::Answer,
-        });
+        let server = Server::at_first::<Write, _>([Act::Hangup, Act::RunThenHangup]);
         let options = options_with(|t| t.write_chunk = write_chunk);
         let (mounted, pool) = server.mount(&options).await;
         let f = server.plant(b"f", b"");
@@ -346,10 +339,8 @@ async fn many_pending_calls_survive_many_connections() {
 async fn silence_ends_in_a_new_connection_or_for_soft_mounts_in_an_error() {
     // Long enough for the answer of a busy machine.
     let timeo = Duration::from_secs(2);
-    let server = Server::scripted::<Getattr>(|_, n| match n {
-        1..=3 => Act::Silence,
-        _ => Act::Answer,
-    });
+    let server =
+        Server::at_first::<Getattr, _>([Act::Answer, Act::Silence, Act::Silence, Act::Silence]);
     let options = |recovery| {
         options_with(|t| {
             t.timeo = timeo;

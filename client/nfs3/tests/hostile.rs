@@ -6,11 +6,17 @@ use nfsrdma_nfs3::{Nfs3, NfsError};
 use nfsrdma_xdr::codec::{Encode, Encoder};
 use nfsrdma_xdr::nfs3::*;
 use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, Header, ReadSegment, Segment};
+use std::fmt::Debug;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|w| w.to_be_bytes()).collect()
+}
+
+fn misbehaved<T: Debug>(result: Result<T, NfsError>) {
+    let told = matches!(result, Err(NfsError::PeerMisbehaved(_)));
+    assert!(told, "{result:?}");
 }
 
 /// Reads `len` bytes while `script` answers READ, then once more without it. Returns the result of
@@ -62,17 +68,11 @@ async fn replies_whose_chunks_lie_are_discarded_and_their_calls_sent_again() {
     // A chunk shorter than its data is an error of the procedure, not of the header.
     let short = |_: &Seen| tamper(|c, _| c.writes[0].segments[0].length -= 1);
     let (result, stats) = misbehaving(8192, short).await;
-    assert!(
-        matches!(result, Err(NfsError::PeerMisbehaved(_))),
-        "{result:?}"
-    );
+    misbehaved(result);
     assert_eq!(stats.connections[0].connects, 1, "the connection goes on");
     // The data are inline although a Write chunk was offered.
     let (result, stats) = misbehaving(8192, |_| Act::DataInline).await;
-    assert!(
-        matches!(result, Err(NfsError::PeerMisbehaved(_))),
-        "{result:?}"
-    );
+    misbehaved(result);
     assert_eq!(stats.connections[0].connects, 1);
 }
 
@@ -443,10 +443,7 @@ async fn results_that_lie_are_errors() {
     ];
     for lie in lies {
         let (result, stats) = misbehaving(8192, move |_| tamper(move |_, p| lie(p))).await;
-        assert!(
-            matches!(result, Err(NfsError::PeerMisbehaved(_))),
-            "{result:?}"
-        );
+        misbehaved(result);
         assert_eq!(stats.connections[0].connects, 1);
     }
     // More data than were asked for, inline, of which the count tells the truth.
@@ -458,10 +455,7 @@ async fn results_that_lie_are_errors() {
         p.extend([b'x'; 4]);
     };
     let (result, _) = misbehaving(100, move |_| tamper(move |_, p| more(p))).await;
-    assert!(
-        matches!(result, Err(NfsError::PeerMisbehaved(_))),
-        "{result:?}"
-    );
+    misbehaved(result);
     // The reply says SYSTEM_ERR.
     let (result, _) = misbehaving(8192, |_| tamper(|_, p| p[23] = 5)).await;
     assert!(matches!(result, Err(NfsError::Refused(_))), "{result:?}");
@@ -488,7 +482,7 @@ async fn rights_nobody_asked_for_are_not_taken_and_a_link_with_a_nul_is_an_error
         .await
         .unwrap();
     let read = client.readlink(&root(), &made.object.unwrap()).await;
-    assert!(matches!(read, Err(NfsError::PeerMisbehaved(_))), "{read:?}");
+    misbehaved(read);
     leaves_nothing(mounted, pool).await;
 }
 
@@ -566,11 +560,7 @@ async fn data_of_undefined_stability_are_taken_for_unstable() {
     });
     let (mounted, pool) = server.mount(&options()).await;
     let f = server.plant(b"f", b"");
-    let data = source(&pool, &pattern(5000, 1), 4096);
-    let result = mounted
-        .client
-        .write(&cred(), &f, 0, data, Stable::FileSync)
-        .await;
+    let result = try_to_write(&mounted, &pool, &f, &pattern(5000, 1), 4096).await;
     let done = result.unwrap();
     assert_eq!((done.count, done.committed), (5000, Stable::Unstable));
     leaves_nothing(mounted, pool).await;
@@ -589,15 +579,8 @@ async fn a_write_that_took_more_than_was_sent_or_nothing_is_an_error() {
         });
         let (mounted, pool) = server.mount(&options()).await;
         let f = server.plant(b"f", b"");
-        let data = source(&pool, &pattern(5000, 1), 4096);
-        let result = mounted
-            .client
-            .write(&cred(), &f, 0, data, Stable::FileSync)
-            .await;
-        assert!(
-            matches!(result, Err(NfsError::PeerMisbehaved(_))),
-            "{count}: {result:?}"
-        );
+        let result = try_to_write(&mounted, &pool, &f, &pattern(5000, 1), 4096).await;
+        misbehaved(result);
         let stats = mounted.client.stats();
         assert_eq!(stats.connections[0].connects, 1, "the connection goes on");
         write(&mounted, &pool, &f, &pattern(5000, 2), 4096).await;

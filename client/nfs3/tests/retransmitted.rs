@@ -10,14 +10,6 @@ use nfsrdma_rdma_testing::fault::{Plan, When};
 use nfsrdma_xdr::nfs3::*;
 use std::time::Duration;
 
-/// A server that hangs up before it runs the first call of `P`.
-fn clumsy<P: Procedure>() -> Server {
-    Server::scripted::<P>(|_, n| match n {
-        0 => Act::Hangup,
-        _ => Act::Answer,
-    })
-}
-
 /// Creates a directory before the test.
 async fn mkdir_at(server: &Server, name: &[u8]) {
     let (memory, plain) = (&server.memory, SetAttributes::default());
@@ -42,7 +34,7 @@ async fn told<P: Procedure, B, T: std::fmt::Debug>(
     before: impl AsyncFnOnce(&Server) -> B,
     call: impl AsyncFnOnce(&Nfs3Client, &FileHandle, B) -> Result<T, NfsError>,
 ) -> Status {
-    let server = clumsy::<P>();
+    let server = Server::at_first::<P, _>([Act::Hangup]);
     let made = before(&server).await;
     match on_mount(&server, async |client, top| call(client, top, made).await).await {
         Err(NfsError::Status(status)) => status,
@@ -114,11 +106,7 @@ async fn what_others_have_done_is_not_the_calls_own_doing() {
 
 /// Runs the first call of `P` and hangs up, answers the second with JUKEBOX, and runs later ones.
 fn forgetful_and_busy<P: Procedure>() -> Server {
-    Server::scripted::<P>(|_, n| match n {
-        0 => Act::RunThenHangup,
-        1 => Act::JukeBox,
-        _ => Act::Answer,
-    })
+    Server::at_first::<P, _>([Act::RunThenHangup, Act::JukeBox])
 }
 
 /// A call answered with NFS3ERR_JUKEBOX is made again as a new one. It counts as retransmitted if
@@ -169,10 +157,7 @@ async fn a_call_put_off_after_it_was_sent_twice_has_the_result_of_one() {
 #[tokio::test]
 async fn a_call_only_put_off_was_sent_once() {
     let (who, plain) = (root(), SetAttributes::default());
-    let server = Server::scripted::<Mkdir>(|_, n| match n {
-        0 => Act::JukeBox,
-        _ => Act::Answer,
-    });
+    let server = Server::at_first::<Mkdir, _>([Act::JukeBox]);
     mkdir_at(&server, b"d").await;
     let made = on_mount(&server, async |client, top| {
         client.mkdir(&who, top, b"d", &plain).await

@@ -24,11 +24,8 @@ fn listen(mounted: &Mounted) -> (Listener, Listener) {
 /// A call sent twice with a new connection in between, and a call sent before anybody listened.
 #[tokio::test]
 async fn a_lost_connection() {
-    let server = Server::scripted::<Getattr>(|_, n| match n {
-        // The first GETATTR is the mount's own.
-        1 => Act::Hangup,
-        _ => Act::Answer,
-    });
+    // The first GETATTR is the mount's own.
+    let server = Server::at_first::<Getattr, _>([Act::Answer, Act::Hangup]);
     let (mounted, _pool) = server.mount(&options()).await;
     let (mut calls, mut messages) = listen(&mounted);
     let got = mounted.client.getattr(&cred(), &mounted.root).await;

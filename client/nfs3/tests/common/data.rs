@@ -1,7 +1,7 @@
 //! Data that tests write, read and compare.
 
-use nfsrdma_nfs3::Mounted;
 use nfsrdma_nfs3::{Cred, Credential, Nfs3};
+use nfsrdma_nfs3::{Mounted, NfsResult, WriteDone};
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rdma::{Buf, BufMut, Pool};
 use nfsrdma_xdr::nfs3::{FileHandle, Stable};
@@ -40,14 +40,21 @@ pub fn sink(pool: &Pool, len: usize, piece: usize) -> Segs<BufMut> {
     bufs
 }
 
+pub async fn try_to_write(
+    mounted: &Mounted,
+    pool: &Pool,
+    file: &FileHandle,
+    bytes: &[u8],
+    piece: usize,
+) -> NfsResult<WriteDone> {
+    let (cred, data) = (cred(), source(pool, bytes, piece));
+    let written = mounted.client.write(&cred, file, 0, data, Stable::FileSync);
+    written.await
+}
+
 pub async fn write(mounted: &Mounted, pool: &Pool, file: &FileHandle, bytes: &[u8], piece: usize) {
-    let data = source(pool, bytes, piece);
-    let done = mounted
-        .client
-        .write(&cred(), file, 0, data, Stable::FileSync)
-        .await
-        .unwrap();
-    assert_eq!(done.count as usize, bytes.len());
+    let done = try_to_write(mounted, pool, file, bytes, piece).await;
+    assert_eq!(done.unwrap().count as usize, bytes.len());
 }
 
 pub async fn read(

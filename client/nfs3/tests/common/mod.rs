@@ -110,6 +110,12 @@ impl Server {
         })
     }
 
+    /// It does `acts` with the first calls of `P`.
+    pub fn at_first<P: nfs3::Procedure, const N: usize>(acts: [Act; N]) -> Self {
+        let acts = Mutex::new(acts.into_iter());
+        Server::scripted::<P>(move |_, _| acts.lock().next().unwrap_or(Act::Answer))
+    }
+
     /// Creates a file in the root that everybody may write, with these bytes. Returns its handle.
     pub fn plant(&self, name: &[u8], bytes: &[u8]) -> FileHandle {
         let text = std::str::from_utf8(name).unwrap();

@@ -140,7 +140,7 @@ struct Twist {
     jukebox: bool,
     inline: bool,
     wrong_xid: bool,
-    tamper: Option<Box<dyn Fn(&mut Header, &mut Vec<u8>)>>,
+    tamper: Option<Box<dyn Fn(&mut Header, &mut Vec<u8>) + Send>>,
 }
 
 impl<'a> Peer<'a> {

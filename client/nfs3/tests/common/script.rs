@@ -28,7 +28,7 @@ pub enum Act {
     /// Send these, then answer.
     SendThenAnswer(Vec<Vec<u8>>),
     /// Change the answer's header and Payload stream.
-    Tamper(Box<dyn Fn(&mut Header, &mut Vec<u8>)>),
+    Tamper(Box<dyn Fn(&mut Header, &mut Vec<u8>) + Send>),
     /// Ignore the Write chunk and send the data inline.
     DataInline,
     /// Send an RPC message whose XID differs from the header's.
@@ -36,7 +36,7 @@ pub enum Act {
 }
 
 /// Changes the chunk lists and the Payload stream of an answer.
-pub fn tamper(change: impl Fn(&mut ChunkLists, &mut Vec<u8>) + 'static) -> Act {
+pub fn tamper(change: impl Fn(&mut ChunkLists, &mut Vec<u8>) + Send + 'static) -> Act {
     Act::Tamper(Box::new(move |header, payload| {
         if let Body::Msg(chunks) | Body::NoMsg(chunks) = &mut header.body {
             change(chunks, payload);
