@@ -1,6 +1,6 @@
 //! Calls that are not idempotent, sent twice because the connection ended before the reply, to a
 //! server without a duplicate request cache. What others have done is not taken for the call's own
-//! doing. (That it has the result of one call where the server has run it: `test_lost_replies_*` of
+//! doing. (That it has the result of one call where the server has run it: `test_lost_replies` of
 //! tests/system/reliability.)
 
 use crate::common::data::leaves_nothing;

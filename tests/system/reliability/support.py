@@ -123,7 +123,8 @@ def begin(child):
 
 
 def waits(child):
-    """Waits until a helper that has announced a system call sleeps in it."""
+    """Lets a helper go on that announces a system call, and waits until it sleeps in it."""
+    begin(child)
     assert child.stdout.readline() == "now\n", child.stderr.read()
     seen = 0
     end = time.monotonic() + LIMIT

@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from reliability.support import LIMIT, READY, Setup, begin, pattern, ready, run, until, waits
+from reliability.support import LIMIT, READY, Setup, pattern, ready, run, until, waits
 
 
 def fails(deed, *expected):
@@ -220,7 +220,6 @@ def test_a_half_open_connection_under_a_call():
         setup.network("swallow swallow")
         child = setup.helper(f"{READY}print(os.stat(sys.argv[1] + '/f').st_size, flush=True)")
         ready(child)
-        begin(child)
         waits(child)
         until(lambda: "not responding" in setup.log(), "a line in the log")
         assert child.poll() is None
