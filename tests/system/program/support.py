@@ -87,6 +87,18 @@ def running(*command, **more):
             child.kill()
 
 
+@contextlib.contextmanager
+def asleep(*pids):
+    """Processes are stopped, and notice nothing."""
+    try:
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
 def expect(result, status, *parts):
     """Checks that the exit status is `status` and that the output has each part. A failure must be one line."""
     said = result.stdout + result.stderr

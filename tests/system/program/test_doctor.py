@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import stat
 import subprocess
 import tarfile
@@ -244,12 +243,8 @@ def test_doctor_finds_the_program_was_replaced():
 def test_doctor_finds_the_process_is_stopped_and_the_server_is_gone():
     with Server() as server:
         server.mount_well(ALONE)
-        (pid,) = servers_of(server.mnt)
-        os.kill(pid, signal.SIGSTOP)
-        try:
+        with asleep(*servers_of(server.mnt)):
             expect_fault(doctor(server.mnt)[0], "process", "fail", "does not answer", "nfsrdma umount -f")
-        finally:
-            os.kill(pid, signal.SIGCONT)
         server.stop()
         # There may be other mounts on this machine.
         trouble = f"fail  mount        {server.spec} on {server.mnt}: not connected; 'nfsrdma doctor {server.mnt}'"

@@ -137,11 +137,9 @@ def test_a_mount_is_found_where_a_directory_above_it_was_renamed():
         (pid,) = servers_of(old / "mnt")
         old.rename(new)
         killed_after_writing(new / "mnt" / "a", 6 * MIB, server.pause)
-        try:
-            said = run(sys.executable, "-c", umount2, new / "mnt").stdout
-            assert said == f"-1 {errno.EBUSY}\n", said
-        finally:
-            server.child.send_signal(signal.SIGCONT)
+        said = run(sys.executable, "-c", umount2, new / "mnt").stdout
+        assert said == f"-1 {errno.EBUSY}\n", said
+        server.child.send_signal(signal.SIGCONT)
         # Not only the size: the last WRITE may be the first that the server does.
         until(lambda: (server.export / "a").read_bytes() == b"k" * (6 * MIB), "the data to be written")
         os.kill(pid, signal.SIGTERM)
@@ -213,11 +211,9 @@ def test_a_forced_umount_does_not_wait_for_the_data():
     with Server() as server:
         server.mount_well()
         unwritten(server)
-        try:
-            nfsrdma("umount", "-f", server.mnt, limit=30)
-            assert not mounted(server.mnt)
-        finally:
-            server.child.send_signal(signal.SIGCONT)
+        nfsrdma("umount", "-f", server.mnt, limit=30)
+        assert not mounted(server.mnt)
+        server.child.send_signal(signal.SIGCONT)
         server.ended()
         check_written(server)
 

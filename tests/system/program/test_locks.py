@@ -441,24 +441,13 @@ def test_a_restart_is_noticed_where_locks_go_over_udp():
         assert one.do("read", "f", 0, 1) == "x"
 
 
-@contextlib.contextmanager
-def stopped(point):
-    """The process of a mount is stopped, and notices nothing."""
-    (pid,) = servers_of(point)
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
 def test_a_lock_that_somebody_else_has_after_a_restart_is_told_to_its_holder():
     with LockServer() as server, Process() as one, Process() as other, Process() as stranger:
         a, b = server.opened(one)
         other.do("open", "f", str(a / "f"))
         stranger.do("open", "f", str(b / "f"))
         assert one.set("f", WRITE, 0, 10) == 0
-        with stopped(a):
+        with asleep(*servers_of(a)):
             server.control("restart")
             assert stranger.set("f", WRITE, 5, 1, fcntl.F_SETLKW) == 0
         until(lambda: counters(a)["locks_lost"] == 1, "the loss")
@@ -497,7 +486,7 @@ def test_a_lost_lock_does_not_fail_what_others_write_by_a_mapping():
         first, other, last = files
         for at, file in enumerate((first, last)):
             fcntl.fcntl(file, F_OFD_SETLK, struct.pack("hhqqi", WRITE, 0, at, 1, 0))
-        with stopped(a):
+        with asleep(*servers_of(a)):
             server.control("restart")
             fcntl.lockf(stranger, fcntl.LOCK_EX)
         until(lambda: counters(a)["locks_lost"] == 2, "the loss")

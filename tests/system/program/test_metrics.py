@@ -5,7 +5,6 @@ import contextlib
 import os
 import re
 import resource
-import shutil
 import signal
 import socket
 import subprocess
@@ -45,13 +44,10 @@ def of_the_host(server, at):
     """`nfsrdma metrics`."""
     server.mount_well()
     command = [BIN / "nfsrdma", "metrics", "--listen", at]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as program:
-        try:
-            line = program.stderr.readline()
-            assert "serving the metrics" in line, line
-            yield program
-        finally:
-            program.send_signal(signal.SIGTERM)
+    with running(*command, stderr=subprocess.PIPE, text=True) as program:
+        line = program.stderr.readline()
+        assert "serving the metrics" in line, line
+        yield program
 
 
 @contextlib.contextmanager
@@ -162,15 +158,12 @@ def test_metrics_of_other_users_mounts_are_served():
         port = free_port()
         # No server.mount_well(): root has no mount.
         command = [BIN / "nfsrdma", "metrics", "--listen", f"127.0.0.1:{port}"]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as program:
-            try:
-                program.stderr.readline()
-                with connect(("127.0.0.1", port)) as client:
-                    client.sendall(REQUEST)
-                    said = rest_of(client).decode()
-                assert re.search(rf'^nfsrdma_mount_up{{mount="{server.mnt}".*}} 1$', said, re.M), said
-            finally:
-                program.send_signal(signal.SIGTERM)
+        with running(*command, stderr=subprocess.PIPE, text=True) as program:
+            program.stderr.readline()
+            with connect(("127.0.0.1", port)) as client:
+                client.sendall(REQUEST)
+                said = rest_of(client).decode()
+            assert re.search(rf'^nfsrdma_mount_up{{mount="{server.mnt}".*}} 1$', said, re.M), said
         expect(as_nobody(BIN / "nfsrdma", "umount", server.mnt), 0)
 
 
@@ -185,9 +178,7 @@ def test_the_unit_of_metrics_is_confined():
 
 def test_the_unit_of_metrics_permits_what_the_process_does(server):
     """No system call of the process, while it answers, is one that the unit's filter refuses."""
-    for tool in ("strace", "systemd-analyze"):
-        if not shutil.which(tool):
-            pytest.skip(f"no {tool}: apt-get install {tool.replace('-analyze', '')}")
+    needs("strace", "systemd-analyze")
     allowed = set()
     for line in re.findall(r"^SystemCallFilter=(.*)$", UNIT.read_text(), re.M):
         names = names_of(line.lstrip("~").split())

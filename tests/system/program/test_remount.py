@@ -48,15 +48,13 @@ def test_a_hard_mount_becomes_soft_while_a_program_waits_for_a_silent_server():
     with kept("timeo=6000") as server:
         (server.export / "f").touch()
         server.pause()
-        try:
-            code = "import os, sys; os.stat(sys.argv[1])"
-            with subprocess.Popen([sys.executable, "-c", code, server.mnt / "f"], stderr=subprocess.PIPE) as waiting:
-                until(lambda: document(server)["connections"][0]["credits_in_use"], "a call that waits")
-                expect(remount(server, "soft,timeo=5,retrans=0"), 0, "")
-                said = waiting.communicate(timeout=SOON)[1]
-            assert b"Input/output error" in said, said
-        finally:
-            server.child.send_signal(signal.SIGCONT)
+        code = "import os, sys; os.stat(sys.argv[1])"
+        with running(sys.executable, "-c", code, server.mnt / "f", stderr=subprocess.PIPE) as waiting:
+            until(lambda: document(server)["connections"][0]["credits_in_use"], "a call that waits")
+            expect(remount(server, "soft,timeo=5,retrans=0"), 0, "")
+            said = waiting.communicate(timeout=SOON)[1]
+        assert b"Input/output error" in said, said
+        server.child.send_signal(signal.SIGCONT)
         expect(remount(server, "hard,timeo=600"), 0, "")
         assert (server.mnt / "f").stat().st_size == 0
 

@@ -307,11 +307,11 @@ def test_top_is_not_frozen_by_a_hung_mount():
     with Server() as server, Server() as hung:
         server.mount_well()
         hung.mount_well()
-        (pid,) = servers_of(hung.mnt)
+        # Without `top`, which has its name, too.
+        pids = servers_of(hung.mnt)
         with Busy(server.mnt), Screen("top", "-d", "1", server.mnt, hung.mnt) as screen:
             screen.until("2 mounts", "█")
-            os.kill(pid, signal.SIGSTOP)
-            try:
+            with asleep(*pids):
                 screen.until("no answer of its process for")
                 # The other mount is still updated.
                 seen = {clock_of(screen.text())}
@@ -321,8 +321,6 @@ def test_top_is_not_frozen_by_a_hung_mount():
                 result = nfsrdma("top", "-b", "-n", "2", "-d", "1", server.mnt, hung.mnt, limit=LIMIT)
                 expect(result, 0)
                 assert "hung" not in result.stdout and result.stdout.count("2 mounts") == 2, result.stdout
-            finally:
-                os.kill(pid, signal.SIGCONT)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="acting as another user needs root")
@@ -508,15 +506,10 @@ def test_metrics_of_all_mounts():
             buckets = metrics.sample("nfsrdma_procedure_duration_seconds_bucket", mount=mount, procedure="CREATE")
             assert len(buckets) == 13 and buckets == sorted(buckets) and buckets[-1] == 1, buckets
             assert not metrics.sample("nfsrdma_procedure_duration_seconds_bucket", mount=mount, procedure="MKNOD")
-        (pid,) = servers_of(second.mnt)
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            until(
-                lambda: metrics.sample("nfsrdma_mount_up", mount=str(second.mnt)) == [0], "that a mount does not answer"
-            )
-            assert metrics.sample("nfsrdma_mount_up", mount=str(first.mnt)) == [1]
-        finally:
-            os.kill(pid, signal.SIGCONT)
+        with asleep(*servers_of(second.mnt)):
+            up = lambda server: metrics.sample("nfsrdma_mount_up", mount=str(server.mnt))
+            until(lambda: up(second) == [0], "that a mount does not answer")
+            assert up(first) == [1]
         for server in (first, second):
             expect(nfsrdma("umount", server.mnt), 0)
 
@@ -605,10 +598,8 @@ def test_log_lines_name_the_mount():
     with Server() as server:
         log = server.mount_logged("timeo=1,retrans=1")
         server.pause()
-        stat = subprocess.Popen(["stat", server.mnt / "missing"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
+        with running("stat", server.mnt / "missing", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as stat:
             until(lambda: "not responding" in log.read_text(), "news of a server that does not respond")
-        finally:
             server.child.send_signal(signal.SIGCONT)
             stat.wait(LIMIT)
         until(lambda: " OK" in log.read_text(), "news of a server that responds again")

@@ -87,16 +87,10 @@ def test_a_mount_whose_process_is_frozen_holds_nobody_up():
         relayed = server.options().replace(f"port={server.port},", f"port={relay.port},", 1)
         expect(nfsrdma("mount", server.spec, server.mnt, "-o", relayed), 0)
         before = len(relay.peers)
-        processes = servers_of(server.mnt)
-        for pid in processes:
-            os.kill(pid, signal.SIGSTOP)
         begin = time.monotonic()
-        try:
+        with asleep(*servers_of(server.mnt)):
             expect(nfsrdma("sleep", "pre"), 0, f"{server.mnt}: its process does not answer")
             expect(nfsrdma("sleep", "post"), 0)
-        finally:
-            for pid in processes:
-                os.kill(pid, signal.SIGCONT)
         assert time.monotonic() - begin < 10
         # It does what it was asked for meanwhile.
         until(lambda: len(relay.peers) > before, "a new connection")
