@@ -109,22 +109,8 @@ pub fn of(name: &str) -> std::io::Result<Vec<Vec<u8>>> {
             for mode in 0..4u8 {
                 for work in 0..5u8 {
                     for kind in 0..8u8 {
-                        all.push(vec![
-                            mode | 0xf8,
-                            0,
-                            work,
-                            3,
-                            5,
-                            kind,
-                            40,
-                            kind,
-                            0,
-                            0,
-                            0,
-                            0,
-                            0,
-                            0,
-                        ]);
+                        let head = [mode | 0xf8, 0, work, 3, 5, kind, 40, kind];
+                        all.push([&head[..], &[0; 6]].concat());
                     }
                 }
             }

@@ -70,22 +70,8 @@ fn init_literal() {
 #[test]
 fn a_call_literal() {
     let header = getattr(Service::None);
-    let mut expected = words(&[
-        0xabcd,
-        0,
-        2,
-        100_003,
-        3,
-        1,
-        6,
-        24,
-        1,
-        0,
-        7,
-        1,
-        4,
-        0xdead_0001,
-    ]);
+    let mut expected = words(&[0xabcd, 0, 2, 100_003, 3, 1, 6, 24, 1, 0, 7, 1, 4]);
+    expected.extend(HANDLE);
     assert_eq!(header.to_xdr(), expected);
     assert_eq!((expected.len(), header.encoded_len()), (56, 56));
 

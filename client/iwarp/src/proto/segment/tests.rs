@@ -296,20 +296,9 @@ fn message_sequence_numbers_count_from_one_by_queue_and_wrap() {
 fn mulpdu_is_what_the_rfc_computes() {
     let pool = Pool::new(1 << 20).unwrap();
     let long = vec![1; 70_000];
+    const MAX: usize = usize::MAX;
     for asked in [
-        0,
-        100,
-        128,
-        136,
-        140,
-        512,
-        516,
-        1448,
-        1460,
-        9000,
-        64_772,
-        65_541,
-        usize::MAX,
+        0, 100, 128, 136, 140, 512, 516, 1448, 1460, 9000, 64_772, 65_541, MAX,
     ] {
         for markers in [false, true] {
             let mut cutter = Segmenter::new(false, markers, asked);
