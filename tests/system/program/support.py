@@ -88,6 +88,16 @@ def running(*command, **more):
 
 
 @contextlib.contextmanager
+def opening(path, flags=os.O_RDWR, *mode, **more):
+    """A descriptor, which is closed at the end of the block."""
+    descriptor = os.open(path, flags, *mode, **more)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
 def asleep(*pids):
     """Processes are stopped, and notice nothing."""
     try:
@@ -303,11 +313,8 @@ def device_of(path):
 
 def read_without_stat(path):
     """What a file has, up to the end that the kernel knows when it is open."""
-    file = os.open(path, os.O_RDONLY)
-    try:
+    with opening(path, os.O_RDONLY) as file:
         return os.pread(file, 1 << 16, 0)
-    finally:
-        os.close(file)
 
 
 def root():

@@ -22,20 +22,6 @@ def page(descriptor, number):
     return os.pread(descriptor, PAGE, number * PAGE)
 
 
-class Opened:
-    """An open file of a mount, closed at the end."""
-
-    def __init__(self, path, flags=os.O_RDWR):
-        self.path, self.flags = path, flags
-
-    def __enter__(self):
-        self.descriptor = os.open(self.path, self.flags)
-        return self.descriptor
-
-    def __exit__(self, *_):
-        os.close(self.descriptor)
-
-
 def test_names_are_looked_up_again_once_a_change_by_another_mount_is_noticed():
     """Also before the attributes of their directory have expired."""
     if tuple(map(int, os.uname().release.split(".")[:2])) < (6, 2):
@@ -175,7 +161,7 @@ def test_what_a_first_read_brings_late_does_not_come_back_where_a_file_was_cut()
         (server.export / "f").write_bytes(b"o" * 2 * PAGE)
         server.mount_well()
         path = server.mnt / "f"
-        with Opened(path) as own:
+        with opening(path) as own:
             # The READ is executed, and its reply with the old bytes is held back.
             with held(command, "hold-reply READ"):
                 reader = Call(page, own, 0)
@@ -261,7 +247,7 @@ def test_what_a_first_read_brings_while_a_truncation_is_under_way_does_not_come_
         (server.export / "f").write_bytes(b"o" * 2 * PAGE)
         server.mount_well()
         path = server.mnt / "f"
-        with Opened(path) as own:
+        with opening(path) as own:
             # No data of the file is cached when the truncation is sent. It is executed after the READ.
             with held(command, "hold SETATTR"):
                 cutter = Call(os.truncate, path, 0)
@@ -278,7 +264,7 @@ def test_a_truncation_is_not_undone_by_a_restart_of_the_server():
     with scripted("--fake-unstable") as (server, command):
         server.mount_well()
         path = server.mnt / "f"
-        with Opened(path, os.O_RDWR | os.O_CREAT) as own:
+        with opening(path, os.O_RDWR | os.O_CREAT) as own:
             for number in range(8):
                 os.pwrite(own, b"x" * (1 << 20), number << 20)
             os.ftruncate(own, 100)
@@ -286,7 +272,7 @@ def test_a_truncation_is_not_undone_by_a_restart_of_the_server():
         found = (server.export / "f").read_bytes()
         assert found == b"x" * 100, (len(found), found[:1])
         # Data that was cut off is not written again later either.
-        with Opened(path) as own:
+        with opening(path) as own:
             os.ftruncate(own, 2 * PAGE)
             command("restart")
             os.fsync(own)
@@ -301,7 +287,7 @@ def test_what_a_read_brings_late_is_not_kept_when_newer_attributes_are_known():
             # Each stat(2) fetches the attributes, and the next open uses them.
             server.mount_well("noac")
             path = server.mnt / "f"
-            with Opened(path) as own:
+            with opening(path) as own:
                 with held(command, "hold-reply READ"):
                     reader = Call(page, own, 0)
                     command(f"wait-held 1 {LIMIT * 1000}")
@@ -313,7 +299,7 @@ def test_what_a_read_brings_late_is_not_kept_when_newer_attributes_are_known():
                     until(lambda: event(server, "foreign_changes") > 0, "the change seen")
                 reader.end(), asker.end()
             for round in range(2):
-                with Opened(path) as own:
+                with opening(path) as own:
                     found = os.pread(own, 3 * PAGE, 0)
                 assert found == new, f"{change}, round {round}: {len(found)} bytes, {found[:1]}"
 
@@ -323,7 +309,7 @@ def test_a_direct_write_is_not_done_again_after_a_truncation():
         server.mount_well()
         path = server.mnt / "f"
         size = 2 << 20
-        with Opened(path, os.O_RDWR | os.O_CREAT) as own, Opened(path, os.O_RDWR | os.O_DIRECT) as direct:
+        with opening(path, os.O_RDWR | os.O_CREAT) as own, opening(path, os.O_RDWR | os.O_DIRECT) as direct:
             block = mmap.mmap(-1, size)
             block.write(b"d" * size)
             for what in ("WRITE", "COMMIT", "SETATTR"):
@@ -350,7 +336,7 @@ def test_buffers_that_lost_connections_hold_for_long_cost_no_data():
         size, files = 4 << 20, 6
 
         def write(number):
-            with Opened(server.mnt / f"f{number}", os.O_RDWR | os.O_CREAT) as own:
+            with opening(server.mnt / f"f{number}", os.O_RDWR | os.O_CREAT) as own:
                 for turn in range(2):
                     text = bytes([65 + 10 * turn + number])
                     for at in range(0, size, 64 << 10):
@@ -383,7 +369,7 @@ def test_a_truncation_is_not_undone_by_what_is_written_again_beside_it():
     with scripted("--fake-unstable") as (server, command):
         server.mount_well()
         path = server.mnt / "f"
-        with Opened(path, os.O_RDWR | os.O_CREAT) as own:
+        with opening(path, os.O_RDWR | os.O_CREAT) as own:
             for number in range(8):
                 os.pwrite(own, b"x" * (1 << 20), number << 20)
             until(lambda: came(command, "WRITE") >= 8, "the WRITEs")
@@ -476,10 +462,10 @@ def test_what_another_wrote_is_read_once_a_change_of_the_mode_has_shown_it():
         there, seen = server.export / "f", server.mnt / "f"
         there.write_bytes(b"o" * PAGE)
         server.mount_well("actimeo=3600")
-        with Opened(seen) as file:
+        with opening(seen) as file:
             for turn, text in enumerate((b"x", b"y", b"z")):
                 page(file, 0)
-                with Opened(there) as theirs:
+                with opening(there) as theirs:
                     os.pwrite(theirs, text * PAGE, 0)
                 os.chmod(seen, 0o600 + turn)
                 until(lambda text=text: page(file, 0) == text * PAGE, "what was written at the server")

@@ -38,8 +38,7 @@ def test_a_direct_append_of_several_requests_is_whole(how):
         server.mount_well()
         path, there, expected = server.mnt / "f", server.export / "f", b""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        file = os.open(path, flags | (os.O_DIRECT if how == "opened" else 0), 0o666)
-        try:
+        with opening(path, flags | (os.O_DIRECT if how == "opened" else 0), 0o666) as file:
             if how == "set later":
                 fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND | os.O_DIRECT)
             for turn in range(3):
@@ -47,8 +46,6 @@ def test_a_direct_append_of_several_requests_is_whole(how):
                 assert os.write(file, aligned(data)) == len(data)
                 expected += data
                 assert there.stat().st_size == len(expected), turn
-        finally:
-            os.close(file)
         assert there.read_bytes() == expected
 
 
@@ -445,9 +442,7 @@ def test_a_cut_that_is_learned_during_a_write_takes_no_more_than_the_rest_of_a_p
         (source.export / "data").write_bytes(b"h" * (end - page))
         server.mount_well("nolock,noac")
         source.mount_well("nolock")
-        file = os.open(server.mnt / "f", os.O_RDWR)
-        data = os.open(source.mnt / "data", os.O_RDONLY)
-        try:
+        with opening(server.mnt / "f", os.O_RDWR) as file, opening(source.mnt / "data", os.O_RDONLY) as data:
             assert os.pread(file, 856896, 0) == b"o" * 856896
             with mmap.mmap(data, end - page, prot=mmap.PROT_READ) as later:
                 parts = [b"h" * (page - start), later]
@@ -458,9 +453,6 @@ def test_a_cut_that_is_learned_during_a_write_takes_no_more_than_the_rest_of_a_p
                     assert (server.mnt / "f").stat().st_size == cut
                 assert writer.end() == end - start
             os.fsync(file)
-        finally:
-            os.close(file)
-            os.close(data)
         found = (server.export / "f").read_bytes()
         assert found[:cut] == b"o" * start + b"h" * (cut - start)
         assert found[cut:page] in (b"h" * (page - cut), bytes(page - cut))

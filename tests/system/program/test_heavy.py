@@ -234,9 +234,7 @@ def test_large_writes_beside_small_ones_leave_what_a_local_file_has(server):
         local[at : at + len(data)] = data
 
     (server.export / "f").touch()
-    plain = os.open(server.mnt / "f", os.O_RDWR)
-    direct = os.open(server.mnt / "f", os.O_RDWR | os.O_DIRECT)
-    try:
+    with opening(server.mnt / "f", os.O_RDWR) as plain, opening(server.mnt / "f", os.O_RDWR | os.O_DIRECT) as direct:
         for step in range(300):
             match choice.choice(["large", "large", "large", "small", "direct", "read", "map", "cut", "sync"]):
                 case "large":
@@ -275,8 +273,5 @@ def test_large_writes_beside_small_ones_leave_what_a_local_file_has(server):
                     os.fsync(plain)
                     assert (server.export / "f").read_bytes() == local, f"step {step}"
         os.fsync(plain)
-    finally:
-        os.close(plain)
-        os.close(direct)
     assert (server.export / "f").read_bytes() == local
     assert (server.mnt / "f").read_bytes() == local

@@ -107,8 +107,7 @@ def test_a_directory_made_again_is_another(server):
     same = 0
     for turn in range(50):
         path.mkdir()
-        old = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
+        with opening(path, os.O_RDONLY | os.O_DIRECTORY) as old:
             before = os.stat(path).st_ino
             path.rmdir()
             # Alternately a directory and a file.
@@ -130,8 +129,6 @@ def test_a_directory_made_again_is_another(server):
                     assert name in ("ENOENT", "ESTALE"), f"{what}, turn {turn}: {name}"
             assert not (path / "x").exists()
             assert os.stat(path).st_ino == os.lstat(server.export / "d").st_ino
-        finally:
-            os.close(old)
         path.rmdir() if turn % 2 else path.unlink()
     if same == 0:
         pytest.skip("the exported file system gives no inode number twice")

@@ -63,8 +63,7 @@ def notifying(options, **more):
         seen = server.mnt / "d"
         for name in os.listdir(seen):
             (seen / name).stat()
-        within = os.open(seen, os.O_RDONLY | os.O_DIRECTORY)
-        try:
+        with opening(seen, os.O_RDONLY | os.O_DIRECTORY) as within:
             command("hold LOOKUP 1")
             with subprocess.Popen(["stat", seen / "absent"], stderr=subprocess.DEVNULL) as program:
                 try:
@@ -80,8 +79,6 @@ def notifying(options, **more):
                 finally:
                     free(server.mnt)
                     command("release")
-        finally:
-            os.close(within)
 
 
 def test_a_mount_that_is_killed_while_it_notifies_the_kernel_is_gone():

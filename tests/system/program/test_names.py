@@ -177,11 +177,8 @@ def test_trees_deeper_than_a_path_are_long():
             server.stop()
             server.start()
             os.rename("file", "renamed", src_dir_fd=at, dst_dir_fd=at)
-            folder = os.open(".", os.O_RDONLY, dir_fd=at)
-            try:
+            with opening(".", os.O_RDONLY, dir_fd=at) as folder:
                 assert os.listdir(folder) == ["renamed"]
-            finally:
-                os.close(folder)
         finally:
             os.close(at)
 
@@ -192,11 +189,8 @@ def test_trees_deeper_than_a_path_are_long():
         expect(nfsrdma("umount", server.mnt), 0)
         server.mount_well()
         for top in (server.mnt, server.export):
-            folder = os.open(top, os.O_RDONLY)
-            try:
+            with opening(top, os.O_RDONLY) as folder:
                 found = names(folder)
                 assert len(found) == 26 and found[-1] == ([], ["renamed"]), found[-1]
-            finally:
-                os.close(folder)
         shutil.rmtree(server.mnt / f"{0:0200}")
         assert not os.listdir(server.export)

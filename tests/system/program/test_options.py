@@ -316,14 +316,11 @@ def test_interrupts():
 
 def asked_again(server, path, times=5):
     """The number of several fstat(2) calls that reach the server. No directory is involved."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
+    with opening(path, os.O_RDONLY) as descriptor:
         os.fstat(descriptor)
         with Counted(server) as counted:
             for _ in range(times):
                 os.fstat(descriptor)
-    finally:
-        os.close(descriptor)
     return counted["GETATTR"]
 
 

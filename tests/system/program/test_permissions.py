@@ -89,15 +89,12 @@ def test_a_directory_made_private_is_private_at_once(server):
     by(A, use, private)
     assert by(B, (private / "file").read_bytes) == b"secret"
     # The children inherit it.
-    held = os.open(private, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with opening(private, os.O_RDONLY | os.O_DIRECTORY) as held:
         by(B, os.stat, "file", dir_fd=held)
         by(A, private.chmod, 0o700)
         refused(B, os.stat, "file", dir_fd=held)
         refused(B, os.open, "file", os.O_RDONLY, dir_fd=held)
         refused(B, os.stat, "absent", dir_fd=held)
-    finally:
-        os.close(held)
     try_all(B, private)
     by(A, private.chmod, 0o711)
     assert by(B, (private / "file").read_bytes) == b"secret"
@@ -717,8 +714,7 @@ def test_writing_beyond_the_servers_largest_file_fails_at_write(server):
     limit = 1 << 20
     for direct in (0, os.O_DIRECT):
         name = server.mnt / f"file{direct}"
-        fd = os.open(name, os.O_CREAT | os.O_RDWR | direct)
-        try:
+        with opening(name, os.O_CREAT | os.O_RDWR | direct) as fd:
             with mmap.mmap(-1, 8192) as block:
                 for offset in (limit, limit + 4096, 1 << 50):
                     try:
@@ -742,8 +738,6 @@ def test_writing_beyond_the_servers_largest_file_fails_at_write(server):
                 raise AssertionError("a truncation beyond the limit succeeded")
             os.fsync(fd)
             assert os.fstat(fd).st_size == limit
-        finally:
-            os.close(fd)
         assert (server.export / name.name).stat().st_size == limit
 
 

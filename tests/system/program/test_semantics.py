@@ -31,9 +31,7 @@ def size_synced(path):
 def test_calls_that_linux_or_the_mount_answers_alone(server):
     server.mount_well("actimeo=3600")
     (server.mnt / "dir").mkdir()
-    dir = os.open(server.mnt / "dir", os.O_RDONLY)
-    file = os.open(server.mnt / "f", os.O_RDWR | os.O_CREAT)
-    try:
+    with opening(server.mnt / "dir", os.O_RDONLY) as dir, opening(server.mnt / "f", os.O_RDWR | os.O_CREAT) as file:
         os.write(file, b"0123456789")
         os.fsync(file)
         assert os.lseek(file, 2**63 - 1, os.SEEK_SET) == 2**63 - 1
@@ -48,6 +46,3 @@ def test_calls_that_linux_or_the_mount_answers_alone(server):
         (server.mnt / "dir").rmdir()
         gone = os.fstat(dir)
         assert (gone.st_nlink, gone.st_ctime_ns) == (0, before)
-    finally:
-        os.close(file)
-        os.close(dir)

@@ -36,12 +36,9 @@ def by_pipe(ends, fill):
 
 
 def by_copy_file_range(file, base):
-    copy = os.open(base / "b/copy", os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
+    with opening(base / "b/copy", os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600) as copy:
         os.copy_file_range(file, copy, 1 << 20, 0)
         return os.pread(copy, 1 << 20, 0)
-    finally:
-        os.close(copy)
 
 
 def by_mapping(file, _):
@@ -83,11 +80,8 @@ def test_an_open_shows_growth_to_who_does_not_ask_for_the_size(pair, reader, siz
     added = (NEW * 2)[:size] if reader is not by_mapping else NEW
     with one.open("ab") as file:
         file.write(added)
-    file = os.open(other, os.O_RDONLY)
-    try:
+    with opening(other, os.O_RDONLY) as file:
         assert reader(file, base) == OLD + added
-    finally:
-        os.close(file)
 
 
 @pytest.mark.parametrize("reader", READERS[:4])
@@ -95,8 +89,7 @@ def test_an_open_shows_growth_to_who_does_not_ask_for_the_size(pair, reader, siz
 def test_a_lock_shows_growth_to_who_does_not_ask_for_the_size(pair, reader, lock):
     base, one, other = pair
     take = fcntl.lockf if lock == "fcntl" else fcntl.flock
-    file = os.open(other, os.O_RDWR)
-    try:
+    with opening(other, os.O_RDWR) as file:
         with one.open("ab") as appended:
             take(appended, fcntl.LOCK_EX)
             appended.write(NEW)
@@ -104,19 +97,14 @@ def test_a_lock_shows_growth_to_who_does_not_ask_for_the_size(pair, reader, lock
             take(appended, fcntl.LOCK_UN)
         take(file, fcntl.LOCK_EX)
         assert reader(file, base) == OLD + NEW
-    finally:
-        os.close(file)
 
 
 @pytest.mark.parametrize("reader", READERS[:3])
 def test_an_open_shows_a_cut_to_who_does_not_ask_for_the_size(pair, reader):
     base, one, other = pair
     os.truncate(one, 10)
-    file = os.open(other, os.O_RDONLY)
-    try:
+    with opening(other, os.O_RDONLY) as file:
         assert reader(file, base) == OLD[:10]
-    finally:
-        os.close(file)
 
 
 def test_a_reader_that_follows_appends_of_others_never_gets_zeros(pair):
