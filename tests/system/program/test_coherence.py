@@ -118,17 +118,13 @@ def test_a_time_set_before_close_outlives_a_restart_of_the_server():
                 "os.utime(own, (1_000_000, 1_000_000)); print(flush=True); sys.stdin.read(); os.close(own)"
             )
             words = [sys.executable, "-c", script, server.mnt / name, str(size)]
-            program = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-            try:
+            with running(*words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
                 assert program.stdout.readline() == b"\n"
                 server.child.send_signal(signal.SIGKILL)
                 server.child.wait()
                 server.start()
                 program.communicate(timeout=LIMIT)
                 assert program.returncode == 0, program.returncode
-            finally:
-                program.kill()
-                program.communicate()
             found = os.stat(server.export / name)
             assert (found.st_mtime, found.st_size) == (1_000_000, size), found
 
@@ -417,7 +413,6 @@ def test_a_truncation_is_not_undone_by_a_killed_direct_write_before_it():
 def to_be_killed(script, *words):
     """Runs a Python script that waits for a command. The yielded function gives the command, waits until the script
     is in a system call that takes long, and kills it."""
-    program = subprocess.Popen([sys.executable, "-c", script, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def kill():
         program.stdin.write(b"\n")
@@ -427,12 +422,9 @@ def to_be_killed(script, *words):
         program.kill()
         assert program.wait(LIMIT) == -signal.SIGKILL, "it did not wait"
 
-    try:
+    with running(sys.executable, "-c", script, *words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
         assert program.stdout.readline() == b"ready\n"
         yield kill
-    finally:
-        program.kill()
-        program.communicate()
 
 
 TOLD = "print('ready', flush=True); sys.stdin.readline(); print('now', flush=True); "

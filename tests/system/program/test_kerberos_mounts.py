@@ -576,7 +576,7 @@ def test_no_secret_is_in_what_the_program_writes(machine):
     with mount_of(machine, "krb5p", "restart=data,nolock,cache=64M") as (server, command):
         expect(nfsrdma("log", server.mnt, "trace"), 0)
         outputs = {}
-        with contextlib.closing(Listening(server, "trace")) as trace, contextlib.closing(Listening(server, "capture")) as capture:
+        with Listening(server, "trace") as trace, Listening(server, "capture") as capture:
             by(A, write_and_read, server.mnt / "alice", 3)
             command("gss-forget")
             by(A, write_and_read, server.mnt / "alice", 3)

@@ -148,14 +148,11 @@ def test_an_open_that_waits_for_a_removal_ends_when_it_is_killed():
         try:
             until(lambda: came(command, "REMOVE") > 0, "the REMOVE")
             before = came(command, "GETATTR")
-            program = subprocess.Popen(["cat", x], stdout=subprocess.DEVNULL)
-            try:
+            with running("cat", x, stdout=subprocess.DEVNULL) as program:
                 until(lambda: came(command, "GETATTR") > before or program.poll() is not None, "the open")
                 until(lambda: blocked(program.pid), "a program that waits")
                 program.kill()
                 assert program.wait(LIMIT) == -signal.SIGKILL, "it did not wait"
-            finally:
-                stop(program)
         finally:
             command("clear")
         assert removing.end() is None

@@ -1,5 +1,6 @@
 """`nfsrdma trace` and `nfsrdma capture`: their output, how tshark reads it, and slow listeners."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -26,7 +27,7 @@ class Listening:
             until(lambda: self.child.poll() is not None or self.begun(), f"{words} at work")
             assert self.child.poll() is None, self.err.read_text()
         except BaseException:
-            self.close()
+            self.__exit__()
             raise
 
     def begun(self):
@@ -39,7 +40,10 @@ class Listening:
     def lines(self):
         return [json.loads(line) for line in self.out.read_text().splitlines()]
 
-    def close(self):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
         if self.child.poll() is None:
             self.child.send_signal(signal.SIGCONT)
             self.child.kill()
@@ -85,25 +89,18 @@ def work(server):
 
 def test_trace_tells_each_call(server):
     server.mount_well("rsize=64K,wsize=64K,nconnect=1")
-    listeners = [
-        Listening(server, "trace", "--json"),
-        Listening(server, "trace", "--json", "--errors"),
-        Listening(server, "trace", "--json", "--procedure", "read,WRITE"),
-        Listening(server, "trace", "--sent"),
-    ]
-    quiet = Listening(server, "trace", "--slow", "1000000")
-    try:
+    with contextlib.ExitStack() as stack:
+        everything, wrong, some, text, quiet = (
+            stack.enter_context(Listening(server, "trace", *words.split()))
+            for words in ("--json", "--json --errors", "--json --procedure read,WRITE", "--sent", "--slow 1000000")
+        )
         calls, errors = work(server)
         quiet.child.send_signal(signal.SIGINT)
         quiet.wait(-signal.SIGINT)
         assert quiet.err.read_text() == "" and quiet.out.read_text().count("\n") == 1, quiet.out.read_text()
         expect(nfsrdma("umount", server.mnt), 0)
-        for listener in listeners:
+        for listener in (everything, wrong, some, text):
             listener.wait()
-    finally:
-        for listener in [*listeners, quiet]:
-            listener.close()
-    everything, wrong, some, text = listeners
     first, *lines, end = everything.lines()
     assert first["event"] == "connected" and first["peer"] == f"127.0.0.1:{server.port}", first
     assert end == {"event": "end"}, end
@@ -143,10 +140,11 @@ def test_trace_tells_each_call(server):
 
 def test_capture_is_dissected(server):
     server.mount_well("rsize=64K,wsize=64K,nconnect=1,noacl")
-    whole = Listening(server, "capture")
-    cut = Listening(server, "capture", "--snaplen", "256")
-    few = Listening(server, "capture", "--packets", "20")
-    try:
+    with (
+        Listening(server, "capture") as whole,
+        Listening(server, "capture", "--snaplen", "256") as cut,
+        Listening(server, "capture", "--packets", "20") as few,
+    ):
         calls, _ = work(server)
         few.wait()
         # Perhaps not everything is in the file yet.
@@ -156,9 +154,6 @@ def test_capture_is_dissected(server):
         assert "events lost" in said and " 0 events lost" in said, said
         expect(nfsrdma("umount", server.mnt), 0)
         assert "the mount ended" in cut.wait()
-    finally:
-        for listener in (whole, cut, few):
-            listener.close()
     assert whole.out.stat().st_mode & 0o777 == 0o600
     malformed = tshark(whole.out, "-Y", "_ws.malformed")
     assert not malformed, malformed
@@ -197,9 +192,7 @@ def procedures_in_order():
 
 def test_a_slow_listener_delays_nobody(server):
     server.mount_well("wsize=8K")
-    trace = Listening(server, "trace", "--json")
-    capture = Listening(server, "capture")
-    try:
+    with Listening(server, "trace", "--json") as trace, Listening(server, "capture") as capture:
         for listener in (trace, capture):
             listener.child.send_signal(signal.SIGSTOP)
         before = procedures(server)["WRITE"]["calls"]
@@ -218,9 +211,6 @@ def test_a_slow_listener_delays_nobody(server):
         expect(nfsrdma("umount", server.mnt), 0)
         trace.wait()
         said = capture.wait()
-    finally:
-        for listener in (trace, capture):
-            listener.close()
     lines = trace.lines()
     lost = sum(line["events"] for line in lines if line["event"] == "lost")
     heard = sum(line.get("procedure") == "WRITE" for line in lines)
@@ -258,11 +248,9 @@ def test_a_capture_is_not_written_where_others_can_read_it(server):
     assert theirs.read_bytes() == b"theirs"
     own.write_bytes(b"older" * 100_000)
     own.chmod(0o644)
-    with subprocess.Popen([BIN / "nfsrdma", "capture", server.mnt, own, "--packets", "1"]) as capture:
-        try:
-            until(lambda: os.listdir(server.mnt) or capture.poll() is not None, "a packet")
-        finally:
-            capture.kill() if capture.poll() is None else None
+    with running(BIN / "nfsrdma", "capture", server.mnt, own, "--packets", "1") as capture:
+        until(lambda: os.listdir(server.mnt) or capture.poll() is not None, "a packet")
+        capture.wait(LIMIT)
     assert capture.returncode == 0 and 0 < own.stat().st_size < 100_000
     assert own.stat().st_mode & 0o777 == 0o600
 
@@ -271,12 +259,9 @@ def test_a_call_refused_by_rpc_is_shown_in_words():
     with scripted() as (server, command):
         (server.export / "file").write_bytes(b"x")
         server.mount_well("noac")
-        tracer = Listening(server, "trace")
-        try:
+        with Listening(server, "trace") as tracer:
             for refusal, words in {"GARBAGE_ARGS": "it could not read the arguments", "AUTH_BADCRED": "it did not accept"}.items():
                 command(f"fail GETATTR={refusal}")
                 assert run("stat", server.mnt / "file").returncode != 0
                 command("clear")
                 until(lambda said=f"refused: {words}": said in tracer.out.read_text(), f"{words} in the trace")
-        finally:
-            tracer.close()
