@@ -197,7 +197,3 @@ class Realm:
     def ccache(self, user=None):
         """The path of a user's ticket cache."""
         return self.ccaches / f"krb5cc_{user.uid if user else os.geteuid()}"
-
-    def has_ticket(self, user=None):
-        """Whether a user has a ticket that has not expired."""
-        return self.as_user(user, program("klist"), "-s").returncode == 0
