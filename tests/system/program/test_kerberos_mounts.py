@@ -16,10 +16,10 @@ from program.kerberos_support import FLAVORS, SERVER_A, SERVER_B, Ccache, gss, k
 from program.lock_support import AGAIN, FREE, WRITE, Process, waits
 from program.outlives_support import document, kill, working
 from program.realm import NAME
-from program.support import BIN, LIMIT, NOBODY, alone, came, expect, mounted, nfsrdma, run, run_inside, serving, stats
+from program.support import BIN, LIMIT, NOBODY, alone, came, expect, mounted, nfsrdma, run, run_inside, running, serving, stats
 from program.test_trace import Listening
 from program.users import A, B, C, ROOT_USER, by, by_effective, outcome, refused
-from suites import stop, until
+from suites import until
 
 each_flavor = pytest.mark.parametrize("flavor", FLAVORS)
 BLOCK = 64 << 10
@@ -595,44 +595,34 @@ def test_no_secret_is_in_what_the_program_writes(machine):
         assert not shown(secrets, said.encode())
 
 
+def leaves_no_core(machine, server, words, at_work):
+    """Aborts the program as soon as `at_work` returns."""
+    unlimited = lambda: resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    more = {"cwd": server.base, "env": machine.environment, "stdout": subprocess.PIPE, "preexec_fn": unlimited}
+    with running(BIN / "nfsrdma", *words, "-o", server.options("sec=krb5p"), **more) as child:
+        at_work(child)
+        child.send_signal(signal.SIGABRT)
+        _, child.returncode = os.waitpid(child.pid, 0)
+    assert os.WTERMSIG(child.returncode) == signal.SIGABRT and not os.WCOREDUMP(child.returncode)
+
+
 def test_no_core_of_a_ping_has_a_key(machine):
     """It makes a context of root's to test it."""
     with kerberos_server(machine) as (server, _):
-        command = [BIN / "nfsrdma", "ping", server.spec, "-o", server.options("sec=krb5p")]
         server.pause()
-        unlimited = resource.RLIM_INFINITY
-        child = subprocess.Popen(
-            command, cwd=server.base, env=machine.environment, stdout=subprocess.PIPE,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CORE, (unlimited, unlimited)),
-        )  # fmt: skip
-        with child:
-            assert child.stdout.readline().startswith(b"resolve"), "it is at work"
-            child.send_signal(signal.SIGABRT)
-            _, status = os.waitpid(child.pid, 0)
-            child.returncode = status
-        assert os.WTERMSIG(status) == signal.SIGABRT and not os.WCOREDUMP(status)
+        leaves_no_core(machine, server, ("ping", server.spec), lambda child: child.stdout.readline())
 
 
 def test_no_core_has_a_key(machine):
     """The keys of contexts are in the program's memory. Without Kerberos there is none, either: it has others' data."""
     machine.kinit("alice", A)
     with kerberos_server(machine) as (server, _):
-        unlimited = resource.RLIM_INFINITY
-        command = [BIN / "nfsrdma", "mount", "-f", server.spec, server.mnt, "-o", server.options("sec=krb5p")]
-        child = subprocess.Popen(
-            command, cwd=server.base, env=machine.environment, stdout=subprocess.DEVNULL,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CORE, (unlimited, unlimited)),
-        )  # fmt: skip
-        try:
+
+        def at_work(child):
             until(lambda: mounted(server.mnt) or child.poll() is not None, "a mount")
             by(A, put, server.mnt / "file")
-            child.send_signal(signal.SIGABRT)
-            _, status = os.waitpid(child.pid, 0)
-            child.returncode = status
-            assert os.WTERMSIG(status) == signal.SIGABRT and not os.WCOREDUMP(status)
-        finally:
-            if child.returncode is None:
-                stop(child)
+
+        leaves_no_core(machine, server, ("mount", "-f", server.spec, server.mnt), at_work)
 
 
 # What is not as it should be.
