@@ -117,8 +117,8 @@ def ready(child):
     assert child.stdout.readline() == "ready\n", child.stderr.read()
 
 
-def begin(child):
-    child.stdin.write("\n")
+def begin(child, words=""):
+    child.stdin.write(f"{words}\n")
     child.stdin.flush()
 
 

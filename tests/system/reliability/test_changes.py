@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from reliability.support import LIMIT, READY, Setup, pattern, ready, run, until, waits
+from reliability.support import LIMIT, READY, Setup, begin, pattern, ready, run, until, waits
 
 
 def fails(deed, *expected):
@@ -128,8 +128,7 @@ def test_a_server_changes_its_limits():
         )
 
         def step(what, turn):
-            child.stdin.write(f"{what} {turn}\n")
-            child.stdin.flush()
+            begin(child, f"{what} {turn}")
             line = child.stdout.readline()
             assert line, f"{setup.arguments}: {child.stderr.read()}{setup.log()}"
             return int(line)
@@ -172,8 +171,7 @@ def test_a_server_takes_smaller_writes():
         )
 
         def step(what, turn):
-            child.stdin.write(f"{what} {turn}\n")
-            child.stdin.flush()
+            begin(child, f"{what} {turn}")
             assert child.stdout.readline() == "done\n", f"{turn}: {child.stderr.read()}{setup.log()}"
 
         # First smaller, then smaller than a page (a power of two), and then as large as at first. The size is less than wtmax,
@@ -204,9 +202,9 @@ def test_a_server_that_is_away_is_not_hammered(setup, record_property):
     setup.kill()
     until(lambda: setup.counter("connect_failures") > 0, "an attempt")
     # 50 ms, doubled each time: four more attempts of each connection take 0.75 s at least, and longer on a slow machine.
-    connections, first, begin = len(setup.stats()["connections"]), setup.counter("connect_failures"), time.monotonic()
+    connections, first, start = len(setup.stats()["connections"]), setup.counter("connect_failures"), time.monotonic()
     until(lambda: setup.counter("connect_failures") >= first + 4 * connections, "more attempts")
-    took = time.monotonic() - begin
+    took = time.monotonic() - start
     assert took > 0.7, f"4 attempts of {connections} connections within {took:.2f} s"
     setup.start()
     assert (setup.mnt / "f").read_text() == "x"

@@ -273,8 +273,7 @@ def test_thousands_of_callers_killed(record_property):
         for time in range(TIMES):
             if time % SILENT == 0:
                 setup.pause()
-            child.stdin.write(f"{time}\n")
-            child.stdin.flush()
+            begin(child, time)
             said = child.stdout.readline()
             # None got an answer or an error: each was killed while it waited.
             assert said == "[-9]\n", f"{said}{child.stderr.read() if not said else ''}"
