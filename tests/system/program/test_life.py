@@ -1,6 +1,7 @@
 """Messages, exit statuses, and the life of a mount."""
 
 import contextlib
+import json
 import mmap
 import os
 import re
@@ -286,6 +287,8 @@ def test_a_remount_changes_access_times_as_told_and_keeps_them_otherwise(server)
         expect(nfsrdma("mount", server.spec, server.mnt, "-o", f"remount,{words}"), 0)
         shown = set(mounted(server.mnt)[3].split(","))
         assert shown & times == expected, f"{words}: {shown}"
+        counted = set(json.loads(stats(server, "--json"))["options"].split(","))
+        assert counted & (times | {"ro", "rw"}) == shown & (times | {"ro", "rw"}), f"{words}: {counted}"
 
 
 def test_umount_r_makes_a_mount_that_is_in_use_read_only(server):

@@ -3,10 +3,12 @@
 pub(crate) use super::connection::{Connection, ConnectionCounters};
 
 use crate::ipc::shorten;
+use crate::mounts::Mount;
 use nfsrdma_rdma::nanoseconds;
 use nfsrdma_rpcrdma::stats::{LATENCY_BUCKETS, ProcedureStats};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
+use std::iter;
 use std::time::SystemTime;
 
 /// The counters of a mount at one moment. Names that end in `_ns` are times in nanoseconds.
@@ -110,6 +112,19 @@ impl Document {
         let mut words = self.options.split(',');
         let sec = words.find_map(|word| word.strip_prefix("sec="));
         sec.unwrap_or("sys")
+    }
+
+    /// The document that a process made for `mount`. A remount changes flags of the VFS without the process, so they are those
+    /// of the table of mounts.
+    pub(super) fn read(mount: &Mount, answer: &[u8]) -> serde_json::Result<Self> {
+        const OF_VFS: &str =
+            "ro rw nosuid nodev noexec nosymfollow relatime noatime strictatime nodiratime";
+        let mut document: Self = serde_json::from_slice(answer)?;
+        let others = document.options.split(',');
+        let others = others.filter(|word| !OF_VFS.split(' ').any(|flag| flag == *word));
+        let words: Vec<_> = iter::once(&*mount.flags).chain(others).collect();
+        document.options = words.join(",");
+        Ok(document)
     }
 
     /// The document of the mount of `source` on `directory`, as the table of mounts has them. Any

@@ -239,5 +239,5 @@ fn fetch(dir: &Path) -> Result<Document, Failure> {
     let answer = control::ask(&mount.device, mount.owner, control::STATS)
         .map_err(|error| client::failure(dir, error))?;
     client::refusal(dir, &answer)?;
-    serde_json::from_slice(&answer).map_err(|error| client::other_version(dir, error))
+    Document::read(&mount, &answer).map_err(|error| client::other_version(dir, error))
 }

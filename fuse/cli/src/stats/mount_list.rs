@@ -100,7 +100,7 @@ pub(crate) fn document(mount: &Mount, limit: Duration) -> Result<Document, Strin
         AskError::Broken(error) => format!("its process does not answer: {error}"),
     })?;
     client::refusal(&mount.dir, &answer).map_err(|failure| failure.message)?;
-    serde_json::from_slice(&answer)
+    Document::read(mount, &answer)
         .map_err(|_| "its process is of another version: mount again".to_owned())
 }
 
