@@ -142,7 +142,7 @@ fn faults(document: &Document) -> Finding {
         false => Finding::warn(
             CHECK,
             format!("{} since the mount was made", found.join(", ")),
-            "the log of the mount says when, and why",
+            "the log of the mount tells of outages; after `nfsrdma log DIR debug` also of what was discarded and of failed connects",
         ),
     }
 }

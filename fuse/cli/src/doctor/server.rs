@@ -324,7 +324,7 @@ impl<'a> Server<'a> {
             (_, true) => Finding::ok(CHECK, "the server's clock is that of this machine"),
             (_, false) => Finding::ok(
                 CHECK,
-                "no time of a file is in the future; --write compares the clocks",
+                "no time in the root directory is in the future; --write compares the clocks",
             ),
         }
     }
