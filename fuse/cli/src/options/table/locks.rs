@@ -14,7 +14,7 @@ pub(super) static SECTION: Section = Section {
             help: "whether locks of flock(2) and fcntl(2) go to the server, by NLM version 4 over \
             TCP or UDP; `nolock` is `local_lock=all`. If `lock` is given, a server without NLM, or \
             one that cannot be asked for it, is an error. Without either, the server's answer \
-            decides ([CONFIGURATION.md](CONFIGURATION.md#locks)); locks are never silently local",
+            decides ([CONFIGURATION.md](CONFIGURATION.md#locks)); locks of files are never silently local",
             ..switch!(lock)
         },
         Entry {
