@@ -28,7 +28,7 @@ MIB = 1 << 20
 SIZES = sorted({0, 1, 2, 3, 5, 4096 * 7 + 1, 3 * MIB + 7} | {
     base + delta for base in (512, 1024, 4096, 65536, 131072, 262144, 524288, MIB) for delta in (-1, 0, 1)})
 ENTRIES = int(os.environ.get("CHECK_ENTRIES", "20000"))
-# Longer than what is read ahead or written at once. In total, an emulated guest takes a second for each MiB.
+# Longer than what is read ahead or written at once.
 BIG = int(os.environ.get("CHECK_BIG_MIB", "16")) * MIB
 # How often each thread of `concurrent` writes and reads 700,000 bytes.
 TURNS = int(os.environ.get("CHECK_TURNS", "6"))

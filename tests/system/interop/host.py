@@ -11,13 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from interop.guest import CHECKS, EXPORT, Guest, MOUNTD, NFS, ROOT
+from interop.guest import CHECKS, EXPORT, Guest, MOUNTD, NFS, ROOT, TAP
 from suites import start_responder, stop
 
-ADDRESS = "10.0.2.15"
-"""The guest's own address."""
-# As in guest/lib.sh.
-CHECK_TURNS = "2"
 _built = {}
 
 
@@ -81,7 +77,6 @@ def verbs_programs():
 def checks(*words, limit=600, **variables):
     """Runs checks.py on the host. Returns its output, which for `run` is also shown as it comes."""
     command = ["python3", "-B", CHECKS, *words]
-    variables = {"CHECK_TURNS": CHECK_TURNS} | variables
     if words[0] != "run":
         return run(command, limit, env=os.environ | variables)
     with subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -175,8 +170,8 @@ class Mount(Process):
 class Knfsd:
     """A guest whose knfsd serves over siw, reachable from the host."""
 
-    def __init__(self, forward=(), start="knfsd_start", **more):
-        self.guest = Guest(forward=(NFS, MOUNTD, *forward), prepare=f"link siw; {start}", **more)
+    def __init__(self, start="knfsd_start", **more):
+        self.guest = Guest(prepare=f"link siw; {start}", **more)
 
     def __enter__(self):
         self.guest.__enter__()
@@ -191,8 +186,7 @@ class Knfsd:
         self.guest.__exit__(*exception)
 
     def mount(self, options="", port=None):
-        ports = self.guest.ports
-        return Mount(EXPORT, port or ports[NFS], ports[MOUNTD], options)
+        return Mount(EXPORT, port or NFS, MOUNTD, options)
 
     def sum(self, directory):
         """The data set at the server."""
@@ -218,14 +212,14 @@ class Responder:
 
 
 class Capture(Process):
-    """tcpdump of the loopback, only of the given TCP ports."""
+    """tcpdump of what goes to the guest and comes from it, only of the given TCP ports."""
 
     def __init__(self, path, *ports):
         if not shutil.which("tcpdump"):
             pytest.skip("tcpdump missing")
         self.path = Path(path)
         expression = " or ".join(f"tcp port {port}" for port in ports)
-        super().__init__(["tcpdump", "-i", "lo", "-s", "0", "-B", "65536", "-U", "-Z", "root", "-w", path, expression],
+        super().__init__(["tcpdump", "-i", TAP, "-s", "0", "-B", "65536", "-U", "-Z", "root", "-w", path, expression],
                          signal.SIGINT)
 
     def __enter__(self):

@@ -11,11 +11,6 @@ USERS = {"alice": A, "bob": B}
 OURS, LINUX = "/srv/ours", "/mnt"
 
 
-def modules(link):
-    """What begins each test: it takes longer than the rest of what a server needs."""
-    return f"link {link}; modprobe -a nfsd rpcrdma rpcsec_gss_krb5 fuse"
-
-
 def ours(options):
     """The command that mounts the export at OURS."""
     return f"/job/nfsrdma mount {SERVER}:{EXPORT} {OURS} -o port={NFS},mountport={MOUNTD},mountproto=tcp,allow_other,{options}"
@@ -36,7 +31,7 @@ class Side:
     def __init__(self, flavors=":".join(FLAVORS), link="siw", binary=None, memory="2G"):
         self.flavors, self.binary = flavors, binary
         self.realm = Realm(*USERS, services=(f"nfs/{SERVER}",))
-        self.guest = Guest(host_access=True, memory=memory, prepare=modules(link))
+        self.guest = Guest(host_access=True, memory=memory, prepare=f"link {link}")
 
     def __enter__(self):
         self.realm.__enter__()

@@ -76,12 +76,11 @@ class Places:
 
     def __init__(self, server, a, b, here):
         self.server, self.mounts = server, {"a": a, "b": b}
-        self.ports = server.guest.ports
         self.folders = {"a": a.path, "b": b.path, "linux": "/mnt", "server": EXPORT}
         self.here = here
 
     def process(self, place):
-        port = {"linux": self.ports[OTHER], "server": self.ports[SERVER]}.get(place, self.here)
+        port = {"linux": OTHER, "server": SERVER}.get(place, self.here)
         return Locker(port, self.folders[place], place)
 
     def make(self, file, text="x" * 100):
@@ -355,8 +354,8 @@ def knfsd(server, state):
         machine grep ' /mnt nfs ' /proc/mounts"""))
 
     def mount(*more):
-        options = ",".join((f"lock,lockport={guest.ports[LOCKD]}", *more))
-        return Mount(EXPORT, guest.ports[NFS], guest.ports[MOUNTD], options, NFSRDMA_STATE_DIR=str(state))
+        options = ",".join((f"lock,lockport={LOCKD}", *more))
+        return Mount(EXPORT, NFS, MOUNTD, options, NFSRDMA_STATE_DIR=str(state))
 
     with (mount() as a, mount() as b, Listener() as here, Processes(guest, SERVER, ""),
           Processes(guest, OTHER, "$(on_machine --mount --uts)")):

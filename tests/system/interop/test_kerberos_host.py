@@ -11,7 +11,7 @@ import pytest
 
 from interop.guest import CHECKS, EXPORT, Guest, MOUNTD, NFS, ROOT
 from interop.host import Mount, indent, run
-from interop.kerberos import FLAVORS, modules, put_realm, USERS
+from interop.kerberos import FLAVORS, put_realm, USERS
 from interop.locks import LOCKD
 from program.lock_support import AGAIN, FREE, WRITE, Process, waits
 from program.realm import Realm
@@ -33,9 +33,8 @@ class Server:
         self.guest, self.realm, self.base = guest, realm, base
 
     def mount(self, options):
-        ports = self.guest.ports
-        options = f"allow_other,gssport={ports[TCP]},lockport={ports[LOCKD]},{options}"
-        return LocalMount(EXPORT, ports[NFS], ports[MOUNTD], options, NFSRDMA_STATE_DIR=str(self.base), **self.realm.environment)
+        options = f"allow_other,gssport={TCP},lockport={LOCKD},{options}"
+        return LocalMount(EXPORT, NFS, MOUNTD, options, NFSRDMA_STATE_DIR=str(self.base), **self.realm.environment)
 
 
 @contextlib.contextmanager
@@ -44,7 +43,7 @@ def served():
     root()
     with contextlib.ExitStack() as stack:
         realm = stack.enter_context(Realm(*USERS, services=("nfs/localhost",)))
-        guest = stack.enter_context(Guest(forward=(NFS, MOUNTD, TCP, LOCKD), prepare=modules("siw")))
+        guest = stack.enter_context(Guest(prepare="link siw"))
         base = Path(tempfile.mkdtemp(prefix="nfsrdma-kerberos."))
         stack.callback(shutil.rmtree, base)
         base.chmod(0o1777)

@@ -24,7 +24,7 @@ VARIANTS = {
     "one-credit": "credits=1",
 }
 # What a guest has whose Linux is a client of the host.
-CLIENT = "link siw; modprobe rpcrdma"
+CLIENT = "link siw"
 VARIANT_CHECKS = ("procedures", "sizes", "unstable", "links", "concurrent", "directory")
 
 
@@ -105,9 +105,7 @@ def test_knfsd_probe():
 def test_knfsd_restart():
     """knfsd is stopped and started inside the guest while a copy to it and a copy from it run."""
     size = 96 << 20
-    # With one processor the emulator has ended once, by an assertion in its network: the host had closed a connection of which
-    # the guest had not taken all bytes yet.
-    with Knfsd(processors=2) as server, Directory() as local:
+    with Knfsd() as server, Directory() as local:
         source, back = local / "source", local / "back"
         source.write_bytes(os.urandom(size))
         wanted = run(["sha256sum", source]).split()[0]
@@ -137,8 +135,8 @@ def test_knfsd_restart():
 EXECUTOR = HERE.parents[1] / "clients/executor.py"
 # The ports at which it serves calls in the guest: for the exported directory, and for Linux's own mount.
 CALLS_AT_SERVER, CALLS_OF_LINUX = 9101, 9102
-# Milliseconds within which ext4 in the guest may give two changes the same time: its clock ticks each 4 ms, or later if the
-# emulator waits for a processor.
+# Milliseconds within which ext4 in the guest may give two changes the same time: its clock ticks each 10 ms, or later if the
+# guest waits for a processor.
 TICK = 20
 
 
@@ -152,7 +150,7 @@ class Calls:
         self.job = self.guest.start(f"""echo $$ >/run/calls-{self.port}
             exec python3 -B /job/{EXECUTOR.name} 0.0.0.0:{self.port} {self.directory}""")
         until(lambda: self.job in self.guest.statuses or "listening" in self.guest.output(self.job), "the executor", 60)
-        return f"127.0.0.1:{self.guest.ports[self.port]}"
+        return f"127.0.0.1:{self.port}"
 
     def __exit__(self, kind=None, *_):
         if kind and (said := self.guest.output(self.job)):
@@ -174,7 +172,7 @@ def test_several_clients(form, judged):
                          for name, default in (("SEED", "1"), ("RUNS", "5"), ("CALLS", "400")))
     linux = {"rdma": f"kernel_mount 10.0.2.15 {NFS} {MOUNTD} {EXPORT}",
              "tcp": f"kernel_mount_tcp 10.0.2.15 {MOUNTD} {EXPORT}"}[form]
-    with Knfsd(forward=(CALLS_AT_SERVER, CALLS_OF_LINUX)) as server:
+    with Knfsd() as server:
         guest = server.guest
         guest.put(EXECUTOR)
         indent(guest.run(linux))
@@ -271,7 +269,7 @@ def test_wire_kernel(knfsd):
 def test_wire_client(options, name):
     """Captured on the host's loopback: our client and knfsd."""
     with Directory() as directory, Knfsd() as server:
-        with Capture(directory / "wire.pcap", server.guest.ports[NFS]):
+        with Capture(directory / "wire.pcap", NFS):
             with server.mount(options) as mount:
                 checks("run", mount.path, *WIRE_CHECKS.split(), "directory", CHECK_ENTRIES="30")
             with server.mount(options + ",nordirplus,wsize=8192,rsize=8192") as mount:
@@ -378,6 +376,5 @@ def test_acl_knfsd():
 
 def test_locks_knfsd():
     """Our mounts, Linux's own on another machine and the server itself exclude each other; restarts, a filter, a kill."""
-    forward = (locks.LOCKD, locks.OTHER, locks.SERVER)
-    with Directory() as state, Knfsd(forward, "locks_start 3; knfsd_start; grace_v4_end") as server:
+    with Directory() as state, Knfsd("locks_start 3; knfsd_start; grace_v4_end") as server:
         locks.knfsd(server, state)

@@ -1,16 +1,12 @@
 # Read before every job in the guest.
 set -e
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8
-# Of checks.py: 8 threads with so many turns each are enough to have answers out of order, and emulation is slow.
-export CHECK_TURNS=2
 netdev=$(cat /run/netdev)
 MOUNTD_PORT=20048
 RDMA_PORT=20049
 
 # link siw|rxe: an RDMA link of that type over the network device (siw0 or rxe0).
 link() {
-    modprobe "$([ "$1" = rxe ] && echo rdma_rxe || echo siw)"
-    modprobe -a rdma_cm ib_uverbs rdma_ucm
     rdma link show "${1}0/1" >/dev/null 2>&1 || rdma link add "${1}0" type "$1" netdev "$netdev"
     make_nodes
     # Linux's client fails the program's call with EADDRNOTAVAIL if the port that rdma_cm chooses, at random, for a
@@ -33,7 +29,6 @@ unlink_link() { rdma link delete "${1}0"; }
 
 # knfsd_start [NFSD OPTIONS]: exports /srv/export over TCP and RDMA, mountd at its fixed port; with the flavors in /run/sec.
 knfsd_start() {
-    modprobe -a nfsd rpcrdma
     mountpoint -q /proc/fs/nfsd || mount -t nfsd nfsd /proc/fs/nfsd
     mkdir -p /run/rpcbind /var/lib/nfs/rpc_pipefs
     pidof rpcbind >/dev/null || rpcbind -w
@@ -54,7 +49,6 @@ kerberos_start() {
     install -m 644 /job/krb5.conf /etc/
     install -m 600 /job/krb5.keytab /etc/
     printf '[General]\nDomain = nfsrdma.test\n' >/etc/idmapd.conf
-    modprobe -a sunrpc rpcsec_gss_krb5
     mkdir -p /run/rpc_pipefs
     mount -t rpc_pipefs rpc_pipefs /run/rpc_pipefs
     rpc.svcgssd -n
@@ -77,7 +71,7 @@ kerberos_forget() { date +%s >/proc/net/rpc/auth.rpcsec.context/flush; }
 # link_ipv6 ADDRESS: gives the network device an address of that family, usable at once.
 link_ipv6() { ip -6 address add "$1/64" dev "$netdev" nodad; }
 
-# knfsd_stop: what `rpc.nfsd 0` does, without a program: it was once killed by SIGSEGV in an emulated guest.
+# knfsd_stop: what `rpc.nfsd 0` does.
 knfsd_stop() { echo 0 >/proc/fs/nfsd/threads; }
 
 # knfsd_end: everything knfsd_start started.
@@ -93,7 +87,6 @@ knfsd_end() {
 # locks_start SECONDS: before knfsd_start. lockd at a fixed port, with that grace period, and rpc.statd.
 LOCKD_PORT=20047
 locks_start() {
-    modprobe lockd
     local settings=/proc/sys/fs/nfs
     echo "$LOCKD_PORT" >$settings/nlm_tcpport
     echo "$LOCKD_PORT" >$settings/nlm_udpport
@@ -162,7 +155,6 @@ machine() { $(on_machine --net --mount --uts) "$@"; }
 
 # kernel_mount SERVER PORT MOUNTPORT EXPORT [OPTIONS]: by the kernel's own client, at /mnt.
 kernel_mount() {
-    modprobe rpcrdma
     mount -t nfs -o "vers=3,rdma,port=$2,nolock,mountproto=tcp,mountport=$3${5:+,$5}" "$1:$4" /mnt
     grep ' /mnt nfs ' /proc/mounts
 }
