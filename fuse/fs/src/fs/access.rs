@@ -1,8 +1,7 @@
 //! ACCESS: the server decides who may do what.
 //!
-//! Its answers are kept for each credential, for as long as the attributes that arrived with them
-//! are valid and as long as mode, owner, group and ctime stay the same. An answer that a change by
-//! this mount may have overtaken is not kept.
+//! Its answers are kept for each credential, for as long as the attributes that arrived with them are valid and as long as mode,
+//! owner, group and ctime stay the same. An answer that a change by this mount may have overtaken is not kept.
 
 use super::attributes::LATELY;
 use super::config::Permissions;
@@ -113,8 +112,7 @@ impl<N: Nfs3> Objects<N> {
         asked.await.map(|_| ())
     }
 
-    /// Sends ACCESS. The attributes in its reply, which are returned, are applied, so this also
-    /// revalidates.
+    /// Sends ACCESS. The attributes in its reply, which are returned, are applied, so this also revalidates.
     pub(super) async fn ask_access(
         &self,
         cred: &Cred,

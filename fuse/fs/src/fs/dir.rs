@@ -1,14 +1,13 @@
 //! OPENDIR, READDIR, READDIRPLUS, RELEASEDIR (RFC 1813 sections 3.3.16 and 3.3.17).
 //!
-//! The kernel's position in a directory is the server's cookie. A reply of the server (a page) has many entries, which
-//! are kept as a part, and of which the kernel takes a few at a time. From the second part on, the next page is
-//! requested while the kernel takes this part. Entries are requested with attributes (READDIRPLUS) even for a plain
-//! listing, because FUSE entries have a type, which READDIR does not return. Where the server gives no attributes,
-//! names are looked up. Those that cannot be looked up, as in a directory that the caller may read but not search, are
-//! listed without a type (DT_UNKNOWN of readdir(3)). The names go into the cache of names: a program that goes through
-//! a directory (du, tar, `rm -r`) looks up each of them, while it has it open. The kernel keeps a listing until an
-//! OPENDIR says otherwise (`keep_cache`): after a change of the epoch, or where the attributes of what is listed are
-//! old (`ls -l`) or a name was forgotten here; or until it is told of a name in it.
+//! The kernel's position in a directory is the server's cookie. A reply of the server (a page) has many entries, which are kept as
+//! a part, and of which the kernel takes a few at a time. From the second part on, the next page is requested while the kernel
+//! takes this part. Entries are requested with attributes (READDIRPLUS) even for a plain listing, because FUSE entries have a type,
+//! which READDIR does not return. Where the server gives no attributes, names are looked up. Those that cannot be looked up, as in
+//! a directory that the caller may read but not search, are listed without a type (DT_UNKNOWN of readdir(3)). The names go into the
+//! cache of names: a program that goes through a directory (du, tar, `rm -r`) looks up each of them, while it has it open. The
+//! kernel keeps a listing until an OPENDIR says otherwise (`keep_cache`): after a change of the epoch, or where the attributes of
+//! what is listed are old (`ls -l`) or a name was forgotten here; or until it is told of a name in it.
 
 use super::Fs;
 use super::changing::not_abandoned;
@@ -85,9 +84,8 @@ impl<N: Nfs3> Fs<N> {
         })
     }
 
-    /// The kernel requests entries from position `offset` on with the attributes of the children
-    /// (FUSE_READDIRPLUS). It does so for the first entries of every listing, and for later ones
-    /// only if a program looked at the children before.
+    /// The kernel requests entries from position `offset` on with the attributes of the children (FUSE_READDIRPLUS). It does so for
+    /// the first entries of every listing, and for later ones only if a program looked at the children before.
     pub fn listing_with_attributes(&self, handle: u64, offset: u64) {
         if let Ok(dir) = self.dir(handle) {
             let now = self.now();
@@ -98,8 +96,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// The kernel requests entries without attributes (FUSE_READDIR): no program looks at the
-    /// children.
+    /// The kernel requests entries without attributes (FUSE_READDIR): no program looks at the children.
     pub fn listing_without_attributes(&self, handle: u64) {
         if let Ok(dir) = self.dir(handle) {
             let mut state = dir.inode.state.lock();
@@ -358,8 +355,7 @@ impl<N: Nfs3> Fs<N> {
                         *searched = error.status() != Some(Status::Access);
                         None
                     }
-                    // What the server says of this name makes no sense, which is logged. That is no
-                    // fault of the other names.
+                    // What the server says of this name makes no sense, which is logged. That is no fault of the other names.
                     Err(FsError::Nfs(NfsError::PeerMisbehaved(_) | NfsError::Refused(_))) => None,
                     Err(error) => return Err(error),
                 },

@@ -1,7 +1,7 @@
 //! What the kernel is given for a name.
 
 use super::Fs;
-use super::clock::Nanos;
+use super::clock::{Nanos, nanos};
 use super::config::LookupCache;
 use super::inode::Inode;
 use super::inode_flags::Flag;
@@ -30,6 +30,13 @@ impl<N: Nfs3> Fs<N> {
             _ if dir.flags.has(Flag::NamesAsked) => Duration::ZERO,
             LookupCache::All | LookupCache::Positive => self.attr_ttl(dir, now),
         }
+    }
+
+    /// How long it may believe that a name in `dir` does not exist: not longer than it believes what is known of a file.
+    /// Programs wait for names that another machine makes.
+    pub(super) fn absent_ttl(&self, dir: &Inode, now: Nanos) -> Duration {
+        let left = nanos(self.config.times.acregmin).saturating_sub(dir.state.lock().age(now));
+        self.entry_ttl(dir, now).min(Duration::from_nanos(left))
     }
 
     /// The reply to the kernel for a name in `dir` that leads to `inode`.

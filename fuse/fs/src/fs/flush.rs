@@ -1,14 +1,12 @@
-//! Write-back: dirty data goes to the server, and onto its stable storage (RFC 1813 sections 3.3.7, 3.3.21
-//! and 4.11).
+//! Write-back: dirty data goes to the server, and onto its stable storage (RFC 1813 sections 3.3.7, 3.3.21 and 4.11).
 //!
-//! The file's `WriteBack` keeps the state of each byte and names the next action, which this file carries out: a
-//! WRITE is sent as soon as what was written last, one after the other, is `wtmax` bytes long. All files share half
-//! of the server's credits, so that READs and LOOKUPs do not queue behind a flush; each may have two. The reply
-//! makes the bytes unstable or clean. If the WRITE fails, its data is dropped, and the error is recorded; if its
-//! user has no valid ticket, the data is kept ([`super::giving_up`]). `write_back` starts WRITEs, waits for their
-//! replies, and sends a COMMIT, until nothing is dirty or unstable. If the COMMIT returns another write verifier
-//! than the WRITEs, the server has restarted, and `WriteBack` makes the data dirty again. Programs' writes wait
-//! meanwhile, so a flush ends.
+//! The file's `WriteBack` keeps the state of each byte and names the next action, which this file carries out: a WRITE is sent as
+//! soon as what was written last, one after the other, is `wtmax` bytes long. All files share half of the server's credits, so that
+//! READs and LOOKUPs do not queue behind a flush; each may have two. The reply makes the bytes unstable or clean. If the WRITE
+//! fails, its data is dropped, and the error is recorded; if its user has no valid ticket, the data is kept ([`super::giving_up`]).
+//! `write_back` starts WRITEs, waits for their replies, and sends a COMMIT, until nothing is dirty or unstable. If the COMMIT
+//! returns another write verifier than the WRITEs, the server has restarted, and `WriteBack` makes the data dirty again. Programs'
+//! writes wait meanwhile, so a flush ends.
 
 use super::error::FsResult;
 use super::file::{FileData, FileState};
@@ -220,9 +218,8 @@ impl<N: Nfs3> Files<N> {
         })
     }
 
-    /// Puts all data on stable storage that was written before an operation of the user of `cred`. If there is
-    /// no ticket for it, that is the error of who wrote it. For others who may write the file it is given up, and who
-    /// may not goes on without it.
+    /// Puts all data on stable storage that was written before an operation of the user of `cred`. If there is no ticket for it,
+    /// that is the error of who wrote it. For others who may write the file it is given up, and who may not goes on without it.
     pub(super) async fn write_back_for(
         self: &Arc<Self>,
         cred: &Credential,
@@ -293,8 +290,7 @@ impl<N: Nfs3> Files<N> {
         self.shared.room.notify_one();
     }
 
-    /// Sets the function that keeps a reference to the mount while data is not safe at the server
-    /// and no descriptor keeps one.
+    /// Sets the function that keeps a reference to the mount while data is not safe at the server and no descriptor keeps one.
     pub fn set_hold(&self, hold: Hold) {
         self.unsafe_files.lock().set_hold(hold);
     }

@@ -1,19 +1,18 @@
 //! LOOKUP and FORGET: what a name in a directory leads to.
 //!
-//! The kernel keeps the names that it was given, and sends a LOOKUP of one if their time has run out,
-//! or because it wants the name checked: before it refuses to make a name that exists, before a
-//! rename, and where a walk has ended with ESTALE. The request does not say why it is sent. So for a
-//! cached name that leads to an object the server is asked (RFC 1813 section 3.3.3), with two exceptions:
-//! a name that was just listed, whose object the kernel does not know yet; and in a directory whose names the
-//! kernel may not keep, where mostly it walks, a directory, and anything else while the server's last word on the
-//! directory is less than a second old, which is good enough to refuse a user as well. For a cached name that
-//! does not exist the answer comes from memory, since a CREATE that follows finds out. Memory answers only if
-//! the directory's attributes are valid, its contents have the same epoch as when the name was cached, and the
-//! caller may search the directory (`search.rs`). Each answer with an object gives the kernel one reference to
-//! its node, which FORGET takes back.
+//! The kernel keeps the names that it was given, and sends a LOOKUP of one if their time has run out, or because it wants the
+//! name checked: before it refuses to make a name that exists, before a rename, and where a walk has ended with ESTALE. The request
+//! does not say why it is sent. So for a cached name that leads to an object the server is asked (RFC 1813 section 3.3.3), with two
+//! exceptions: a name that was just listed, whose object the kernel does not know yet; and in a directory whose names the kernel may
+//! not keep, where mostly it walks, a directory, and anything else while the server's last word on the directory is less than a second
+//! old, which is good enough to refuse a user as well. For a cached name that does not exist the answer comes from memory while that
+//! word is not older than `acregmin`, or else after a GETATTR. Memory answers only if the directory's attributes are valid, its contents
+//! have the same epoch as when the name was cached, and the caller may search the directory (`search.rs`). Each answer with an object
+//! gives the kernel one reference to its node, which FORGET takes back.
 
 use super::Fs;
 use super::attributes::LATELY;
+use super::clock::nanos;
 use super::config::LookupCache;
 use super::entry::Entry;
 use super::error::FsResult;
@@ -27,9 +26,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl<N: Nfs3> Fs<N> {
-    /// What `name` leads to, if that is cached and the caller may search the directory. `cred`
-    /// gives the credential of the caller, user `uid`; it is called only if the uid does not decide
-    /// that.
+    /// What `name` leads to, if that is cached and the caller may search the directory. `cred` gives the credential of the caller,
+    /// user `uid`; it is called only if the uid does not decide that.
     pub fn lookup_cached(
         &self,
         parent: u64,
@@ -42,11 +40,11 @@ impl<N: Nfs3> Fs<N> {
         }
         let dir = self.table.get(parent)?;
         let now = self.now();
-        let (epoch, lately) = {
+        let (epoch, age, lately) = {
             let state = dir.state.lock();
             state.fresh(now)?;
-            let lately = state.age(now) < LATELY && !state.is_changing();
-            (state.epoch, lately)
+            let age = state.age(now);
+            (state.epoch, age, age < LATELY && !state.is_changing())
         };
         // The kernel may want it checked, unless this is a walk through a directory whose names it
         // may not keep: that cannot be told from a wish to check.
@@ -61,11 +59,12 @@ impl<N: Nfs3> Fs<N> {
         let child = self.names.get(dir.nodeid, epoch, name)?;
         match child {
             Child::Absent if self.config.lookup_cache != LookupCache::All => None,
+            Child::Absent if age >= nanos(self.config.times.acregmin) => None,
             Child::Is(ref inode) if !only_listed(inode) && !only_walked(inode) => None,
             _ if !self.may_search_cached(&dir, now, uid, cred) => None,
             Child::Absent => {
                 self.shared.stats.name_negative_hits.add(1);
-                Some(Found::Absent(self.entry_ttl(&dir, now)))
+                Some(Found::Absent(self.absent_ttl(&dir, now)))
             }
             Child::Is(inode) => {
                 // The name is valid as long as its directory. Attributes that have expired are
@@ -88,7 +87,19 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<Found> {
         self.shared.stats.name_misses.add(1);
         let dir = self.inode(parent)?;
-        let epoch = dir.state.lock().epoch;
+        let (epoch, age) = {
+            let state = dir.state.lock();
+            (state.epoch, state.age(self.now()))
+        };
+        let old = age >= nanos(self.config.times.acregmin);
+        let missed = || matches!(self.names.get(dir.nodeid, epoch, name), Some(Child::Absent));
+        if old && self.config.lookup_cache == LookupCache::All && missed() {
+            // The directory's attributes tell whether that still holds of all its missing names.
+            let known = || self.lookup_cached(parent, name, cred.uid, || cred.clone());
+            if let Some(found) = self.fetch(cred, &dir).await.ok().and_then(|_| known()) {
+                return Ok(found);
+            }
+        }
         let found = self.find(cred, &dir, name).await;
         // If somebody else's change was noticed meanwhile, the reply may be older than that change, and
         // the kernel gets it after a notification of the change.
@@ -106,7 +117,7 @@ impl<N: Nfs3> Fs<N> {
             Err(error) if error.status() == Some(Status::NoEnt) => {
                 let ttl = match self.config.lookup_cache {
                     _ if overtaken => Duration::ZERO,
-                    LookupCache::All => self.entry_ttl(&dir, self.now()),
+                    LookupCache::All => self.absent_ttl(&dir, self.now()),
                     LookupCache::Positive | LookupCache::None => Duration::ZERO,
                 };
                 Ok(Found::Absent(ttl))

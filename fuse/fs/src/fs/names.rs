@@ -1,7 +1,6 @@
-//! The cache of names: it maps a directory and a name to an inode, or to the knowledge that there
-//! is none. An entry has the epoch of its directory's contents and is valid only while the
-//! directory has the same, so that a change by somebody else invalidates all names of a directory
-//! without a search. The cache is bounded and drops the least recently used names first.
+//! The cache of names: it maps a directory and a name to an inode, or to the knowledge that there is none. An entry has the epoch
+//! of its directory's contents and is valid only while the directory has the same, so that a change by somebody else invalidates
+//! all names of a directory without a search. The cache is bounded and drops the least recently used names first.
 //!
 //! An outdated entry stays until the kernel has been notified of its name, because it is the only
 //! record that the kernel may have the name ([`Names::take_outdated`]).

@@ -1,10 +1,9 @@
 //! OPEN and RELEASE of regular files, neither of which NFSv3 has.
 //!
-//! For close-to-open consistency an open sends ACCESS (with `nocto`, only if what is known has
-//! expired), whose reply has the attributes. If these do not confirm the cached contents, the file
-//! gets a new epoch (`revalidate`), and the kernel is told before the reply (`kernel_pages`). The open file keeps the credential of
-//! whoever opened it, with which its READs and WRITEs are made, since descriptors may be passed to
-//! other processes. RELEASE, the last close, writes back what FLUSH has not, releases the locks,
+//! For close-to-open consistency an open sends ACCESS (with `nocto`, only if what is known has expired), whose reply has the
+//! attributes. If these do not confirm the cached contents, the file gets a new epoch (`revalidate`), and the kernel is told before
+//! the reply (`kernel_pages`). The open file keeps the credential of whoever opened it, with which its READs and WRITEs are made,
+//! since descriptors may be passed to other processes. RELEASE, the last close, writes back what FLUSH has not, releases the locks,
 //! and removes the hidden name of a file that was unlinked while it was open.
 
 use super::Fs;
@@ -72,8 +71,7 @@ impl<N: Nfs3> Fs<N> {
         Ok(())
     }
 
-    /// The first part of every open of an existing file: [`Fs::check_open`], and the truncation for
-    /// O_TRUNC.
+    /// The first part of every open of an existing file: [`Fs::check_open`], and the truncation for O_TRUNC.
     pub(super) async fn prepare_open(
         self: &Arc<Self>,
         cred: &Cred,

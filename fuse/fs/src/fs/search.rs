@@ -1,9 +1,8 @@
 //! Who may search a directory. This decides which names the kernel may cache, and which callers are
 //! answered from the cache of names here.
 //!
-//! A name in the kernel's cache is found by every caller whom the kernel lets search the directory,
-//! without asking this program or the server. So the kernel may cache the names of a directory only
-//! if the server lets all these callers search it as well:
+//! A name in the kernel's cache is found by every caller whom the kernel lets search the directory, without asking this program or
+//! the server. So the kernel may cache the names of a directory only if the server lets all these callers search it as well:
 //!
 //! * With `permissions=kernel` the kernel checks the mode of the directory. That refuses all
 //!   callers whom the server would refuse, except uid 0 and holders of CAP_DAC_READ_SEARCH. They do
@@ -12,11 +11,10 @@
 //! * Where the kernel admits only one user, processes of that user may still have different
 //!   supplementary groups. These do not matter if everybody may search, or the user is the owner.
 //!
-//! Names of other directories are given to the kernel with a validity of zero. It then sends a
-//! LOOKUP each time, with the caller's identity. For a directory, or what does not exist, that is
-//! answered from memory if the server has recently granted this caller LOOKUP, in a reply to ACCESS
-//! or by answering a LOOKUP. With `permissions=kernel` the owner of a directory needs no grant, because
-//! the mode admits owners.
+//! Names of other directories are given to the kernel with a validity of zero. It then sends a LOOKUP each time, with the caller's
+//! identity. For a directory, or what does not exist, that is answered from memory if the server has recently granted this caller
+//! LOOKUP, in a reply to ACCESS or by answering a LOOKUP. With `permissions=kernel` the owner of a directory needs no grant,
+//! because the mode admits owners.
 
 use super::clock::Nanos;
 use super::config::Permissions;
@@ -72,10 +70,9 @@ impl<N: Nfs3> Fs<N> {
         state.granted(&cred, access::LOOKUP, now) == Some(access::LOOKUP)
     }
 
-    /// Whether a LOOKUP in `parent` may be sent without the caller's supplementary groups, which
-    /// cost a system call: where everybody may search the directory and the kernel caches its
-    /// names, all callers get the same answer. [`Fs::lookup_holds_without_groups`] then checks the
-    /// reply.
+    /// Whether a LOOKUP in `parent` may be sent without the caller's supplementary groups, which cost a system call: where
+    /// everybody may search the directory and the kernel caches its names, all callers get the same answer.
+    /// [`Fs::lookup_holds_without_groups`] then checks the reply.
     pub fn looks_up_without_groups(&self, parent: u64) -> bool {
         self.config.permissions != Permissions::Server
             && self.table.get(parent).is_some_and(|dir| {
@@ -84,17 +81,15 @@ impl<N: Nfs3> Fs<N> {
             })
     }
 
-    /// Whether the answer to a LOOKUP without groups is also that to the caller with all groups. It
-    /// is if everybody may still search the directory, and if it is no refusal, since an ACL may
-    /// refuse everybody but the members of a group.
+    /// Whether the answer to a LOOKUP without groups is also that to the caller with all groups. It is if everybody may still
+    /// search the directory, and if it is no refusal, since an ACL may refuse everybody but the members of a group.
     pub fn lookup_holds_without_groups<T>(&self, parent: u64, found: &FsResult<T>) -> bool {
         let status = found.as_ref().err().and_then(|error| error.status());
         !matches!(status, Some(Status::Access | Status::Perm))
             && self.looks_up_without_groups(parent)
     }
 
-    /// Whether uid 0 is the server's superuser in the file system of `nodeid`, so that
-    /// supplementary groups of uid 0 do not matter.
+    /// Whether uid 0 is the server's superuser in the file system of `nodeid`, so that supplementary groups of uid 0 do not matter.
     pub fn is_superuser(&self, nodeid: u64) -> bool {
         let Some(inode) = self.table.get(nodeid) else {
             return false;

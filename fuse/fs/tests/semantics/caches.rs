@@ -126,6 +126,22 @@ fn a_link_is_counted_no_longer_though_its_name_was_forgotten() {
     assert_eq!(m.stat(node).unwrap().nlink, 1);
 }
 
+/// Programs wait for names that other machines make. One GETATTR in three seconds serves all missing names of a directory, whose
+/// attributes are valid for longer.
+#[test]
+fn no_name_is_believed_missing_for_long() {
+    let m = Mount::new();
+    let seek = || ["a", "b", "c"].map(|name| m.lookup(name).is_some());
+    assert_eq!(seek(), [false; 3]);
+    m.clock.advance(Duration::from_secs(4));
+    let before = m.server.all_calls();
+    assert_eq!(seek(), [false; 3]);
+    assert_eq!(m.server.all_calls(), before + 1);
+    m.server.plant("b", b"text");
+    m.clock.advance(Duration::from_secs(4));
+    assert_eq!(seek(), [false, true, false]);
+}
+
 #[test]
 fn an_unmount_with_open_files_leaves_no_hidden_names() {
     let m = Mount::new();
