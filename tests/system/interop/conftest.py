@@ -5,7 +5,11 @@ import pytest
 from interop.guest import Guest, isolate
 from interop.host import Knfsd
 
-isolate()
+
+def pytest_configure(config):
+    # Not to list the tests.
+    if not config.option.collectonly:
+        isolate()
 
 
 @pytest.fixture

@@ -80,10 +80,17 @@ def image():
     return where
 
 
-def isolate():
-    """Gives this process, and all that it starts, namespaces of its own for network and mounts. Only once, before any thread.
-    Only root can, and so only root has guests."""
+def lacking():
+    """Why there are no guests here, or None."""
     if os.geteuid() != 0:
+        return "a guest needs root, for its network and to be built"
+    missing = [tool for tool in ("ip", "nft") if not shutil.which(tool)]
+    return f"a guest needs {', '.join(missing)}" if missing else None
+
+
+def isolate():
+    """Gives this process, and all that it starts, namespaces of its own for network and mounts. Only once, before any thread."""
+    if lacking():
         return
     new_network, new_mounts = 0x40000000, 0x00020000
     if ctypes.CDLL(None, use_errno=True).unshare(new_network | new_mounts) != 0:
@@ -123,8 +130,8 @@ class Guest:
     """
 
     def __init__(self, host_access=False, memory="2G", limit=900, prepare=""):
-        if os.geteuid() != 0:
-            pytest.skip("a guest needs root, for its network and to be built")
+        if why := lacking():
+            pytest.skip(why)
         self.images = image()
         self.host_access, self.memory, self.prepare, self.limit = host_access, memory, prepare, limit
         self.process = self.control = None
