@@ -157,12 +157,12 @@ def waits(process, seconds=0.3):
     return not select.select([process.answers], [], [], seconds)[0]
 
 
-def run_together(script, arguments, limit=4 * LIMIT):
+def run_together(script, arguments):
     """Runs a Python script in several processes at once, which must all succeed."""
     running = [subprocess.Popen([sys.executable, "-c", script, *map(str, words)]) for words in arguments]
     try:
         for child in running:
-            assert child.wait(limit) == 0
+            assert child.wait(4 * LIMIT) == 0
     finally:
         for child in running:
             child.kill()

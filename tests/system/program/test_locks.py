@@ -342,33 +342,21 @@ def test_who_takes_a_lock_sees_the_names_beside_the_file():
                 assert two.set("f", FREE) == 0
 
 
-SQLITE = r"""
-import sqlite3, sys
-path, number, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-db = sqlite3.connect(path, timeout=300, isolation_level=None)
-for turn in range(rounds):
-    db.execute('BEGIN IMMEDIATE')
-    db.execute('INSERT INTO entries VALUES (?, ?, randomblob(3000))', (number, turn))
-    db.execute('UPDATE total SET n = n + 1')
-    db.execute('COMMIT')
-"""
-
-
 def test_four_writers_of_one_sqlite_database_on_two_mounts_lose_nothing():
     rounds = int(os.environ.get("NFSRDMA_LOCK_ROUNDS", "10"))
     with LockServer() as server:
         points = server.mounts()
         db = sqlite3.connect(points[0] / "db")
-        db.executescript("CREATE TABLE entries (who, turn, what); CREATE TABLE total (n); INSERT INTO total VALUES (0);")
+        db.executescript("CREATE TABLE entries (writer, turn, what); CREATE TABLE total (n); INSERT INTO total VALUES (0);")
         db.close()
-        run_together(SQLITE, [(points[n % 2] / "db", n, rounds) for n in range(4)], limit=10 * LIMIT)
-        for point in points:
-            db = sqlite3.connect(point / "db")
-            assert db.execute("SELECT n FROM total").fetchone() == (4 * rounds,)
-            rows = db.execute("SELECT who, turn FROM entries ORDER BY who, turn").fetchall()
-            assert rows == [(who, turn) for who in range(4) for turn in range(rounds)]
-            assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-            db.close()
+        with contextlib.ExitStack() as stack:
+            writers = [stack.enter_context(Process()) for _ in range(4)]
+            for number, process in enumerate(writers):
+                process.send("insert", str(points[number % 2] / "db"), number, rounds)
+            assert [waits(process, 10 * LIMIT) or process.receive() for process in writers] == [0] * 4
+            rows = [[writer, turn] for writer in range(4) for turn in range(rounds)]
+            for process, point in zip(writers, points):
+                assert process.do("entries", str(point / "db")) == [4 * rounds, rows, "ok"]
 
 
 DYING_WRITER = r"""
