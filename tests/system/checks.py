@@ -8,7 +8,7 @@
     checks.py listing DIR            lists DIR/many and compares
     checks.py list                   names of the checks
 
-CHECK_ENTRIES, CHECK_BIG_MIB, CHECK_TURNS: sizes. CHECK_DROP=0 leaves the caches of the machine alone, where other tests count calls.
+CHECK_ENTRIES, CHECK_BIG_MIB: sizes. CHECK_DROP=0 leaves the caches of the machine alone, where other tests count calls.
 
 Exit status 0 when everything holds. Standard library only.
 """
@@ -31,7 +31,7 @@ ENTRIES = int(os.environ.get("CHECK_ENTRIES", "20000"))
 # Longer than what is read ahead or written at once.
 BIG = int(os.environ.get("CHECK_BIG_MIB", "16")) * MIB
 # How often each thread of `concurrent` writes and reads 700,000 bytes.
-TURNS = int(os.environ.get("CHECK_TURNS", "6"))
+TURNS = 6
 DROP = os.environ.get("CHECK_DROP", "1") == "1" and os.geteuid() == 0
 
 

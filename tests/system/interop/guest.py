@@ -191,7 +191,6 @@ class Guest:
         while "ready" not in self.statuses:
             self._alive(until, "the guest does not boot")
             self._receive()
-        self.release = self.statuses["ready"]
 
     def _alive(self, until, what):
         if self.process.poll() is not None:

@@ -32,7 +32,7 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// How long it may believe that a name in `dir` does not exist: not longer than it believes what is known of a file.
+    /// How long the kernel may believe that a name in `dir` does not exist: not longer than what is known of a file.
     /// Programs wait for names that another machine makes.
     pub(super) fn absent_ttl(&self, dir: &Inode, now: Nanos) -> Duration {
         let left = nanos(self.config.times.acregmin).saturating_sub(dir.state.lock().age(now));
