@@ -88,6 +88,16 @@ pub const UNIQUE_RESEND: u64 = 1 << 63;
 
 /// The root directory's node id.
 pub const ROOT_ID: u64 = 1;
+/// Its second one, where the mount shows it as a child of the first ([`Channel::show_root`](super::Channel::show_root)).
+pub const SHOWN_ROOT_ID: u64 = u64::MAX;
+
+/// The node id that the file system has chosen, for the one in a request.
+pub(crate) fn of_file_system(nodeid: u64) -> u64 {
+    match nodeid {
+        SHOWN_ROOT_ID => ROOT_ID,
+        other => other,
+    }
+}
 
 /// The length of the header of each request, in bytes.
 pub const IN_HEADER: usize = 40;

@@ -1,6 +1,6 @@
 //! The header of each request (`struct fuse_in_header`).
 
-use super::abi::UNIQUE_RESEND;
+use super::abi::{self, UNIQUE_RESEND};
 use super::fields::Malformed;
 use zerocopy::FromBytes;
 
@@ -80,7 +80,7 @@ impl Header {
         let header = Header {
             opcode: all.opcode,
             unique: all.unique,
-            nodeid: all.nodeid,
+            nodeid: abi::of_file_system(all.nodeid),
             uid: all.uid,
             gid: all.gid,
             pid: all.pid,

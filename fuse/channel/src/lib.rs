@@ -38,6 +38,7 @@ mod reply;
 mod request;
 mod resume;
 mod serve;
+mod shown_root;
 #[cfg(feature = "test-support")]
 pub mod support;
 

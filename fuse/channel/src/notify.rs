@@ -12,7 +12,7 @@
 //! from. When the other threads have ended, the devices that they read from are closed, the requests
 //! fail, and it ends as well.
 
-use super::abi::notify;
+use super::abi::{ROOT_ID, SHOWN_ROOT_ID, notify};
 use super::device::Device;
 use super::own_table;
 use std::io;
@@ -80,6 +80,10 @@ impl Notifier {
     /// Makes the kernel drop an inode's attributes, and the pages of its data from `offset` on:
     /// `len` bytes, or all if `len` is not positive. With a negative offset, only the attributes.
     pub fn inval_inode(&self, nodeid: u64, offset: i64, len: i64) -> io::Result<()> {
+        if nodeid == ROOT_ID {
+            // The kernel may not know it by this number.
+            let _ = self.inval_inode(SHOWN_ROOT_ID, offset, len);
+        }
         // `fuse_notify_inval_inode_out`.
         let body = [nodeid, offset as u64, len as u64];
         self.send(notify::INVAL_INODE, &[body.as_bytes()])
@@ -114,6 +118,9 @@ impl Notifier {
 
     /// Makes the kernel look a name up again before it is used. Kernels before 6.2 drop it instead.
     pub fn expire_entry(&self, parent: u64, name: &[u8]) -> io::Result<()> {
+        if parent == ROOT_ID {
+            let _ = self.expire_entry(SHOWN_ROOT_ID, name);
+        }
         let body = InvalEntry {
             parent,
             name_len: name.len() as u32,

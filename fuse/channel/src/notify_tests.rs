@@ -26,11 +26,26 @@ fn notifications_in_bytes() {
         "fuse_notify_store_out, whose end is the end of the file"
     );
     assert_eq!(other(), [header(40, 2), le(&[7, 4096, 1])].concat());
-    let entry = |flags: u64| [header(35, 3), le(&[1, 2 | flags << 32]), b"ab\0".to_vec()].concat();
+    let entry = |parent: u64, flags: u64| {
+        [
+            header(35, 3),
+            le(&[parent, 2 | flags << 32]),
+            b"ab\0".to_vec(),
+        ]
+        .concat()
+    };
+    notifier.expire_entry(9, b"ab").unwrap();
+    assert_eq!(other(), entry(9, 1), "fuse_notify_inval_entry_out");
+    Notifier::new(device.clone(), false)
+        .expire_entry(9, b"ab")
+        .unwrap();
+    assert_eq!(other(), entry(9, 0), "an older kernel is told to drop it");
+    // The root directory is told of by both of its numbers.
     notifier.expire_entry(1, b"ab").unwrap();
-    assert_eq!(other(), entry(1), "fuse_notify_inval_entry_out");
-    Notifier::new(device, false).expire_entry(1, b"ab").unwrap();
-    assert_eq!(other(), entry(0), "an older kernel is told to drop it");
+    assert_eq!([other(), other()], [entry(u64::MAX, 1), entry(1, 1)]);
+    notifier.inval_inode(1, -1, 0).unwrap();
+    let inode = |node: u64| [header(40, 2), le(&[node, u64::MAX, 0])].concat();
+    assert_eq!([other(), other()], [inode(u64::MAX), inode(1)]);
 }
 
 #[test]

@@ -65,7 +65,8 @@ impl Iterator for Forgets<'_> {
 
     fn next(&mut self) -> Option<(u64, u64)> {
         let mut fields = Fields::new(self.0);
-        let one = (fields.take().ok()?, fields.take().ok()?);
+        let nodeid = abi::of_file_system(fields.take().ok()?);
+        let one = (nodeid, fields.take().ok()?);
         self.0 = fields.rest();
         Some(one)
     }
@@ -191,7 +192,7 @@ fn getattr<'a>(_: u32, fields: &mut Fields<'a>) -> Result<Operation<'a>, Malform
 }
 
 fn rename<'a>(code: u32, fields: &mut Fields<'a>) -> Result<Operation<'a>, Malformed> {
-    let new_parent = fields.take()?;
+    let new_parent = abi::of_file_system(fields.take()?);
     let mut flags = 0;
     if code == opcode::RENAME2 {
         flags = fields.take()?;

@@ -45,6 +45,27 @@ fn os(text: &'static str) -> &'static OsStr {
 }
 
 #[test]
+fn the_shown_root_is_the_root() {
+    let to_shown = |code, body: &[u64]| {
+        let mut bytes = Message::new(code).q(body).s(b"a\0b\0").end();
+        bytes[16..24].copy_from_slice(&u64::MAX.to_ne_bytes());
+        bytes
+    };
+    let bytes = to_shown(opcode::RENAME, &[u64::MAX]);
+    let Request { header, operation } = Request::parse(&bytes).unwrap();
+    assert_eq!(header.nodeid, 1);
+    assert!(
+        matches!(operation, Operation::Rename { new_parent: 1, .. }),
+        "{operation:?}"
+    );
+    let bytes = to_shown(opcode::BATCH_FORGET, &[2, u64::MAX, 7, 5, 8]);
+    let Operation::BatchForget { nodes } = Request::parse(&bytes).unwrap().operation else {
+        panic!("another operation");
+    };
+    assert_eq!(nodes.collect::<Vec<_>>(), [(1, 7), (5, 8)]);
+}
+
+#[test]
 fn a_resent_request_is_told_by_its_number() {
     let mut bytes = Message::new(opcode::READLINK).end();
     let header = Request::parse(&bytes).unwrap().header;

@@ -22,6 +22,8 @@ pub struct Mount {
     pub parent: u64,
     /// `major:minor` of the file system.
     pub device: String,
+    /// What of the file system is mounted: a path in it.
+    pub root: PathBuf,
     pub dir: PathBuf,
     /// Flags of the mount, `rw,nosuid,...`.
     pub flags: String,
@@ -78,7 +80,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse().ok();
     let (id, parent) = (number()?, number()?);
     let device = fields.next()?;
-    let dir = fields.nth(1)?;
+    let (root, dir) = (fields.next()?, fields.next()?);
     let flags = fields.next()?;
     fields.find(|field| *field == b"-")?;
     let fstype = fields.next()?;
@@ -89,6 +91,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
         id,
         parent,
         device: text(device),
+        root: OsString::from_vec(unescape(root)).into(),
         dir: OsString::from_vec(unescape(dir)).into(),
         flags: text(flags),
         fstype: text(fstype),
@@ -121,7 +124,7 @@ mod tests {
 broken\n\
 40 22\n\
 41 22 0:9 /\xff /pods/v rw - tmpfs none rw\n\
-42 22 0:51 / /mnt/a\\040b\\134 ro,nosuid,nodev - fuse.nfsrdma srv:/x\\011y rw,user_id=1000,group_id=0,allow_other\n";
+42 22 0:51 /export /mnt/a\\040b\\134 ro,nosuid,nodev - fuse.nfsrdma srv:/x\\011y rw,user_id=1000,group_id=0,allow_other\n";
         let mounts = parse(table);
         assert_eq!(mounts.len(), 3);
         assert_eq!(
@@ -130,6 +133,7 @@ broken\n\
                 id: 42,
                 parent: 22,
                 device: "0:51".into(),
+                root: "/export".into(),
                 dir: "/mnt/a b\\".into(),
                 flags: "ro,nosuid,nodev".into(),
                 fstype: "fuse.nfsrdma".into(),

@@ -126,6 +126,27 @@ def test_who_an_acl_names_gets_in_and_no_others(server):
     assert outcome(B, os.setxattr, file, ACCESS, os.getxattr(file, ACCESS)) == "EPERM"
 
 
+@each("actimeo=3600")
+def test_the_kernel_keeps_the_acl_of_the_root_directory(server):
+    """It would not, for the node from which it begins, and ask for each path of somebody who does not own the root."""
+    file = server.mnt / "file"
+    write(file, mode=0o644)
+    assert outcome(A, os.stat, file) == "ok"
+    with asleep(*servers_of(server.mnt)):
+        child = os.fork()
+        if child == 0:
+            A.become()
+            os.stat(file)
+            os._exit(0)
+        until(lambda: os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT), "a stat without a request")
+    assert os.waitpid(child, 0)[1] == 0
+    tools()
+    facl("setfacl", "-m", f"u:{A.uid}:-", server.mnt)
+    assert [outcome(user, os.stat, file) for user in (A, B)] == ["EACCES", "ok"]
+    facl("setfacl", "-b", server.mnt)
+    assert outcome(A, os.stat, file) == "ok"
+
+
 def made(folder):
     """Makes one object of each kind in a directory. Returns their modes."""
     os.umask(0o027)

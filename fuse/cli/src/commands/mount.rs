@@ -8,6 +8,7 @@ use crate::holder::Program;
 use crate::holder::client::Held;
 use crate::holder::run::{self as holder, Side};
 use crate::ipc::keeper::{FUSE, Keeper, PLAN, POOL, REQUESTS, TABLE};
+use crate::mount::apart::Apart;
 use crate::mount::begun::{self, Begun, Kernel, Prepared};
 use crate::mount::connect::{Plan, connect};
 use crate::mount::daemon::{self, Forked, Reporter};
@@ -318,11 +319,14 @@ fn begin(
         ),
     ];
     let point = cleared(plan, reporter)?;
-    let device = fuse_mount::attach(&point, &plan.spec.source(), &plan.options)?;
-    let kernel = greet(plan, &begun, device);
+    let acls = adapter::kernel_checks_acls(&begun.fs, &begun.fuse(plan));
+    let attached = fuse_mount::attach(&point, &plan.spec.source(), &plan.options, acls)?;
+    let kernel = greet(plan, &begun, attached);
     let served = kernel.and_then(|kernel| begun.serve(plan, log, &runtime, kernel));
     let service = served.map_err(|error| {
-        let _ = unmount::detach(&plan.point.path);
+        if top(plan).is_some_and(|mount| mount.is_ours()) {
+            let _ = unmount::detach(&plan.point.path);
+        }
         let message = format!("the kernel does not accept the FUSE mount: {error}");
         Failure::new(Exit::System, message)
     })?;
@@ -334,12 +338,19 @@ fn begin(
     Ok((runtime, service))
 }
 
-/// Answers the kernel's INIT. Has everything kept that a successor needs.
-fn greet(plan: &Plan, begun: &Begun, device: OwnedFd) -> io::Result<Kernel> {
+/// Answers the kernel's INIT, after which the mount is on its directory. Has everything kept that a successor needs.
+fn greet(
+    plan: &Plan,
+    begun: &Begun,
+    (device, apart): (OwnedFd, Option<Apart>),
+) -> io::Result<Kernel> {
     let keeper = &begun.keeper;
     keeper.keep(FUSE, device.as_fd())?;
     let copy = Arc::new(device.try_clone()?);
     let mut channel = adapter::adopt(&begun.fs, device, &begun.fuse(plan))?;
+    if let Some(apart) = apart {
+        apart.show(&channel)?;
+    }
     let id = OwnMount::on(&plan.point.path).id();
     let own = mounts::all()
         .ok()
@@ -397,9 +408,15 @@ fn cleared(plan: &Plan, reporter: &mut Reporter) -> Result<MountPoint, Failure> 
     Ok(point)
 }
 
+/// The topmost mount on the directory.
+fn top(plan: &Plan) -> Option<mounts::Mount> {
+    mounts::on_top_of(&plan.point.path).ok().flatten()
+}
+
 /// Makes umount(8) find our helper: see [`utab`].
 fn enter_in_utab(plan: &Plan) {
-    if let Err(error) = utab::add(&plan.spec.source(), &plan.point.path) {
+    let root = top(plan).map_or("/".into(), |mount| mount.root);
+    if let Err(error) = utab::add(&plan.spec.source(), &root, &plan.point.path) {
         debug!("umount(8) will not find its helper: /run/mount/utab: {error}");
     }
 }

@@ -2,6 +2,7 @@
 //! is set-user-id. Both make a mount of type `fuse.nfsrdma` whose source is the export.
 
 use crate::failure::{Exit, Failure};
+use crate::mount::apart::{Apart, mount_apart};
 use crate::mount::mount_point::MountPoint;
 use crate::mounts::FSTYPE;
 use crate::options::{AccessTime, Options, Permissions, VfsFlags};
@@ -20,6 +21,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use tracing::debug;
 
 pub(crate) const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
@@ -113,12 +115,14 @@ pub(crate) fn open_device(path: &Path) -> Result<File, Failure> {
         })
 }
 
-/// Mounts on `point`, and returns the descriptor by which to serve the mount.
+/// Mounts on `point`, and returns the descriptor by which to serve the mount; or, if the kernel checks ACLs and it can be
+/// done, mounts apart from it.
 pub(crate) fn attach(
     point: &MountPoint,
     source: &[u8],
     options: &Options,
-) -> Result<OwnedFd, Failure> {
+    checks_acls: bool,
+) -> Result<(OwnedFd, Option<Apart>), Failure> {
     let device = open_device(Path::new(DEVICE))?;
     // Mount by descriptor, so that nobody can change what the path leads to after the check.
     let directory = point.open()?;
@@ -140,26 +144,33 @@ pub(crate) fn attach(
         data.push(',');
         data.push_str(context);
     }
-    let mounted = CString::new(data)
-        .map_err(|_| Errno::INVAL)
-        .and_then(|data| mount(source, target, FSTYPE, flags(&options.vfs), data.as_c_str()));
-    match mounted {
-        Ok(()) => Ok(device.into()),
-        Err(Errno::PERM) => by_helper(dir, source, options),
-        Err(errno) => Err(Failure::new(
-            Exit::System,
-            match errno {
-                Errno::NODEV => {
-                    "the kernel has no FUSE: load the module with 'modprobe fuse'".into()
-                }
-                _ => format!(
-                    "cannot mount on {}: {}; choose another directory",
-                    dir.display(),
-                    without_number(&errno.into())
-                ),
-            },
-        )),
+    let flags = flags(&options.vfs);
+    let refused = |errno| refusal(errno, dir);
+    let data = CString::new(data).map_err(|_| refused(Errno::INVAL))?;
+    if checks_acls {
+        let copy = directory.try_clone().map_err(|_| refused(Errno::MFILE))?;
+        match mount_apart(copy, source, flags, &data) {
+            Ok(apart) => return Ok((device.into(), Some(apart))),
+            Err(error) => debug!("the kernel will ask for the root's ACL each time: {error}"),
+        }
     }
+    match mount(source, target, FSTYPE, flags, data.as_c_str()) {
+        Ok(()) => Ok((device.into(), None)),
+        Err(Errno::PERM) => Ok((by_helper(dir, source, options)?, None)),
+        Err(errno) => Err(refused(errno)),
+    }
+}
+
+fn refusal(errno: Errno, dir: &Path) -> Failure {
+    let message = match errno {
+        Errno::NODEV => "the kernel has no FUSE: load the module with 'modprobe fuse'".into(),
+        _ => format!(
+            "cannot mount on {}: {}; choose another directory",
+            dir.display(),
+            without_number(&errno.into())
+        ),
+    };
+    Failure::new(Exit::System, message)
 }
 
 /// The value of `fusermount3 -o`. Commas and backslashes of the source are escaped.

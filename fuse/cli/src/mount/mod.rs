@@ -1,6 +1,7 @@
 //! The parts of a mount from its options to its end: the files of the machine that add to the
 //! options, the connection to the server, the FUSE mount, the serving process and its log.
 
+pub(crate) mod apart;
 pub(crate) mod begun;
 pub(crate) mod connect;
 pub(crate) mod daemon;

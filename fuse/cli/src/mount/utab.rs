@@ -48,8 +48,8 @@ fn without(table: &[u8], source: &[u8], dir: &[u8]) -> Vec<u8> {
         .collect()
 }
 
-/// The table with exactly one entry for `source` on `dir`.
-fn with(table: &[u8], source: &[u8], dir: &[u8]) -> Vec<u8> {
+/// The table with exactly one entry for `root` in `source` on `dir`.
+fn with(table: &[u8], source: &[u8], root: &[u8], dir: &[u8]) -> Vec<u8> {
     let mut table = without(table, source, dir);
     if table.last().is_some_and(|&byte| byte != b'\n') {
         table.push(b'\n');
@@ -58,7 +58,9 @@ fn with(table: &[u8], source: &[u8], dir: &[u8]) -> Vec<u8> {
     table.extend(escape(source));
     table.extend_from_slice(b" TARGET=");
     table.extend(escape(dir));
-    table.extend_from_slice(b" ROOT=/ OPTS=_netdev\n");
+    table.extend_from_slice(b" ROOT=");
+    table.extend(escape(root));
+    table.extend_from_slice(b" OPTS=_netdev\n");
     table
 }
 
@@ -114,10 +116,17 @@ fn lock_within(file: &File, limit: Duration) -> io::Result<()> {
     }
 }
 
-/// Adds an entry for the mount of `source` on `dir`.
-pub(crate) fn add(source: &[u8], dir: &Path) -> io::Result<()> {
+/// Adds an entry for the mount of `root` in `source` on `dir`.
+pub(crate) fn add(source: &[u8], root: &Path, dir: &Path) -> io::Result<()> {
     let _ = DirBuilder::new().mode(0o755).create(DIRECTORY);
-    update(|table| with(table, source, dir.as_os_str().as_bytes()))
+    update(|table| {
+        with(
+            table,
+            source,
+            root.as_os_str().as_bytes(),
+            dir.as_os_str().as_bytes(),
+        )
+    })
 }
 
 /// Removes the entries for `source` on `dir`.
@@ -139,6 +148,7 @@ mod tests {
         let both = with(
             other,
             b"srv:/x y",
+            b"/",
             Path::new("/mnt/a b").as_os_str().as_bytes(),
         );
         let text = String::from_utf8(both.clone()).unwrap();
@@ -146,7 +156,7 @@ mod tests {
             text.lines().last(),
             Some(r"SRC=srv:/x\040y TARGET=/mnt/a\040b ROOT=/ OPTS=_netdev")
         );
-        assert_eq!(with(&both, b"srv:/x y", b"/mnt/a b"), both);
+        assert_eq!(with(&both, b"srv:/x y", b"/", b"/mnt/a b"), both);
         assert_eq!(without(&both, b"srv:/x y", b"/mnt/a b"), other);
         assert_eq!(without(&both, b"srv:/z", b"/mnt/a b"), both);
     }
@@ -160,7 +170,7 @@ mod tests {
     proptest! {
         #[test]
         fn other_lines_stay(table: Vec<u8>) {
-            let there = with(&table, b"s:/x", b"/m");
+            let there = with(&table, b"s:/x", b"/", b"/m");
             prop_assert!(there.starts_with(&without(&table, b"s:/x", b"/m")));
         }
     }

@@ -22,6 +22,7 @@ fn target(id: u64, dir: &str) -> Target {
         id,
         parent: 1,
         device: format!("0:{id}"),
+        root: "/".into(),
         dir: dir.into(),
         flags: String::new(),
         fstype: "fuse.nfsrdma".into(),

@@ -165,11 +165,15 @@ fn acl_flags<N: Nfs3>(fs: &Fs<N>, options: &FuseOptions) -> u64 {
     if !fs.has_acl() {
         return 0;
     }
-    let checks = match options.kernel_checks {
-        true => init::POSIX_ACL,
-        false => 0,
-    };
-    init::DONT_MASK | checks
+    match kernel_checks_acls(fs, options) {
+        true => init::DONT_MASK | init::POSIX_ACL,
+        false => init::DONT_MASK,
+    }
+}
+
+/// Whether the kernel checks permissions by ACLs.
+pub fn kernel_checks_acls<N: Nfs3>(fs: &Fs<N>, options: &FuseOptions) -> bool {
+    options.kernel_checks && fs.has_acl()
 }
 
 /// Pages are dropped when they are told to be (see `fs::kernel_pages`). With the other flag the kernel

@@ -1,5 +1,4 @@
-//! Access control lists as extended attributes: `system.posix_acl_access` and
-//! `system.posix_acl_default`.
+//! Access control lists as extended attributes: `system.posix_acl_access` and `system.posix_acl_default`.
 //!
 //! GETACL fetches them. They are cached as long as the attributes are valid and the ctime, which every change of an
 //! ACL changes, stays the same. A ctime that only calls of this mount have changed, by which no ACL changes, counts

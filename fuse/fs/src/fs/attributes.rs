@@ -208,8 +208,7 @@ impl<N: Nfs3> Files<N> {
         self.export.is_stale()
     }
 
-    /// Asks for the attributes of the root, if a reply gave reason to: see
-    /// [`Export`](super::export::Export).
+    /// Asks for the attributes of the root, if a reply gave reason to: see [`Export`](super::export::Export).
     pub(super) fn check_export(self: &Arc<Self>) {
         if !self.export.is_asked_for() {
             return;

@@ -307,8 +307,7 @@ impl Table {
         self.nodes[shard].lock().insert(slot, inode);
     }
 
-    /// The inode of `handle`, new if there is none. The kernel gets no reference
-    /// ([`Table::adopt`]). One of another type is not that.
+    /// The inode of `handle`, new if there is none. The kernel gets no reference ([`Table::adopt`]). One of another type is not that.
     pub(super) fn resolve(&self, handle: &FileHandle, attributes: &Attributes) -> Arc<Inode> {
         let (hash, handles) = self.handle_shard(handle);
         let mut handles = handles.lock();

@@ -1,10 +1,9 @@
 //! WRITE: from a program's write(2) into the page cache, and from there to the server.
 //!
-//! A buffered write is copied into blocks of the cache and answered at once (`write_cached`).
-//! `write` waits where that is impossible: the limit of dirty memory is reached, the buffer pool is
-//! empty, the file is being flushed, or it has another user's data that is not on stable storage.
-//! From there `flush.rs` sends it. If that fails, the error is recorded in the file, to be returned by the
-//! next write(2), fsync(2) or close(2) of each open file ([`super::err_seq`]).
+//! A buffered write is copied into blocks of the cache and answered at once (`write_cached`). `write` waits where that is
+//! impossible: the limit of dirty memory is reached, the buffer pool is empty, the file is being flushed, or it has another
+//! user's data that is not on stable storage. From there `flush.rs` sends it. If that fails, the error is recorded in the
+//! file, to be returned by the next write(2), fsync(2) or close(2) of each open file ([`super::err_seq`]).
 //! O_DIRECT writes bypass the cache ([`super::direct_write`]).
 //!
 //! An append goes to the end of the file. If its request comes again because the process that got it first
