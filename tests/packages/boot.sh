@@ -42,7 +42,7 @@ cat >"$root/try" <<'TRY'
 systemctl --failed --no-legend --plain | sed 's/^/failed unit: /'
 until findmnt -n /srv/data >/dev/null; do sleep 0.1; done
 findmnt -t fuse.nfsrdma -no TARGET
-echo "demand: $(cat /srv/auto/hello) $(findmnt -t fuse.nfsrdma -no SOURCE /srv/auto)"
+echo "demand: $(cat /srv/auto/hello) $(findmnt -t fuse.nfsrdma -vno SOURCE /srv/auto)"
 echo "before: $(systemctl is-active srv-look.mount srv-look.automount | tr '\n' ' ')"
 echo "look: $(cat /srv/look/hello) $(systemctl is-active srv-look.mount)"
 echo "fstab: $(cat /srv/data/hello)"

@@ -158,7 +158,7 @@ if grep -qw autofs /proc/filesystems; then
     # In a process group of its own, because the kernel must know the group in this PID namespace.
     check "automount starts" inside setsid -w automount
     check "a look mounts" inside cat /nfsrdma/data/from-server
-    check "by the map" gives server:/export inside findmnt -t fuse.nfsrdma -no SOURCE /nfsrdma/data
+    check "by the map" gives server:/export inside findmnt -t fuse.nfsrdma -vno SOURCE /nfsrdma/data
     check "umount" inside umount /nfsrdma/data
     check "automount ends" inside sh -c 'kill $(pidof automount)'
     check "it is gone" until_true 30 inside sh -c '! pidof automount'

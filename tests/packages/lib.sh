@@ -175,7 +175,7 @@ state_is_left() { cat "$root"/var/lib/nfsrdma/*.locks | grep "^+ "; }
 # The mount is as requested, and the data is the same by both ways of reading it.
 mounted_at() {
     local dir=$1 word
-    gives "fuse.nfsrdma server:/export" inside findmnt -no FSTYPE,SOURCE "$dir" || return 1
+    gives "fuse.nfsrdma server:/export" inside findmnt -vno FSTYPE,SOURCE "$dir" || return 1
     inside grep -q " $dir fuse.nfsrdma " /proc/mounts || return 1
     word="$dir $RANDOM$RANDOM"
     echo "$word" >"$work/export/from-server"

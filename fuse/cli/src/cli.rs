@@ -532,7 +532,7 @@ fn parse_as_clap(arguments: Vec<OsString>) -> Result<Command, clap::Error> {
                 verbose: args.common.verbose,
                 fake: false,
                 log: args.log,
-                quiet: false,
+                helper: false,
                 namespace: None,
             })
         }

@@ -119,6 +119,11 @@ def test_ping_and_exports(server):
 def test_twice(server):
     server.mount_well()
     expect(server.mount(), 32, "is already mounted on")
+    # mount -a does not see what shows a directory of its file system, and calls the helper.
+    helper = server.base / "mount.nfsrdma"
+    helper.symlink_to(BIN / "nfsrdma")
+    expect(run(helper, server.spec, server.mnt, "-o", server.options()), 0, "is already mounted on")
+    assert run("findmnt", "-vno", "SOURCE", server.mnt).stdout.split() == [server.spec]
 
 
 def test_what_is_mounted_elsewhere_as_well_is_named(server):

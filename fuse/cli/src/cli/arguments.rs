@@ -18,8 +18,8 @@ pub struct MountArgs {
     pub fake: bool,
     /// The log file to use instead of syslog.
     pub log: Option<PathBuf>,
-    /// Print nothing on success, as helpers of mount(8) do.
-    pub quiet: bool,
+    /// As the helper of mount(8): prints nothing on success, and nothing is wrong with what is mounted already.
+    pub helper: bool,
     /// The mount namespace to enter first (`mount -N`).
     pub namespace: Option<PathBuf>,
 }

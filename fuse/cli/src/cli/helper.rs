@@ -89,7 +89,7 @@ pub(super) fn mount(arguments: Vec<OsString>) -> Result<MountArgs, clap::Error> 
         verbose: args.common.verbose,
         fake: args.fake,
         log: None,
-        quiet: args.common.verbose == 0,
+        helper: true,
         namespace: args.namespace,
     })
 }

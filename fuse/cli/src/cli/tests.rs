@@ -52,13 +52,16 @@ fn mounting() {
 fn by_mount_8() {
     assert_eq!(
         run("/sbin/mount.nfsrdma srv:/x /mnt -v -o rw,noatime"),
-        mount("rw,noatime", |args| args.verbose = 1)
+        mount("rw,noatime", |args| {
+            args.verbose = 1;
+            args.helper = true;
+        })
     );
     assert_eq!(
         run("mount.fuse.nfsrdma srv:/x /mnt -sfn -t fuse.nfsrdma -o ro"),
         mount("ro,sloppy", |args| {
             args.fake = true;
-            args.quiet = true;
+            args.helper = true;
         })
     );
     assert_eq!(
@@ -66,6 +69,7 @@ fn by_mount_8() {
         mount("", |args| {
             args.foreground = true;
             args.verbose = 1;
+            args.helper = true;
         })
     );
     assert!(refused("mount.nfsrdma srv:/x /mnt -t nfs").contains("'mount -t nfs'"));

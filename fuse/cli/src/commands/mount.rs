@@ -81,6 +81,13 @@ fn mount(
             "restart= does not work with -N: leave it out, also in nfsmount.conf",
         ));
     }
+    // `mount -a` calls the helper again for a mount that shows a directory of its file system.
+    if args.helper
+        && let Some(line) = mount_point::is_mounted(&args.dir, &spec.source())
+    {
+        notice(&line);
+        return Ok(None);
+    }
     let point = mount_point::check(&args.dir, &spec.source())?;
     daemon::allow_descriptors(outlives)?;
     if let Some(log) = &args.log {
@@ -277,7 +284,8 @@ fn report(
     if reporter.is_foreground() {
         output::notice(&line);
     } else {
-        let told = if plan.args.quiet { "" } else { &line };
+        let quiet = plan.args.helper && plan.args.verbose == 0;
+        let told = if quiet { "" } else { &line };
         reporter.success(told).map_err(Failure::no_threads)?;
         log.detach();
     }
