@@ -69,7 +69,9 @@ def verbs_programs():
     flags = run([ROOT / "packaging/rustflags"]).strip()
     # The same variables as in packaging/build-programs.
     variables = {"RUSTFLAGS": flags, "CARGO_BUILD_BUILD_DIR": os.environ.get("CARGO_BUILD_BUILD_DIR", str(whole))}
-    run(["cargo", "build", "--locked", "--release", "-q", "-p", "nfsrdma-verbs", "--examples", "--target-dir", target],
+    # The packages of these programs are named, or what the example shares with them would be compiled with other features.
+    run(["cargo", "build", "--locked", "--release", "-q", "--features", "nfsrdma/verbs,nfsrdma-responder/verbs", "-p", "nfsrdma",
+         "-p", "nfsrdma-responder", "-p", "nfsrdma-verbs", "--example", "verbs-conformance", "--target-dir", target],
         1800, cwd=ROOT, env=os.environ | variables)
     return target / "release"
 
