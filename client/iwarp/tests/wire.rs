@@ -6,6 +6,7 @@ use nfsrdma_iwarp::wire::rdmap::{Terminate, TerminateCode};
 use nfsrdma_iwarp::{IwarpOptions, IwarpProvider};
 use nfsrdma_rdma::*;
 use proptest::prelude::{ProptestConfig, any as any_of, prop_assert, prop_assert_eq, proptest};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use smallvec::smallvec;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -671,6 +672,42 @@ fn what_the_peer_has_not_got_is_not_sent_after_the_end() {
         read.unwrap_err().kind(),
         std::io::ErrorKind::ConnectionReset
     );
+}
+
+#[test]
+fn a_thread_that_waits_for_room_in_the_socket_is_not_woken_by_itself() {
+    let (mut connection, mut socket) = connected();
+    let data = params().pool.alloc(2 << 20).unwrap().freeze();
+    // More than the buffers of both sockets take.
+    let mut batch: Vec<_> = (0..12).map(|_| send_of(data.clone())).collect();
+    connection.queue_pair.post(&mut batch).unwrap();
+    let mut out = Vec::new();
+    let (mut idle, until) = (0, Instant::now() + LIMIT);
+    while idle < 3 {
+        assert!(Instant::now() < until, "it does not come to rest");
+        connection.completions.poll(&mut out, Wait::No).unwrap();
+        if matches!(connection.completions.arm(), Armed::Ready) {
+            connection.completions.disarm();
+            continue;
+        }
+        idle += 1;
+        let descriptors = connection.completions.descriptors().unwrap();
+        let mut rung = [PollFd::new(&descriptors[1], PollFlags::IN)];
+        assert_eq!(poll(&mut rung, Some(&Timespec::default())), Ok(0));
+        drop(descriptors);
+        connection.completions.disarm();
+    }
+    let peer = thread::spawn(move || std::io::copy(&mut socket, &mut std::io::sink()));
+    while out.len() < 12 {
+        connection
+            .completions
+            .poll(&mut out, Wait::Until(until))
+            .unwrap();
+        assert!(Instant::now() < until, "it does not go on");
+    }
+    drop(connection);
+    // What is still in our socket is not sent after the end.
+    let _ = peer.join().unwrap();
 }
 
 #[test]

@@ -226,8 +226,10 @@ impl Shared {
             };
             self.advance(tx, sent, responses > 0);
             if sent < total {
-                self.tx_blocked.store(true, Ordering::SeqCst);
-                self.notify();
+                // Once it knows, it waits for room; told again by its own attempts, it would never sleep.
+                if !self.tx_blocked.swap(true, Ordering::SeqCst) {
+                    self.notify();
+                }
                 return;
             }
         }
