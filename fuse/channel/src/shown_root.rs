@@ -24,7 +24,7 @@ use std::time::Duration;
 /// How often to look whether it is done.
 const INTERVAL: Timespec = Timespec {
     tv_sec: 0,
-    tv_nsec: 10_000_000,
+    tv_nsec: 1_000_000,
 };
 
 impl Channel {
