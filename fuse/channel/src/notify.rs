@@ -118,8 +118,9 @@ impl Notifier {
 
     /// Makes the kernel look a name up again before it is used. Kernels before 6.2 drop it instead.
     pub fn expire_entry(&self, parent: u64, name: &[u8]) -> io::Result<()> {
-        if parent == ROOT_ID {
-            let _ = self.expire_entry(SHOWN_ROOT_ID, name);
+        // Where the root is shown by another number, a name in the kernel's own root node leads to it.
+        if parent == ROOT_ID && self.inval_inode(SHOWN_ROOT_ID, -1, 0).is_ok() {
+            return self.expire_entry(SHOWN_ROOT_ID, name);
         }
         let body = InvalEntry {
             parent,

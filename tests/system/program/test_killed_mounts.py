@@ -49,6 +49,20 @@ def test_a_mount_that_is_killed_while_it_begins_is_gone():
                     free(server.mnt)
 
 
+def test_a_mount_that_is_killed_before_it_shows_is_gone():
+    """One of its threads waits then for the answer to a look-up in it, which makes the copy that is mounted."""
+    root()
+    needs("strace")
+    # The first answer to the kernel is that to INIT.
+    killing = "strace -f -o /dev/null -P /dev/fuse -e trace=write -e inject=write:signal=KILL:when=2"
+    with Server() as server:
+        command = [*killing.split(), BIN / "nfsrdma", "mount", server.spec, server.mnt, "-f", "-o", server.options("nolock")]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as program:
+            assert program.wait(ENDS) == -signal.SIGKILL
+        until(lambda: not processes_of(server.mnt), "the end of all processes")
+        assert not mounted(server.mnt)
+
+
 @contextlib.contextmanager
 def notifying(options, **more):
     """A mount whose process waits in a notification of the kernel: another client has changed a directory, whose names the

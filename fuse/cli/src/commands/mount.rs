@@ -353,12 +353,12 @@ fn greet(
     (device, apart): (OwnedFd, Option<Apart>),
 ) -> io::Result<Kernel> {
     let keeper = &begun.keeper;
-    keeper.keep(FUSE, device.as_fd())?;
     let copy = Arc::new(device.try_clone()?);
     let mut channel = adapter::adopt(&begun.fs, device, &begun.fuse(plan))?;
     if let Some(apart) = apart {
         apart.show(&channel)?;
     }
+    keeper.keep(FUSE, copy.as_fd())?;
     let id = OwnMount::on(&plan.point.path).id();
     let own = mounts::all()
         .ok()

@@ -5,18 +5,24 @@
 //! belongs to no namespace until move_mount(2) puts it on the directory. What the thread mounted ends with its namespace;
 //! the file system goes on in the copy.
 
+use crate::holder::protocol;
 use crate::mounts::FSTYPE;
-use nfsrdma_fs::adapter::Channel;
+use nfsrdma_fs::adapter::{Channel, own_table};
 use rustix::fs::CWD;
+use rustix::io::Errno;
 use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount, mount_change,
     move_mount, open_tree,
 };
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::ffi::CStr;
 use std::fs::File;
-use std::io;
-use std::os::fd::OwnedFd;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::{Builder, JoinHandle};
 
@@ -29,7 +35,10 @@ const COPY: OpenTreeFlags = OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::
 #[derive(Debug)]
 pub(crate) struct Apart {
     directory: File,
-    copying: JoinHandle<io::Result<OwnedFd>>,
+    copying: JoinHandle<io::Result<()>>,
+    copy: UnixStream,
+    /// The thread's end, which it closes in a table of its own only.
+    _sender: Arc<UnixStream>,
 }
 
 /// Makes a mount that is to be on `directory`, an O_PATH descriptor. Its INIT is not answered. If this fails, there is
@@ -41,20 +50,33 @@ pub(crate) fn mount_apart(
     data: &CStr,
 ) -> io::Result<Apart> {
     let (source, data) = (source.to_vec(), data.to_owned());
+    let (copy, sender) = UnixStream::pair()?;
     let (told, made) = channel();
+    let sender = Arc::new(sender);
+    let to = sender.clone();
     let copying = Builder::new().name("mount".into()).spawn(move || {
-        let made = make(&source, flags, &data);
-        let failed = made.is_err();
+        // It waits for a request to this process. If that is killed, the request ends when /dev/fuse is closed, so
+        // this thread must not have that open.
+        let made = make(&source, flags, &data).and_then(|()| own_table::with_only(to.as_fd()));
+        let (made, own) = match made {
+            Ok(own) => (Ok(()), Some(own)),
+            Err(error) => (Err(error), None),
+        };
         // It waits for this.
         let _ = told.send(made);
-        match failed {
-            true => Err(io::Error::other("not mounted")),
-            false => Ok(open_tree(CWD, SHOWN, COPY)?),
+        match own {
+            Some(own) => protocol::send(own, &[0], &[open_tree(CWD, SHOWN, COPY)?.as_fd()]),
+            None => Ok(()),
         }
     })?;
     made.recv()
         .unwrap_or_else(|_| Err(io::Error::other("the thread that mounts has ended")))?;
-    Ok(Apart { directory, copying })
+    Ok(Apart {
+        directory,
+        copying,
+        copy,
+        _sender: sender,
+    })
 }
 
 /// Mounts, on a thread that does nothing else.
@@ -62,8 +84,15 @@ fn make(source: &[u8], flags: MountFlags, data: &CStr) -> io::Result<()> {
     // SAFETY: this thread goes on with the descriptors of the process.
     unsafe { unshare_unsafe(UnshareFlags::FS | UnshareFlags::NEWNS)? };
     mount_change(PLACE, MountPropagationFlags::PRIVATE)?;
-    // Whether there will be a copy.
-    open_tree(CWD, PLACE, COPY)?;
+    // Whether the copy will be permitted.
+    let copy = open_tree(CWD, PLACE, COPY)?;
+    move_mount(
+        copy,
+        "",
+        CWD,
+        PLACE,
+        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
+    )?;
     Ok(mount(source, PLACE, FSTYPE, flags, data)?)
 }
 
@@ -71,14 +100,32 @@ impl Apart {
     /// Puts the mount on its directory. INIT is answered, and nobody reads its requests.
     pub(crate) fn show(self, channel: &Channel) -> io::Result<()> {
         channel.show_root(|| self.copying.is_finished())?;
-        let copied = self.copying.join();
-        let copy = copied.unwrap_or_else(|_| {
-            Err(io::Error::other(
-                "the thread that copies the mount has ended",
-            ))
-        })?;
+        let sent = self.copying.join();
+        sent.unwrap_or_else(|_| Err(io::Error::other("the thread that mounts has ended")))?;
+        let copy = receive_descriptor(&self.copy)?;
         let flags =
             MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
         Ok(move_mount(copy, "", self.directory, "", flags)?)
     }
+}
+
+/// Receives what another process, or a thread with other descriptors, sends by SCM_RIGHTS with one byte.
+pub(crate) fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
+    let mut byte = [0u8];
+    let mut parts = [IoSliceMut::new(&mut byte)];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    while let Err(error) = recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+        if error != Errno::INTR {
+            return Err(error.into());
+        }
+    }
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut fds) = message
+            && let Some(fd) = fds.next()
+        {
+            return Ok(fd);
+        }
+    }
+    Err(io::Error::other("it sent no descriptor"))
 }

@@ -2,19 +2,17 @@
 //! is set-user-id. Both make a mount of type `fuse.nfsrdma` whose source is the export.
 
 use crate::failure::{Exit, Failure};
-use crate::mount::apart::{Apart, mount_apart};
+use crate::mount::apart::{Apart, mount_apart, receive_descriptor};
 use crate::mount::mount_point::MountPoint;
 use crate::mounts::FSTYPE;
 use crate::options::{AccessTime, Options, Permissions, VfsFlags};
 use crate::output::without_number;
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::mount::{MountFlags, mount};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{getegid, geteuid};
 use std::ffi::{CString, OsStr};
 use std::fs::{File, OpenOptions};
-use std::io::{self, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
@@ -241,7 +239,7 @@ fn by_helper(dir: &Path, source: &[u8], options: &Options) -> Result<OwnedFd, Fa
     })?;
     drop(command);
     drop(theirs);
-    let received = receive(&ours);
+    let received = receive_descriptor(&ours);
     drop(ours);
     let output = child
         .wait_with_output()
@@ -276,27 +274,6 @@ fn helper_failure(said: &str, error: &io::Error, dir: &Path) -> Failure {
         format!("{HELPER} failed: {}", said.replace('\n', "; "))
     };
     Failure::usage(message)
-}
-
-/// Receives the descriptor that the helper sends.
-fn receive(socket: &UnixStream) -> io::Result<OwnedFd> {
-    let mut byte = [0u8];
-    let mut parts = [IoSliceMut::new(&mut byte)];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    while let Err(error) = recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
-        if error != Errno::INTR {
-            return Err(error.into());
-        }
-    }
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(mut fds) = message
-            && let Some(fd) = fds.next()
-        {
-            return Ok(fd);
-        }
-    }
-    Err(io::Error::other("it sent no descriptor"))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::ipc::exit_watch::ExitWatch;
-use crate::mounts::{FSTYPE, Mount, on_top_of, resolve};
+use crate::mounts::{FSTYPE, Mount, all, on_top_of, resolve};
 use crate::output::without_number;
 use rustix::fs::statvfs;
 use rustix::io::Errno;
@@ -119,34 +119,41 @@ pub(crate) fn is_dead(mount: &Mount) -> bool {
 /// How long a mount may take to answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// What statvfs(3) says of a mount, if it does in time. The server may be away.
-fn answer_of(mount: &Mount) -> Option<rustix::io::Result<()>> {
-    let (tell, told) = mpsc::channel();
-    let path = mount.dir.clone();
-    // A thread is permitted here: nothing is mounted after this failure.
-    let asked = thread::Builder::new().spawn(move || tell.send(statvfs(&path).map(drop)));
-    asked.ok().and_then(|_| told.recv_timeout(ANSWER).ok())
-}
-
-fn nothing_to_do(dir: &Path, mount: &Mount) -> String {
-    let (shown, source) = (dir.display(), mount.source.to_string_lossy());
+fn nothing_to_do(dir: &Path, source: &[u8]) -> String {
+    let (shown, source) = (dir.display(), String::from_utf8_lossy(source));
     format!(
         "{source} is already mounted on {shown}: nothing is to be done; \
          'nfsrdma umount {shown}' comes before mounting it with other options"
     )
 }
 
-/// A line that says so, if `source` is mounted on `dir`, and answers.
+/// A line that says so, if `source` is mounted on `dir`, unless that is to be replaced, because it is dead and nothing
+/// covers it. Does not ask the server.
 pub(crate) fn is_mounted(dir: &Path, source: &[u8]) -> Option<String> {
-    let mount = on_top_of(&resolve(dir).ok()?).ok()??;
-    let same = mount.is_ours() && mount.source.as_bytes() == source;
-    (same && answer_of(&mount)?.is_ok()).then(|| nothing_to_do(dir, &mount))
+    let path = resolve(dir).ok()?;
+    let mut on_it = all()
+        .ok()?
+        .into_iter()
+        .rev()
+        .filter(|mount| mount.dir == path);
+    let is_it = |mount: &Mount| mount.is_ours() && mount.source.as_bytes() == source;
+    let top = on_it.next()?;
+    let there = match is_it(&top) {
+        true => !is_dead(&top),
+        false => on_it.any(|mount| is_it(&mount)),
+    };
+    there.then(|| nothing_to_do(dir, source))
 }
 
 /// The error for a mount of the same source that is on `dir` already.
 fn already_mounted(dir: &Path, mount: &Mount) -> Failure {
     let (shown, source) = (dir.display(), mount.source.to_string_lossy());
-    Failure::failed(match answer_of(mount) {
+    let (tell, told) = mpsc::channel();
+    let path = mount.dir.clone();
+    // The server may be away. A thread is permitted here: nothing is mounted after this failure.
+    let asked = thread::Builder::new().spawn(move || tell.send(statvfs(&path)));
+    let answer = asked.ok().and_then(|_| told.recv_timeout(ANSWER).ok());
+    Failure::failed(match answer {
         Some(Err(Errno::STALE)) => format!(
             "{source} is mounted on {shown}, but its server does not know that export any longer (stale): \
              'nfsrdma umount {shown}', then mount again"
@@ -158,7 +165,7 @@ fn already_mounted(dir: &Path, mount: &Mount) -> Failure {
                  'nfsrdma umount {shown}', then mount again"
             )
         }
-        _ => nothing_to_do(dir, mount),
+        _ => nothing_to_do(dir, mount.source.as_bytes()),
     })
 }
 
