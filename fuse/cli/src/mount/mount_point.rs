@@ -119,6 +119,18 @@ pub(crate) fn is_dead(mount: &Mount) -> bool {
 /// How long a mount may take to answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
+/// Of `mount -a`, for which a mount is in order if its server is only away.
+const QUICK_ANSWER: Duration = Duration::from_millis(500);
+
+/// What statvfs(3) says of a mount, if it does in time. The server may be away.
+fn answer_of(mount: &Mount, limit: Duration) -> Option<rustix::io::Result<()>> {
+    let (tell, told) = mpsc::channel();
+    let path = mount.dir.clone();
+    // A thread is permitted here: nothing is mounted after one that does not end.
+    let asked = thread::Builder::new().spawn(move || tell.send(statvfs(&path).map(drop)));
+    asked.ok().and_then(|_| told.recv_timeout(limit).ok())
+}
+
 fn nothing_to_do(dir: &Path, source: &[u8]) -> String {
     let (shown, source) = (dir.display(), String::from_utf8_lossy(source));
     format!(
@@ -127,8 +139,7 @@ fn nothing_to_do(dir: &Path, source: &[u8]) -> String {
     )
 }
 
-/// A line that says so, if `source` is mounted on `dir`, unless that is to be replaced, because it is dead and nothing
-/// covers it. Does not ask the server.
+/// A line that says so, if `source` is mounted on `dir`, unless nothing covers it and it is dead or stale.
 pub(crate) fn is_mounted(dir: &Path, source: &[u8]) -> Option<String> {
     let path = resolve(dir).ok()?;
     let mut on_it = all()
@@ -139,7 +150,7 @@ pub(crate) fn is_mounted(dir: &Path, source: &[u8]) -> Option<String> {
     let is_it = |mount: &Mount| mount.is_ours() && mount.source.as_bytes() == source;
     let top = on_it.next()?;
     let there = match is_it(&top) {
-        true => !is_dead(&top),
+        true => answer_of(&top, QUICK_ANSWER).is_none_or(|answer| answer.is_ok()),
         false => on_it.any(|mount| is_it(&mount)),
     };
     there.then(|| nothing_to_do(dir, source))
@@ -148,12 +159,7 @@ pub(crate) fn is_mounted(dir: &Path, source: &[u8]) -> Option<String> {
 /// The error for a mount of the same source that is on `dir` already.
 fn already_mounted(dir: &Path, mount: &Mount) -> Failure {
     let (shown, source) = (dir.display(), mount.source.to_string_lossy());
-    let (tell, told) = mpsc::channel();
-    let path = mount.dir.clone();
-    // The server may be away. A thread is permitted here: nothing is mounted after this failure.
-    let asked = thread::Builder::new().spawn(move || tell.send(statvfs(&path)));
-    let answer = asked.ok().and_then(|_| told.recv_timeout(ANSWER).ok());
-    Failure::failed(match answer {
+    Failure::failed(match answer_of(mount, ANSWER) {
         Some(Err(Errno::STALE)) => format!(
             "{source} is mounted on {shown}, but its server does not know that export any longer (stale): \
              'nfsrdma umount {shown}', then mount again"
