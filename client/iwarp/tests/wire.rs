@@ -134,6 +134,18 @@ fn send_of(data: Buf) -> WorkRequest {
     }
 }
 
+/// The Sends of [`with_more_than_the_sockets_take`].
+const MANY: usize = 12;
+
+/// A connection with Sends that the buffers of both sockets do not hold, and the peer, which reads nothing.
+fn with_more_than_the_sockets_take() -> (Connection, TcpStream) {
+    let (connection, socket) = connected();
+    let data = params().pool.alloc(2 << 20).unwrap().freeze();
+    let mut batch: Vec<_> = (0..MANY).map(|_| send_of(data.clone())).collect();
+    connection.queue_pair.post(&mut batch).unwrap();
+    (connection, socket)
+}
+
 fn send(connection: &Connection) {
     let data = params().pool.alloc(4).unwrap().freeze();
     connection
@@ -659,11 +671,7 @@ fn a_peer_that_stops_reading_is_given_up_with_all_that_waits_for_it() {
 /// The same call may have been made again on another connection by then.
 #[test]
 fn what_the_peer_has_not_got_is_not_sent_after_the_end() {
-    let (mut connection, mut socket) = connected();
-    let data = params().pool.alloc(2 << 20).unwrap().freeze();
-    // More than the buffers of both sockets take.
-    let mut batch: Vec<_> = (0..12).map(|_| send_of(data.clone())).collect();
-    connection.queue_pair.post(&mut batch).unwrap();
+    let (mut connection, mut socket) = with_more_than_the_sockets_take();
     connection.queue_pair.disconnect();
     end(&mut connection, &mut Vec::new());
     drop(connection);
@@ -676,11 +684,7 @@ fn what_the_peer_has_not_got_is_not_sent_after_the_end() {
 
 #[test]
 fn a_thread_that_waits_for_room_in_the_socket_is_not_woken_by_itself() {
-    let (mut connection, mut socket) = connected();
-    let data = params().pool.alloc(2 << 20).unwrap().freeze();
-    // More than the buffers of both sockets take.
-    let mut batch: Vec<_> = (0..12).map(|_| send_of(data.clone())).collect();
-    connection.queue_pair.post(&mut batch).unwrap();
+    let (mut connection, mut socket) = with_more_than_the_sockets_take();
     let mut out = Vec::new();
     let (mut idle, until) = (0, Instant::now() + LIMIT);
     while idle < 3 {
@@ -698,7 +702,7 @@ fn a_thread_that_waits_for_room_in_the_socket_is_not_woken_by_itself() {
         connection.completions.disarm();
     }
     let peer = thread::spawn(move || std::io::copy(&mut socket, &mut std::io::sink()));
-    while out.len() < 12 {
+    while out.len() < MANY {
         connection
             .completions
             .poll(&mut out, Wait::Until(until))
