@@ -97,6 +97,14 @@ def opening(path, flags=os.O_RDWR, *mode, **more):
         os.close(descriptor)
 
 
+def is_gone(pid):
+    """Whether no thread of a process is left. (A process that is gone but for one has no command line either.)"""
+    try:
+        return all(line.rpartition(") ")[2][0] in "ZX" for line in of_threads(pid, "stat"))
+    except FileNotFoundError:
+        return True
+
+
 @contextlib.contextmanager
 def asleep(*pids):
     """Processes are stopped, and notice nothing."""

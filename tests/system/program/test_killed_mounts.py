@@ -22,14 +22,6 @@ def free(point):
         subprocess.run(["umount", "-i", "-l", point], stderr=subprocess.DEVNULL, timeout=LIMIT)
 
 
-def is_gone(pid):
-    """Whether no thread of a process is left. (A process that is gone but for one has no command line either.)"""
-    try:
-        return all(line.rpartition(") ")[2][0] in "ZX" for line in of_threads(pid, "stat"))
-    except FileNotFoundError:
-        return True
-
-
 def test_a_mount_that_is_killed_while_it_begins_is_gone():
     with Server() as server:
         command = [BIN / "nfsrdma", "mount", server.spec, server.mnt, "-f", "-o", server.options("nolock")]

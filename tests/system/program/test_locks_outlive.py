@@ -185,13 +185,6 @@ def test_kept_locks_are_claimed_when_the_server_restarts():
         assert rival.set("f", READ, 5, 1) == 0
 
 
-def has_files(pid):
-    try:
-        return os.listdir(f"/proc/{pid}/fd")
-    except OSError:
-        return False
-
-
 def test_other_mounts_of_the_machine_leave_kept_locks_alone():
     with two_mounts() as (server, a, b), Process() as one, Process() as rival:
         opened(one, a, "f")
@@ -207,7 +200,7 @@ def test_other_mounts_of_the_machine_leave_kept_locks_alone():
         killed = processes_of(a)
         kill_mount(a)
         # With its last descriptor the lock of its journal ends, which the next mount looks at.
-        until(lambda: not any(map(has_files, killed)), "the end of its processes")
+        until(lambda: all(map(is_gone, killed)), "the end of its processes")
         run("umount", "-i", "-l", a)
         expect(nfsrdma("umount", c), 0) if not rival.do("close", "f") else None
         until(lambda: not servers_of(c), "the end of the mount")
