@@ -229,6 +229,12 @@ impl Received {
     pub fn bytes(&self) -> &[u8] {
         self.packet.as_bytes()
     }
+
+    /// The descriptor, of who sends one.
+    pub fn descriptor(self) -> io::Result<OwnedFd> {
+        let sent = self.fds.into_iter().flatten().next();
+        sent.ok_or_else(|| io::Error::other("it sent no descriptor"))
+    }
 }
 
 /// The ends of a connection, which are close-on-exec.

@@ -9,19 +9,16 @@ use crate::holder::protocol;
 use crate::mounts::FSTYPE;
 use nfsrdma_fs::adapter::{Channel, own_table};
 use rustix::fs::CWD;
-use rustix::io::Errno;
 use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount, mount_change,
     move_mount, open_tree,
 };
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::net::RecvFlags;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::ffi::CStr;
 use std::fs::File;
-use std::io::{self, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::{Builder, JoinHandle};
@@ -36,9 +33,9 @@ const COPY: OpenTreeFlags = OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::
 pub(crate) struct Apart {
     directory: File,
     copying: JoinHandle<io::Result<()>>,
-    copy: UnixStream,
+    copy: OwnedFd,
     /// The thread's end, which it closes in a table of its own only.
-    _sender: Arc<UnixStream>,
+    _sender: Arc<OwnedFd>,
 }
 
 /// Makes a mount that is to be on `directory`, an O_PATH descriptor. Its INIT is not answered. If this fails, there is
@@ -50,7 +47,7 @@ pub(crate) fn mount_apart(
     data: &CStr,
 ) -> io::Result<Apart> {
     let (source, data) = (source.to_vec(), data.to_owned());
-    let (copy, sender) = UnixStream::pair()?;
+    let (copy, sender) = protocol::pair()?;
     let (told, made) = channel();
     let sender = Arc::new(sender);
     let to = sender.clone();
@@ -102,30 +99,9 @@ impl Apart {
         channel.show_root(|| self.copying.is_finished())?;
         let sent = self.copying.join();
         sent.unwrap_or_else(|_| Err(io::Error::other("the thread that mounts has ended")))?;
-        let copy = receive_descriptor(&self.copy)?;
+        let copy = protocol::receive(&self.copy, RecvFlags::empty())?.descriptor()?;
         let flags =
             MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
         Ok(move_mount(copy, "", self.directory, "", flags)?)
     }
-}
-
-/// Receives what another process, or a thread with other descriptors, sends by SCM_RIGHTS with one byte.
-pub(crate) fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
-    let mut byte = [0u8];
-    let mut parts = [IoSliceMut::new(&mut byte)];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    while let Err(error) = recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
-        if error != Errno::INTR {
-            return Err(error.into());
-        }
-    }
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(mut fds) = message
-            && let Some(fd) = fds.next()
-        {
-            return Ok(fd);
-        }
-    }
-    Err(io::Error::other("it sent no descriptor"))
 }

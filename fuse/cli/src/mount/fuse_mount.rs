@@ -2,13 +2,15 @@
 //! is set-user-id. Both make a mount of type `fuse.nfsrdma` whose source is the export.
 
 use crate::failure::{Exit, Failure};
-use crate::mount::apart::{Apart, mount_apart, receive_descriptor};
+use crate::holder::protocol::{self, Received};
+use crate::mount::apart::{Apart, mount_apart};
 use crate::mount::mount_point::MountPoint;
 use crate::mounts::FSTYPE;
 use crate::options::{AccessTime, Options, Permissions, VfsFlags};
 use crate::output::without_number;
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::mount::{MountFlags, mount};
+use rustix::net::RecvFlags;
 use rustix::process::{getegid, geteuid};
 use std::ffi::{CString, OsStr};
 use std::fs::{File, OpenOptions};
@@ -239,7 +241,7 @@ fn by_helper(dir: &Path, source: &[u8], options: &Options) -> Result<OwnedFd, Fa
     })?;
     drop(command);
     drop(theirs);
-    let received = receive_descriptor(&ours);
+    let received = protocol::receive(&ours, RecvFlags::empty()).and_then(Received::descriptor);
     drop(ours);
     let output = child
         .wait_with_output()
