@@ -2,7 +2,6 @@ use super::*;
 use crate::abi::UNIQUE_RESEND;
 use crate::device::Device;
 use crate::landing::Landing;
-use crate::mount::Users;
 use crate::operation::WriteIn;
 use crate::reply::Reply;
 use crate::request::Request;
@@ -132,7 +131,7 @@ fn programs_that_wait_for_locks_leave_room_for_those_that_unlock() {
     let journal = Journal::create(LONGEST).unwrap();
     device.set_journal(&journal);
     let slot = Slot::new(&journal).unwrap();
-    let mut reader = Reader::new(device, Buffer::Kept(slot), Users::All);
+    let mut reader = Reader::new(device, Buffer::Kept(slot));
     let silent = Silent::default();
     let mut ask = |opcode, kind: i32| {
         let mut bytes = request(opcode, 2);
@@ -166,7 +165,7 @@ fn a_slot_for_the_next_large_request_has_its_pages() {
     let journal = Journal::create(LONGEST).unwrap();
     device.set_journal(&journal);
     let slot = Slot::new(&journal).unwrap();
-    let mut reader = Reader::new(device, Buffer::Kept(slot), Users::All);
+    let mut reader = Reader::new(device, Buffer::Kept(slot));
     reader.expect_successor();
     let silent = Silent::default();
     let mut read = |bytes: &[u8]| {

@@ -2,7 +2,6 @@ use super::*;
 use crate::abi::opcode;
 use crate::device::Device;
 use crate::header::Header;
-use crate::mount::Users;
 use crate::operation::Operation;
 use crate::reply::Reply;
 use crate::request::Request;
@@ -88,7 +87,7 @@ const SHORT: usize = 64 << 10;
 fn read(messages: &[Vec<u8>], handler: &Recorder) -> Vec<Got> {
     let (ours, theirs) = UnixDatagram::pair().unwrap();
     let device = Arc::new(Device::from(OwnedFd::from(ours)));
-    let mut reader = Reader::new(device, Buffer::Own(vec![0; (1 << 20) + 4096]), Users::All);
+    let mut reader = Reader::new(device, Buffer::Own(vec![0; (1 << 20) + 4096]));
     let mut landing = Landing {
         least: SHORT,
         ..Landing::default()
@@ -229,7 +228,7 @@ fn what_a_successor_would_read_again_is_read_into_memory_that_is_there() {
     let device = Arc::new(Device::from(OwnedFd::from(ours)));
     let buffer = vec![0; 64 << 20];
     let place = buffer.as_ptr();
-    let mut reader = Reader::new(device, Buffer::Own(buffer), Users::All);
+    let mut reader = Reader::new(device, Buffer::Own(buffer));
     // SAFETY: the reader has the buffer, and reads nothing meanwhile.
     let all = || unsafe { std::slice::from_raw_parts(place, 64 << 20) };
     assert!(!is_there(all()));

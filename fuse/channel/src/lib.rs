@@ -47,7 +47,7 @@ pub use directory::Directory;
 pub use fields::Malformed;
 pub use header::Header;
 pub use landing::Landing;
-pub use mount::{Channel, Features, MountOptions, Users, Wanted};
+pub use mount::{Channel, Features, Wanted};
 pub use notify::Notifier;
 pub use operation::{Forgets, LockIn, Operation, SetAttr, TimeOrNow, WriteIn};
 pub use out::{Attr, Entry, Lock, Statfs};

@@ -1,53 +1,17 @@
-//! Mounting, INIT and unmounting, by `fuser`. No other module uses that crate.
+//! INIT, by `fuser`. No other module uses that crate.
 //!
-//! [`Channel::mount`] mounts by mount(2) or fusermount3; [`Channel::adopt`] takes a descriptor that
-//! is mounted already. Both wait until INIT is answered: `fuser` calls the `init` of a file system
-//! that has no other operation. It enables those of the wanted features that the kernel offers, and
-//! notes them ([`Features`]). From then on this crate reads the requests, and `fuser` is only kept
-//! to unmount what it mounted when the channel is dropped.
+//! [`Channel::adopt`] takes a descriptor that is mounted, and waits until INIT is answered: `fuser` calls the `init` of
+//! a file system that has no other operation. It enables those of the wanted features that the kernel offers, and notes
+//! them ([`Features`]). From then on this crate reads the requests.
 
 use super::abi::init;
 use super::device::Device;
 use super::journal::{Journal, Slot};
 use super::notify::Notifier;
-use fuser::{Config, Filesystem, InitFlags, KernelConfig, MountOption, SessionACL};
+use fuser::{Config, Filesystem, InitFlags, KernelConfig, SessionACL};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 use std::sync::{Arc, OnceLock};
-
-/// Who may use a mount.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Users {
-    /// Only the user who mounted.
-    #[default]
-    Owner,
-    /// Everybody (`allow_other`).
-    All,
-    /// The user who mounted, and root (`allow_root`).
-    RootAndOwner,
-}
-
-impl Users {
-    fn acl(self) -> SessionACL {
-        match self {
-            Users::Owner => SessionACL::Owner,
-            Users::All => SessionACL::All,
-            Users::RootAndOwner => SessionACL::RootAndOwner,
-        }
-    }
-}
-
-/// Options of [`Channel::mount`].
-#[derive(Debug, Clone, Default)]
-pub struct MountOptions {
-    /// The source of the mount in the table of mounts.
-    pub source: String,
-    /// The type of the mount in the table of mounts, after `fuse.`.
-    pub subtype: String,
-    /// Options by their names in mount(8); unknown ones are passed to the kernel as they are.
-    pub options: Vec<String>,
-}
 
 /// The settings that INIT requests from the kernel.
 #[derive(Debug, Clone, Copy)]
@@ -142,31 +106,9 @@ impl Filesystem for Init {
     }
 }
 
-fn option(name: &str) -> MountOption {
-    match name {
-        "ro" => MountOption::RO,
-        "rw" => MountOption::RW,
-        "dev" => MountOption::Dev,
-        "nodev" => MountOption::NoDev,
-        "suid" => MountOption::Suid,
-        "nosuid" => MountOption::NoSuid,
-        "exec" => MountOption::Exec,
-        "noexec" => MountOption::NoExec,
-        "atime" => MountOption::Atime,
-        "noatime" => MountOption::NoAtime,
-        "dirsync" => MountOption::DirSync,
-        "sync" => MountOption::Sync,
-        "async" => MountOption::Async,
-        "default_permissions" => MountOption::DefaultPermissions,
-        other => MountOption::CUSTOM(other.into()),
-    }
-}
-
-/// A mount whose INIT is answered. Dropping it unmounts what [`Channel::mount`] mounted.
+/// A mount whose INIT is answered.
 #[derive(Debug)]
 pub struct Channel {
-    /// Unmounts when it is dropped.
-    _mounted: Option<fuser::Session<Init>>,
     features: Features,
     device: Arc<Device>,
     /// Devices for readers that another process has made ([`Channel::resume`]).
@@ -175,70 +117,33 @@ pub struct Channel {
     pub(crate) journal: Option<Arc<Journal>>,
     /// Requests that a process has read that has ended, in the journal, with the device of each.
     pub(crate) unanswered: Vec<(Arc<Device>, Slot)>,
-    pub(crate) users: Users,
 }
 
 impl Channel {
-    /// Mounts on `dir`, by mount(2) or by fusermount3, and answers INIT.
-    pub fn mount(
-        dir: &Path,
-        options: &MountOptions,
-        users: Users,
-        wanted: Wanted,
-    ) -> io::Result<Self> {
-        let mut config = Config::default();
-        config.acl = users.acl();
-        config.mount_options = vec![
-            MountOption::FSName(options.source.clone()),
-            MountOption::Subtype(options.subtype.clone()),
-        ];
-        let named = options.options.iter().map(|name| option(name));
-        config.mount_options.extend(named);
-        let (session, channel) = Self::negotiate(wanted, users, |init| {
-            fuser::Session::new(init, dir, &config)
-        })?;
-        Ok(Channel {
-            _mounted: Some(session),
-            ..channel
-        })
-    }
-
-    /// Answers INIT for a descriptor that is mounted already.
-    pub fn adopt(device: OwnedFd, users: Users, wanted: Wanted) -> io::Result<Self> {
-        let (_, channel) = Self::negotiate(wanted, users, |init| {
-            fuser::Session::from_fd(init, device, users.acl(), Config::default())
-        })?;
-        Ok(channel)
-    }
-
-    fn negotiate(
-        wanted: Wanted,
-        users: Users,
-        session: impl FnOnce(Init) -> io::Result<fuser::Session<Init>>,
-    ) -> io::Result<(fuser::Session<Init>, Self)> {
+    /// Answers INIT for a descriptor that is mounted.
+    pub fn adopt(device: OwnedFd, wanted: Wanted) -> io::Result<Self> {
         let agreed = Arc::new(OnceLock::new());
         let init = Init {
             wanted,
             agreed: agreed.clone(),
         };
-        let session = session(init)?;
+        // Who may use the mount was said to mount(2).
+        let session = fuser::Session::from_fd(init, device, SessionACL::All, Config::default())?;
         let features = agreed
             .get()
             .copied()
             .ok_or_else(|| io::Error::other("INIT was not answered"))?;
         let device = Arc::new(session.as_fd().try_clone_to_owned()?.into());
-        Ok((session, Channel::of(device, users, features)))
+        Ok(Channel::of(device, features))
     }
 
-    pub(crate) fn of(device: Arc<Device>, users: Users, features: Features) -> Self {
+    pub(crate) fn of(device: Arc<Device>, features: Features) -> Self {
         Channel {
-            _mounted: None,
             features,
             device,
             clones: Vec::new(),
             journal: None,
             unanswered: Vec::new(),
-            users,
         }
     }
 

@@ -13,7 +13,7 @@
 use super::abi::notify;
 use super::device::Device;
 use super::journal::{Journal, Slot};
-use super::mount::{Channel, Features, Users};
+use super::mount::{Channel, Features};
 use super::serve::longest_request;
 use rustix::io::Errno;
 use std::io;
@@ -24,20 +24,18 @@ impl Channel {
     /// Takes a mount over from a process that has ended, with its devices: first that of the mount, then
     /// those that [`Channel::serve_loops`] gave to be kept, in any order. `features` are those of the
     /// process that answered INIT. Requests that were read and not answered come again, whatever device
-    /// they were read from. `requests` is what [`Channel::keep_requests`] gave to be kept. Dropping the channel does not
-    /// unmount.
+    /// they were read from. `requests` is what [`Channel::keep_requests`] gave to be kept.
     ///
     /// `Unsupported`: there are no `requests`, and this kernel needs them ([`Features::resends`]).
     pub fn resume(
         devices: impl IntoIterator<Item = OwnedFd>,
-        users: Users,
         features: Features,
         requests: Option<OwnedFd>,
     ) -> io::Result<Self> {
         let mut devices = devices.into_iter().map(|fd| Arc::new(Device::from(fd)));
         let device = devices.next().ok_or(Errno::BADF)?;
         if let Some(requests) = requests {
-            let mut channel = Channel::of(device, users, features);
+            let mut channel = Channel::of(device, features);
             channel.clones = devices.collect();
             channel.replay(requests)?;
             return Ok(channel);
@@ -51,7 +49,7 @@ impl Channel {
                 error => error.into(),
             }
         })?;
-        let mut channel = Channel::of(device, users, features);
+        let mut channel = Channel::of(device, features);
         channel.clones = devices.collect();
         Ok(channel)
     }

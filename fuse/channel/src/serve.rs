@@ -2,8 +2,7 @@
 //! things too ([`Channel::serve_loops`]).
 //!
 //! Each reader has a descriptor of its own, where the kernel can clone it (FUSE_DEV_IOC_CLONE), and
-//! a buffer that is large enough for the largest WRITE. A request is decoded, checked against the
-//! users who may use the mount, and given to the [`Handler`] with the [`Reply`] to it; FORGET and
+//! a buffer that is large enough for the largest WRITE. A request is decoded and given to the [`Handler`] with the [`Reply`] to it; FORGET and
 //! INTERRUPT, which have no reply, have methods of their own. A request that cannot be decoded is
 //! answered EIO. All threads end with the mount.
 
@@ -13,7 +12,7 @@ use super::device::{Device, Received};
 use super::header::Header;
 use super::journal::Slot;
 use super::landing::Landing;
-use super::mount::{Channel, Features, Users};
+use super::mount::{Channel, Features};
 use super::operation::{Operation, WriteIn};
 use super::reply::Reply;
 use super::request::{self, Request, WRITE_HEAD};
@@ -54,7 +53,6 @@ pub type Keep<'a> = &'a mut dyn FnMut(&str, BorrowedFd<'_>) -> io::Result<()>;
 /// The threads that serve a mount. They end with it.
 #[derive(Debug)]
 pub struct Serving {
-    /// Dropped last, as that unmounts.
     channel: Channel,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
@@ -88,8 +86,6 @@ pub enum ReadResult {
 pub struct Reader {
     device: Arc<Device>,
     buffer: Buffer,
-    users: Users,
-    owner: u32,
     /// Another process goes on with the mount if this one is killed.
     has_successor: bool,
     /// The length of the last request, which that of the next one may be.
@@ -143,12 +139,10 @@ impl AsFd for Reader {
 }
 
 impl Reader {
-    pub(crate) fn new(device: Arc<Device>, buffer: Buffer, users: Users) -> Self {
+    pub(crate) fn new(device: Arc<Device>, buffer: Buffer) -> Self {
         Reader {
             device,
             buffer,
-            users,
-            owner: rustix::process::geteuid().as_raw(),
             has_successor: false,
             last: 0,
             unanswered: Vec::new(),
@@ -177,8 +171,7 @@ impl Reader {
                 slot: slot.number(),
                 replayed: true,
             };
-            let may_use = |header: &Header| may_use(self.users, self.owner, header);
-            handle(from, bytes, handler, may_use, |_, _| {})?;
+            handle(from, bytes, handler, |_, _| {})?;
         }
         Ok(())
     }
@@ -192,8 +185,6 @@ impl Reader {
         let Reader {
             device,
             buffer,
-            users,
-            owner,
             has_successor,
             last,
             ..
@@ -231,7 +222,6 @@ impl Reader {
             Received::Ended => return Ok(ReadResult::Ended),
         };
         *last = len;
-        let may_use = |header: &Header| may_use(*users, *owner, header);
         if in_parts {
             if let Some(head) = buffer.first_chunk::<WRITE_HEAD>()
                 && let Some((header, to)) = request::parse_write(head, len)
@@ -239,11 +229,7 @@ impl Reader {
             {
                 landing.expect(&to, data.len());
                 trace(&header);
-                let reply = Reply::new(device, &header);
-                match may_use(&header) {
-                    true => handler.write(&header, &to, data, reply),
-                    false => reply.error(Errno::ACCESS.raw_os_error()),
-                }
+                handler.write(&header, &to, data, Reply::new(device, &header));
                 return Ok(ReadResult::Handled);
             }
             landing.join(buffer, len);
@@ -254,7 +240,7 @@ impl Reader {
             slot,
             replayed: false,
         };
-        handle(from, bytes, handler, may_use, |to, len| {
+        handle(from, bytes, handler, |to, len| {
             landing.expect(to, len);
         })
     }
@@ -315,7 +301,7 @@ impl Channel {
                 Buffer::Kept(Slot::new(journal).ok_or(Errno::NOSPC)?)
             }
         };
-        Ok(Reader::new(device, buffer, self.users))
+        Ok(Reader::new(device, buffer))
     }
 }
 
@@ -328,34 +314,6 @@ fn touch(memory: &mut [u8]) {
     let pages = memory.get_mut(from..).unwrap_or_default();
     pages.iter_mut().step_by(PAGE).for_each(|byte| *byte = 0);
     std::hint::black_box(memory);
-}
-
-/// Whether the caller is one of `users`, as far as the kernel has not seen to that. Requests on what is open already are
-/// let through; so are those that nobody gets an answer to but ENOSYS, from which the kernel learns to do without them
-/// (an error would reach the program).
-fn may_use(users: Users, owner: u32, header: &Header) -> bool {
-    users != Users::RootAndOwner
-        || [0, owner].contains(&header.uid())
-        || !opcode::ALL.contains(&header.opcode)
-        || matches!(
-            header.opcode,
-            opcode::READ
-                | opcode::READDIR
-                | opcode::READDIRPLUS
-                | opcode::WRITE
-                | opcode::LSEEK
-                | opcode::FALLOCATE
-                | opcode::GETLK
-                | opcode::SETLK
-                | opcode::SETLKW
-                | opcode::FLUSH
-                | opcode::FSYNC
-                | opcode::FSYNCDIR
-                | opcode::RELEASE
-                | opcode::RELEASEDIR
-                | opcode::POLL
-                | opcode::COPY_FILE_RANGE
-        )
 }
 
 fn trace(header: &Header) {
@@ -396,7 +354,6 @@ fn handle(
     from: Source<'_>,
     bytes: &[u8],
     handler: &impl Handler,
-    may_use: impl Fn(&Header) -> bool,
     mut on_write: impl FnMut(&WriteIn, usize),
 ) -> io::Result<ReadResult> {
     let mut request = match Request::parse(bytes) {
@@ -426,9 +383,6 @@ fn handle(
         Operation::Destroy => {
             from.reply(header).ok();
             return Ok(ReadResult::Ended);
-        }
-        _ if !may_use(header) => {
-            from.reply(header).error(Errno::ACCESS.raw_os_error());
         }
         Operation::Setlk { of, wait }
             if wait && of.lock.kind as i32 != libc::F_UNLCK && from.is_scarce() =>

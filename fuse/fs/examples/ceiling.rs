@@ -8,16 +8,18 @@
 
 use nfsrdma_channel::abi::fopen;
 use nfsrdma_channel::{
-    Attr, Directory, Entry, Handler, Header, Landing, Operation, ReadResult, Reader, Reply,
-    Request, SetAttr, Statfs, TimeOrNow, WriteIn,
+    Attr, Channel, Directory, Entry, Handler, Header, Landing, Operation, ReadResult, Reader,
+    Reply, Request, SetAttr, Statfs, TimeOrNow, WriteIn,
 };
 use nfsrdma_fs::adapter::{self, FuseOptions};
 use parking_lot::{Mutex, RwLock};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::mount::{MountFlags, mount};
 use std::collections::{BTreeMap, HashMap};
-use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::{self, File};
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -391,6 +393,16 @@ fn read_all(mut reader: Reader, memory: &Memory) -> io::Result<()> {
     }
 }
 
+/// Mounts on `dir`, as root.
+fn mount_on(dir: &Path) -> io::Result<OwnedFd> {
+    let device = OwnedFd::from(File::options().read(true).write(true).open("/dev/fuse")?);
+    let fd = device.as_raw_fd();
+    let data = CString::new(format!("fd={fd},rootmode=40000,user_id=0,group_id=0"))?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    mount("nfsrdma", dir, "fuse.nfsrdma", flags, data.as_c_str())?;
+    Ok(device)
+}
+
 fn main() -> anyhow::Result<()> {
     let mut words = std::env::args().skip(1);
     let Some(dir) = words.next().map(PathBuf::from) else {
@@ -410,7 +422,8 @@ fn main() -> anyhow::Result<()> {
         let memory = memory.clone();
         move |reader| read_all(reader, &memory)
     };
-    let channel = adapter::channel(&dir, &FuseOptions::default(), 0)?;
+    let wanted = adapter::wanted(&FuseOptions::default(), 0);
+    let channel = Channel::adopt(mount_on(&dir)?, wanted)?;
     let serving = channel.serve_loops(vec![reader(), reader()], &mut |_, _| Ok(()))?;
     let device = std::fs::metadata(&dir)?.dev();
     let device = format!("{}:{}", libc::major(device), libc::minor(device));

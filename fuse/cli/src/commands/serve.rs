@@ -124,7 +124,7 @@ fn resume(
         let mut devices = vec![device];
         devices.extend(begun.keeper.take_all(DEVICES));
         let kernel = Kernel {
-            channel: adapter::resume(devices, features, &begun.fuse(plan), requests)?,
+            channel: adapter::resume(devices, features, requests)?,
             device: Arc::new(copy),
             mount: record.mount.clone(),
             life,

@@ -185,7 +185,7 @@ impl Begun {
 
     /// The settings of the adapter.
     pub(crate) fn fuse(&self, plan: &Plan) -> FuseOptions {
-        settings::fuse(&plan.spec, &plan.options, self.locks.local)
+        settings::fuse(&plan.options, self.locks.local)
     }
 
     /// Opens the sockets by which commands find this process, and reads requests.

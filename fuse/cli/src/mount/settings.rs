@@ -6,7 +6,7 @@ use crate::mount::fuse_mount::{allow_other, permissions};
 use crate::options::mount_source::MountSource;
 use crate::options::show::Negotiated;
 use crate::options::{LocalLock, MAX_IO, Options, Permissions, Recovery};
-use nfsrdma_fs::adapter::{Access, FuseOptions};
+use nfsrdma_fs::adapter::FuseOptions;
 use nfsrdma_fs::fs::{self, FsConfig};
 use nfsrdma_nfs3::Nfs3Client;
 use nfsrdma_nfs3::Transport;
@@ -108,14 +108,8 @@ pub(crate) fn pool_bytes(options: &Options, config: &FsConfig) -> usize {
 }
 
 /// The settings of the adapter. `local_lock` says which locks the kernel keeps.
-pub(crate) fn fuse(spec: &MountSource, options: &Options, local_lock: LocalLock) -> FuseOptions {
+pub(crate) fn fuse(options: &Options, local_lock: LocalLock) -> FuseOptions {
     FuseOptions {
-        source: spec.to_string(),
-        access: if allow_other(options) {
-            Access::All
-        } else {
-            Access::Owner
-        },
         // Waking a thread on an idle CPU costs more than a call, so there are few workers.
         workers: options.workers(),
         kernel_checks: permissions(options) == Permissions::Kernel,

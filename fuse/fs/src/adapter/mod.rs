@@ -1,7 +1,7 @@
 //! The adapter between FUSE and [`Fs`]: makes the mount, runs its threads, and turns the kernel's
 //! requests into operations of the file system, by way of [`nfsrdma_channel`].
 //!
-//! [`mount`] and [`adopt`] negotiate INIT, and [`resume`] takes a mount over from a process that has ended. [`serve`]
+//! [`adopt`] negotiates INIT, and [`resume`] takes a mount over from a process that has ended. [`serve`]
 //! starts what a mount needs: the workers, which are event loops that read requests and poll the connections to the
 //! server; and tasks of tokio that send notifications to the kernel (`invalidate`), look after killed callers
 //! (`waiting`), and call [`Fs::tick`] each second. `dispatch` hands each request to the file for its group of
@@ -38,14 +38,14 @@ mod worker;
 mod xattr;
 
 pub use bdi::set_read_ahead;
-pub use nfsrdma_channel::{Channel, Features, Keep, Users as Access, own_table};
+pub use nfsrdma_channel::{Channel, Features, Keep, own_table};
 #[cfg(feature = "shuttle")]
 pub use pending_replies::{Pace, Refuse, Table};
 pub use unmount::{OwnMount, by_helper, mount_id};
 
 use crate::fs::Fs;
 use nfsrdma_channel::abi::init;
-use nfsrdma_channel::{MountOptions, Serving, Wanted};
+use nfsrdma_channel::{Serving, Wanted};
 use nfsrdma_nfs3::Nfs3;
 use parking_lot::Mutex;
 use queued::Queued;
@@ -53,7 +53,6 @@ use state::Adapter;
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -67,11 +66,6 @@ use worker::{Worker, Workers};
 /// Options of the FUSE mount itself.
 #[derive(Debug, Clone)]
 pub struct FuseOptions {
-    /// Shown as the mount's source, `server:/export`.
-    pub source: String,
-    /// Shown after `fuse.` as the type.
-    pub subtype: String,
-    pub access: Access,
     /// Event loops that read requests and poll the connections, each with a cloned descriptor; at
     /// least 1.
     pub workers: usize,
@@ -84,24 +78,17 @@ pub struct FuseOptions {
     /// POSIX locks and those of flock(2) come here; else the kernel has them.
     pub posix_locks: bool,
     pub flock_locks: bool,
-    /// Generic mount options by their mount(8) names: `ro nodev nosuid noexec noatime dirsync
-    /// sync`; others are handed to the kernel as they are.
-    pub options: Vec<String>,
 }
 
 impl Default for FuseOptions {
     fn default() -> Self {
         FuseOptions {
-            source: "nfsrdma".into(),
-            subtype: "nfsrdma".into(),
-            access: Access::Owner,
             workers: 2,
             max_background: 64,
             max_write: 1 << 20,
             kernel_checks: false,
             posix_locks: false,
             flock_locks: false,
-            options: Vec::new(),
         }
     }
 }
@@ -117,42 +104,19 @@ pub struct Session {
     workers: Arc<Workers>,
 }
 
-/// Mounts `fs` on `dir` and serves it from threads of its own, and tasks in `runtime`. Returns when
-/// the kernel has accepted the mount.
-pub fn mount<N: Nfs3>(
-    fs: Arc<Fs<N>>,
-    dir: &Path,
-    options: &FuseOptions,
-    runtime: &Handle,
-) -> io::Result<Session> {
-    let dir = dir.canonicalize()?;
-    let flags = flags(&fs, options);
-    let channel = channel(&dir, options, flags)?;
-    let own = OwnMount::on(&dir);
-    serve(fs, channel, own, options, runtime, &mut |_, _| Ok(()))
-}
-
-/// A mount with the flags and options of this file system, and with more flags, for whoever serves it.
-pub fn channel(dir: &Path, options: &FuseOptions, flags: u64) -> io::Result<Channel> {
-    let wanted = wanted(options, flags);
-    Channel::mount(dir, &mount_options(options), options.access, wanted)
-}
-
-/// As [`mount`], for a FUSE descriptor that the caller has mounted already (with the type, source and
-/// flags of its choice); of `options`, only access and sizes count. Returns when INIT is answered.
+/// Negotiates INIT for a FUSE descriptor that the caller has mounted.
 pub fn adopt<N: Nfs3>(fs: &Fs<N>, device: OwnedFd, options: &FuseOptions) -> io::Result<Channel> {
     let wanted = wanted(options, flags(fs, options));
-    Channel::adopt(device, options.access, wanted)
+    Channel::adopt(device, wanted)
 }
 
 /// Takes a mount over from a process that has ended ([`Channel::resume`]).
 pub fn resume(
     devices: Vec<OwnedFd>,
     features: Features,
-    options: &FuseOptions,
     requests: Option<OwnedFd>,
 ) -> io::Result<Channel> {
-    Channel::resume(devices, options.access, features, requests)
+    Channel::resume(devices, features, requests)
 }
 
 /// The INIT flags that depend on the file system.
@@ -186,8 +150,8 @@ fn page_flags<N: Nfs3>(fs: &Fs<N>) -> u64 {
     }
 }
 
-/// What is wanted of the kernel, with these flags in addition.
-fn wanted(options: &FuseOptions, more: u64) -> Wanted {
+/// What is wanted of the kernel, with these flags of INIT in addition.
+pub fn wanted(options: &FuseOptions, more: u64) -> Wanted {
     Wanted {
         flags: more
             | init::ATOMIC_O_TRUNC
@@ -218,17 +182,9 @@ fn masked(feature: Option<&OsStr>) -> u64 {
     }
 }
 
-fn mount_options(options: &FuseOptions) -> MountOptions {
-    MountOptions {
-        source: options.source.clone(),
-        subtype: options.subtype.clone(),
-        options: options.options.clone(),
-    }
-}
-
-/// Serves `mount` from threads of its own, and tasks in `runtime`. `keep` gets each descriptor from which
+/// Serves `mount` from threads of its own, and tasks in `runtime`, when [`Fs::restore`] has been called. `keep` gets each descriptor from which
 /// requests are read, other than that of `channel` itself ([`Channel::serve_loops`]). Does not unmount if
-/// it fails, unless the channel does.
+/// it fails.
 pub fn serve<N: Nfs3>(
     fs: Arc<Fs<N>>,
     channel: Channel,
@@ -243,8 +199,6 @@ pub fn serve<N: Nfs3>(
     let queued = Queued::new(channel.device(), options.workers);
     let notifier = channel.notifier();
     let mut tasks = JoinSet::new();
-    // Before any request is answered, and before there is a way to the kernel that it is told of.
-    fs.restore();
     invalidate::start(&fs, &notifier, &mut tasks, runtime);
     let waiting = Arc::new(Waiting::default());
     let requests = Arc::new(AtomicU64::new(0));
