@@ -14,7 +14,7 @@ use nfsrdma_rdma::{Buf, BufMut};
 use nfsrdma_rpcrdma::throttle::{Throttle, and_more};
 use nfsrdma_xdr::nfs3::{
     Attributes, FileHandle, FsinfoOk, FsstatOk, LinkWcc, PathconfOk, RenameWcc, SetAttributes,
-    SpecData, Stable, Status, Time, Verifier, WccData,
+    SpecData, Stable, Status, Verifier, WccData,
 };
 use nfsrdma_xdr::posix_acl::PosixAcl;
 use parking_lot::Mutex;
@@ -191,8 +191,7 @@ macro_rules! procedures {
     ($make:ident) => {
         $make! {
             getattr(object: &FileHandle) -> Attributes;
-            /// With `guard`, the call fails with NOT_SYNC unless the ctime is this one.
-            setattr(object: &FileHandle, new: &SetAttributes, guard: Option<Time>) -> WccData;
+            setattr(object: &FileHandle, new: &SetAttributes) -> WccData;
             lookup(dir: &FileHandle, name: &[u8]) -> Found;
             /// Returns which of the `wanted` bits of `nfs3::access` are granted, and attributes.
             access(object: &FileHandle, wanted: u32) -> (u32, Option<Attributes>);

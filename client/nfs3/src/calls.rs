@@ -104,27 +104,13 @@ impl Nfs3 for Nfs3Client {
         cred: &Cred,
         object: &FileHandle,
         new: &SetAttributes,
-        guard: Option<Time>,
     ) -> NfsResult<WccData> {
         let args = SetattrArgs {
             object: *object,
             new: *new,
-            guard,
+            guard: None,
         };
-        call!(
-            self,
-            Setattr,
-            cred,
-            args,
-            |wcc| Ok(wcc),
-            |status, retransmitted| {
-                if status == Status::NotSync && retransmitted {
-                    Box::pin(self.set_before(cred, object, new)).await.map(Ok)
-                } else {
-                    None
-                }
-            }
-        )
+        call!(self, Setattr, cred, args, |wcc| Ok(wcc))
     }
 
     async fn lookup(&self, cred: &Cred, dir: &FileHandle, name: &[u8]) -> NfsResult<Found> {

@@ -116,7 +116,7 @@ impl Nfs3Client {
                 *time = SetTime::ToServerTime;
             }
         }
-        let set = self.setattr(cred, &object, &new, None).await;
+        let set = self.setattr(cred, &object, &new).await;
         let wcc = set.map_err(unfinished)?;
         made.attributes = wcc.after;
         Ok(made)

@@ -78,34 +78,6 @@ impl Nfs3Client {
         matches!(gone, Err(NfsError::Status(Status::NoEnt)))
             && self.lookup(cred, to.0, to.1).await.is_ok()
     }
-
-    /// After NOT_SYNC for a guarded SETATTR: whether the attributes are those that it sets.
-    pub(crate) async fn set_before(
-        &self,
-        cred: &Cred,
-        object: &FileHandle,
-        new: &SetAttributes,
-    ) -> Option<WccData> {
-        let is = self.getattr(cred, object).await.ok()?;
-        has(&is, new).then_some(WccData {
-            before: None,
-            after: Some(is),
-        })
-    }
-}
-
-/// Whether an object has the attributes that a SETATTR sets.
-fn has(is: &Attributes, new: &SetAttributes) -> bool {
-    let time = |new: SetTime, is: Time| match new {
-        SetTime::To(time) => time == is,
-        SetTime::Keep | SetTime::ToServerTime => true,
-    };
-    new.mode.is_none_or(|mode| mode == is.mode & 0o7777)
-        && new.uid.is_none_or(|uid| uid == is.uid)
-        && new.gid.is_none_or(|gid| gid == is.gid)
-        && new.size.is_none_or(|size| size == is.size)
-        && time(new.atime, is.atime)
-        && time(new.mtime, is.mtime)
 }
 
 /// The properties of an object that a call creates.
@@ -185,44 +157,6 @@ mod tests {
             mtime: time(2),
             ctime: time(3),
         }
-    }
-
-    /// Each attribute that a SETATTR sets counts, and no other does.
-    #[test]
-    fn attributes_are_set_if_each_of_them_is() {
-        let is = attributes(FileType::Regular);
-        let all = SetAttributes {
-            mode: Some(0o2640),
-            uid: Some(7),
-            gid: Some(8),
-            size: Some(0),
-            atime: SetTime::To(is.atime),
-            mtime: SetTime::To(is.mtime),
-        };
-        assert!(has(&is, &all) && has(&is, &SetAttributes::default()));
-        let another = SetTime::To(Time {
-            seconds: 2,
-            nanoseconds: 6,
-        });
-        let others: [fn(&mut SetAttributes, SetTime); 6] = [
-            |new, _| new.mode = Some(0o640),
-            |new, _| new.uid = Some(8),
-            |new, _| new.gid = Some(7),
-            |new, _| new.size = Some(1),
-            |new, another| new.atime = another,
-            |new, another| new.mtime = another,
-        ];
-        for (at, change) in others.iter().enumerate() {
-            let mut new = all;
-            change(&mut new, another);
-            assert!(!has(&is, &new), "attribute {at}");
-        }
-        let now = SetAttributes {
-            atime: SetTime::ToServerTime,
-            mtime: SetTime::Keep,
-            ..all
-        };
-        assert!(has(&is, &now));
     }
 
     /// What another user has made is not what the call made; root's objects may belong to anybody.

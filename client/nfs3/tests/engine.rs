@@ -409,7 +409,7 @@ async fn a_call_that_is_put_off_ends_with_its_caller() {
         tokio::join!(
             async { client.read(&who, &f, 0, into).await.map(drop) },
             async { client.access(&who, &f, access::READ).await.map(drop) },
-            async { client.setattr(&who, &f, &new, None).await.map(drop) },
+            async { client.setattr(&who, &f, &new).await.map(drop) },
             async { client.setacl(&who, &f, &acls, lists).await.map(drop) },
         )
     });

@@ -90,18 +90,6 @@ async fn what_others_have_done_is_not_the_calls_own_doing() {
         async |client, top, ()| client.mknod(who, top, b"n", Special::Fifo, plain).await,
     );
     assert_eq!(socket.await, Status::Exist, "of another kind");
-    let attributes = told::<Setattr, _, _>(
-        async |server| {
-            let file = server.plant(b"f", b"");
-            let before = server.memory.getattr(who, &file).await.unwrap();
-            server.memory.change_file("f", 0, &[], Some(0o640));
-            (file, before.ctime)
-        },
-        async |client, _, (file, guard)| {
-            client.setattr(who, &file, &mode(0o600), Some(guard)).await
-        },
-    );
-    assert_eq!(attributes.await, Status::NotSync, "somebody else set them");
 }
 
 /// Runs the first call of `P` and hangs up, answers the second with JUKEBOX, and runs later ones.

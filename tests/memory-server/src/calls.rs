@@ -169,14 +169,10 @@ impl Nfs3 for MemoryServer {
         cred: &Cred,
         object: &FileHandle,
         new: &SetAttributes,
-        guard: Option<Time>,
     ) -> NfsResult<WccData> {
         self.call(Op::Setattr, |tree| {
             let id = tree.id(object)?;
             let attributes = tree.attributes(id);
-            if guard.is_some_and(|guard| guard != attributes.ctime) {
-                return Err(Status::NotSync);
-            }
             if cred.uid != 0 && cred.uid != attributes.uid {
                 may(tree, cred, id, 2)?;
             }

@@ -393,7 +393,7 @@ impl Running<'_> {
         match procedure {
             Setattr::NUMBER => {
                 let args = SetattrArgs::from_xdr(from)?;
-                let done = server.setattr(cred, &args.object, &args.new, args.guard);
+                let done = server.setattr(cred, &args.object, &args.new);
                 let done = done.await;
                 let times = [args.new.atime, args.new.mtime];
                 if done.is_ok() && times.iter().any(|time| *time != SetTime::Keep) {

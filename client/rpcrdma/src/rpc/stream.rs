@@ -29,7 +29,6 @@ struct Connection {
     losses: watch::Sender<u64>,
     writer: tokio::sync::Mutex<OwnedWriteHalf>,
     reader: AbortHandle,
-    local: Option<SocketAddr>,
     peer: SocketAddr,
 }
 
@@ -37,7 +36,6 @@ impl Connection {
     fn new(stream: TcpStream, peer: SocketAddr, losses: watch::Sender<u64>) -> Self {
         // Each call is written at once.
         let _ = stream.set_nodelay(true);
-        let local = stream.local_addr().ok();
         let (reader, writer) = stream.into_split();
         let pending: Pending = Arc::new(Mutex::new(Some(HashMap::new())));
         let (replies, told) = (pending.clone(), losses.clone());
@@ -50,7 +48,6 @@ impl Connection {
             losses,
             writer: tokio::sync::Mutex::new(writer),
             reader: task.abort_handle(),
-            local,
             peer,
         }
     }
@@ -114,12 +111,6 @@ impl StreamClient {
             losses,
             ..StreamClient::default()
         }
-    }
-
-    /// This machine's end of the connection, while there is one.
-    pub fn local_address(&self) -> Option<SocketAddr> {
-        let connection = self.connection.lock();
-        connection.as_ref().and_then(|connection| connection.local)
     }
 
     /// Makes one call and passes its results to `with`. A call without a reply within

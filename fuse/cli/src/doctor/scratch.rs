@@ -83,7 +83,7 @@ async fn fill(
         size: Some(0),
         ..SetAttributes::default()
     };
-    within(client.setattr(cred, file, &size, None)).await?;
+    within(client.setattr(cred, file, &size)).await?;
     let at = SystemTime::now();
     let attributes = within(client.getattr(cred, file)).await?;
     Ok(Written {

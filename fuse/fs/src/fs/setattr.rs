@@ -144,7 +144,7 @@ impl<N: Nfs3> Objects<N> {
     ) -> FsResult<bool> {
         inode.state.lock().forget_told();
         let change = self.change(inode, kind);
-        let call = pin!(self.nfs.setattr(cred, &inode.handle, new, None));
+        let call = pin!(self.nfs.setattr(cred, &inode.handle, new));
         let result = self.changed(change, inode, call, |wcc| *wcc).await;
         self.maybe_unheard(inode, &result);
         Ok(result?.after.is_some())

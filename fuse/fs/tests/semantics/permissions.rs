@@ -18,7 +18,7 @@ fn mount(permissions: Permissions, uid: u32, mode: u32) -> (Mount, u64) {
     block_on(async {
         let root = server.root();
         server
-            .setattr(&cred(0), &root, &with_mode(0o777), None)
+            .setattr(&cred(0), &root, &with_mode(0o777))
             .await
             .unwrap();
         let made = server
