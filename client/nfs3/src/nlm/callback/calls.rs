@@ -3,7 +3,7 @@
 
 use nfsrdma_xdr::codec::{Decode, DecodeError, Decoder, Encode};
 use nfsrdma_xdr::nlm4::{self, Res, Status, TestArgs};
-use nfsrdma_xdr::nsm::{self, HostStatus, Outcome, StatRes, State, StateChange};
+use nfsrdma_xdr::nsm::{self, HostStatus, StateChange};
 use nfsrdma_xdr::procedure::Procedure;
 use nfsrdma_xdr::rpc::{self, Accepted, Call, CallError, Denial, Reply};
 
@@ -21,21 +21,8 @@ pub(super) enum Request<'a> {
     Notify(StateChange<'a>),
     /// The call-back of this machine's rpc.statd: a host that it monitors for us restarted.
     Status(HostStatus<'a>),
-    /// Procedures of a monitor that serves other programs of its machine; this one serves none.
-    NoMonitor(NoMonitor),
     /// A program, version or procedure that is not implemented here.
     Refused(Accepted),
-}
-
-/// How a procedure of a monitor is refused, by the type of its results.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NoMonitor {
-    /// SM_STAT and SM_MON.
-    Failure,
-    /// SM_UNMON and SM_UNMON_ALL.
-    State,
-    /// SM_SIMU_CRASH.
-    Void,
 }
 
 /// A call with the XID that its reply needs.
@@ -71,20 +58,27 @@ fn of_statd<'a>(procedure: u32, from: &mut Decoder<'a>) -> Result<Request<'a>, D
     })
 }
 
-fn of_nsm<'a>(procedure: u32, from: &mut Decoder<'a>) -> Result<Request<'a>, DecodeError> {
+/// A monitor for this mount alone. For other programs of this machine (`local`) it is none, and does not even answer
+/// NULL, or mount.nfs(8) would not start the rpc.statd that the kernel's own mounts need.
+fn of_nsm<'a>(
+    procedure: u32,
+    local: bool,
+    from: &mut Decoder<'a>,
+) -> Result<Request<'a>, DecodeError> {
     Ok(match procedure {
-        nsm::Null::NUMBER => Request::Null,
+        nsm::Null::NUMBER if !local => Request::Null,
         nsm::Notify::NUMBER => Request::Notify(StateChange::decode(from)?),
-        nsm::Stat::NUMBER | nsm::Mon::NUMBER => Request::NoMonitor(NoMonitor::Failure),
-        nsm::Unmon::NUMBER | nsm::UnmonAll::NUMBER => Request::NoMonitor(NoMonitor::State),
-        nsm::SimulateCrash::NUMBER => Request::NoMonitor(NoMonitor::Void),
         _ => Request::Refused(Accepted::ProcUnavail),
     })
 }
 
 /// Decodes a call. The error is its reply, or `None` for bytes that cannot be answered.
-/// `statd_version` is the version of NLM's program that our rpc.statd calls back.
-pub(super) fn parse(message: &[u8], statd_version: u32) -> Result<Received<'_>, Option<Vec<u8>>> {
+/// `statd_version` is the version of NLM's program that our rpc.statd calls back; `local` a call of this machine.
+pub(super) fn parse(
+    message: &[u8],
+    statd_version: u32,
+    local: bool,
+) -> Result<Received<'_>, Option<Vec<u8>>> {
     let mut from = Decoder::new(message);
     let call = Call::parse(&mut from).map_err(|error| match error {
         CallError::Malformed(_) => None,
@@ -101,7 +95,7 @@ pub(super) fn parse(message: &[u8], statd_version: u32) -> Result<Received<'_>, 
         (nlm4::PROGRAM, nlm4::VERSION) => of_nlm(call.procedure, &mut from),
         (nlm4::PROGRAM, version) if version == statd_version => of_statd(call.procedure, &mut from),
         (nlm4::PROGRAM, _) => mismatch(nlm4::VERSION),
-        (nsm::PROGRAM, nsm::VERSION) => of_nsm(call.procedure, &mut from),
+        (nsm::PROGRAM, nsm::VERSION) => of_nsm(call.procedure, local, &mut from),
         (nsm::PROGRAM, _) => mismatch(nsm::VERSION),
         _ => Ok(Request::Refused(Accepted::ProgUnavail)),
     };
@@ -112,8 +106,8 @@ pub(super) fn parse(message: &[u8], statd_version: u32) -> Result<Received<'_>, 
 }
 
 impl Received<'_> {
-    /// Encodes the reply. `granted` is the answer to GRANTED, `state` our NSM state number.
-    pub(super) fn reply(&self, granted: Status, state: u32) -> Vec<u8> {
+    /// Encodes the reply. `granted` is the answer to GRANTED.
+    pub(super) fn reply(&self, granted: Status) -> Vec<u8> {
         let (status, results) = match self.request {
             Request::Refused(status) => (status, Vec::new()),
             Request::Granted {
@@ -126,13 +120,7 @@ impl Received<'_> {
                 };
                 (Accepted::Success, res.to_xdr())
             }
-            Request::NoMonitor(NoMonitor::Failure) => {
-                let outcome = Outcome::Failure;
-                (Accepted::Success, StatRes { outcome, state }.to_xdr())
-            }
-            Request::NoMonitor(NoMonitor::State) => (Accepted::Success, State { state }.to_xdr()),
-            Request::NoMonitor(NoMonitor::Void)
-            | Request::Null
+            Request::Null
             | Request::Granted { message: true, .. }
             | Request::Notify(_)
             | Request::Status(_) => (Accepted::Success, Vec::new()),
@@ -183,7 +171,7 @@ mod tests {
     fn what_is_not_here_is_refused_as_rpc_says() {
         let status = |program, version, procedure| {
             let bytes = call(program, version, procedure, b"");
-            match parse(&bytes, STATD).unwrap().request {
+            match parse(&bytes, STATD, true).unwrap().request {
                 Request::Refused(status) => status,
                 other => panic!("{other:?}"),
             }
@@ -201,10 +189,13 @@ mod tests {
         assert_eq!(status(100_021, 4, 2), Accepted::ProcUnavail);
         assert_eq!(status(100_021, STATD, 5), Accepted::ProcUnavail);
         assert_eq!(status(100_021, 4, 10), Accepted::GarbageArgs);
-        assert_eq!(parse(b"", STATD), Err(None));
+        // The monitor is one for this mount, and none for others.
+        assert_eq!(status(100_024, 1, 0), Accepted::ProcUnavail);
+        assert_eq!(status(100_024, 1, 2), Accepted::ProcUnavail);
+        assert_eq!(parse(b"", STATD, true), Err(None));
         let mut other = call(100_021, 4, 0, b"");
         other[11] = 3;
-        assert!(parse(&other, STATD).unwrap_err().is_some());
+        assert!(parse(&other, STATD, true).unwrap_err().is_some());
     }
 
     proptest! {
@@ -218,8 +209,8 @@ mod tests {
                 true => call(100_021, 4, procedure, &bytes),
                 false => bytes,
             };
-            if let Ok(received) = parse(&message, STATD) {
-                prop_assert!(received.reply(Status::Granted, 1).len() >= 24);
+            if let Ok(received) = parse(&message, STATD, false) {
+                prop_assert!(received.reply(Status::Granted).len() >= 24);
             }
         }
 
@@ -228,7 +219,7 @@ mod tests {
             let args = granted().to_xdr();
             prop_assume!(cut < args.len());
             let bytes = call(100_021, 4, 5, &args[..cut]);
-            let request = parse(&bytes, STATD).unwrap().request;
+            let request = parse(&bytes, STATD, true).unwrap().request;
             prop_assert_eq!(request, Request::Refused(Accepted::GarbageArgs));
         }
     }

@@ -443,7 +443,8 @@ impl listener::Service for Callbacks {
 
     async fn answer(self: Arc<Self>, message: &[u8], from: Caller) -> Option<Vec<u8>> {
         let known = self.is_known(from);
-        let received = match calls::parse(message, self.statd_version) {
+        let local = from.address.ip().is_loopback();
+        let received = match calls::parse(message, self.statd_version, local) {
             Ok(received) => received,
             Err(reply) => return reply.filter(|_| known),
         };
@@ -469,9 +470,9 @@ impl listener::Service for Callbacks {
                     self.restarted(server).await;
                 }
             }
-            Request::Null | Request::NoMonitor(_) | Request::Refused(_) => {}
+            Request::Null | Request::Refused(_) => {}
         }
-        answered.then(|| received.reply(granted, self.state()))
+        answered.then(|| received.reply(granted))
     }
 }
 
