@@ -202,8 +202,6 @@ pub enum Protection {
     Window,
     /// A registration for each RPC, which is as safe but slow.
     Registration,
-    /// Regions that are open while the connection lives; only if the user asks for it.
-    Connection,
 }
 
 /// The properties of a connection.
@@ -398,8 +396,7 @@ pub trait QueuePair: Send + Sync {
     //= RFC 8166, Section 8.1
     //# The use of an RPC-over-RDMA transport protocol MUST NOT introduce vulnerabilities to system
     //# memory contents nor to memory owned by user processes.
-    /// Gives the peer access to `memory` under new handles (with [`Protection::Connection`], under
-    /// those of the connection's regions). A [`WorkRequest::Send`] that names them may be posted at
+    /// Gives the peer access to `memory` under new handles. A [`WorkRequest::Send`] that names them may be posted at
     /// once; a peer that has received it may use them. An error returns the memory; an empty list
     /// or an empty buffer is [`Error::Misuse`]. Sinks are returned with their original lengths,
     /// whatever the peer wrote.

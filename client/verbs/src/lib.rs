@@ -52,9 +52,6 @@ pub enum Choice {
     Window,
     /// A registration for each request.
     Registration,
-    /// The whole pool is open to the peer while the connection lives. This is fast without memory
-    /// windows, but only for a peer that may see and change every byte in the cache.
-    Connection,
 }
 
 /// The verbs provider.
@@ -106,12 +103,11 @@ impl Verbs {
                 ));
             }
             Choice::Window => true,
-            Choice::Registration | Choice::Connection => false,
+            Choice::Registration => false,
         };
-        let protection = match self.choice {
-            Choice::Connection => Protection::Connection,
-            _ if windows => Protection::Window,
-            _ => Protection::Registration,
+        let protection = match windows {
+            true => Protection::Window,
+            false => Protection::Registration,
         };
         Ok((windows, protection))
     }
@@ -122,15 +118,11 @@ impl Verbs {
         let device = Device::of(&id)?;
         let domain = Domain::new(id.clone())?;
         let (windows, protection) = self.protection(&device)?;
-        let remote = match protection {
-            Protection::Connection => Remote::All,
-            _ => Remote::Nothing,
-        };
         let (base, capacity) = (params.pool.base().as_ptr(), params.pool.capacity());
         params.pool.keep_resident();
         // SAFETY: the pool's mapping lives as long as the Core, which holds the pool and drops the
         // region first; its bytes are shared by the rules of Buf and BufMut.
-        let arena = unsafe { Region::register(&domain, base, capacity, remote, windows) };
+        let arena = unsafe { Region::register(&domain, base, capacity, Remote::Nothing, windows) };
         let arena = arena.map_err(|error| {
             let what = format!("cannot register the buffer pool of {capacity} bytes for RDMA");
             local(&what, error)
@@ -230,7 +222,7 @@ impl Draft {
         capabilities.max_reads_out = reads.out;
         capabilities.max_reads_in = reads.into;
         capabilities.description = format!(
-            "{} {} port {}, {}, reads in {} out {}",
+            "{} {} port {}, reads in {} out {}",
             if core.device.iwarp {
                 "iWARP"
             } else {
@@ -238,13 +230,6 @@ impl Draft {
             },
             core.device.name,
             core.id.port(),
-            match capabilities.protection {
-                Protection::Window => "a memory window for each request",
-                Protection::Connection => "all of the cache open to the peer",
-                Protection::Registration | Protection::Handle => {
-                    "a registration for each request"
-                }
-            },
             reads.into,
             reads.out,
         );

@@ -220,13 +220,6 @@ impl Core {
         Ok(windows)
     }
 
-    fn key(&self, segment: &RemoteSegment) -> (u32, u64) {
-        match self.capabilities.protection {
-            Protection::Connection => (segment.handle.0, segment.offset),
-            _ => (segment.handle.0, 0),
-        }
-    }
-
     /// Opens each buffer to the peer. Returns its segments, how each was made accessible, and the
     /// bindings to post.
     #[allow(clippy::type_complexity, reason = "used once")]
@@ -245,7 +238,6 @@ impl Core {
         for (at, len, _) in places {
             self.sge(*at, *len)?;
             let (rkey, opened) = match self.capabilities.protection {
-                Protection::Connection => (self.arena.rkey(), By::Connection),
                 Protection::Registration | Protection::Handle => {
                     // SAFETY: the memory belongs to the arena and stays in the Exposure; a
                     // KeepAlive stored with the region prevents its reuse.
@@ -426,8 +418,8 @@ impl QueuePair for Poster {
         };
         let mut work = core.work.lock();
         for ((segment, by), (.., alive)) in segments.iter().zip(by).zip(places) {
-            let exposed = work.exposed.entry(core.key(segment)).or_default();
-            exposed.push(Exposed { by, _alive: alive });
+            let exposed = Exposed { by, _alive: alive };
+            work.exposed.insert(segment.handle.0, exposed);
         }
         work.queue(ops);
         // SAFETY: bindings have no lists; their windows are in `exposed` now, and the arena's
@@ -447,26 +439,21 @@ impl QueuePair for Poster {
         let mut keys: SmallVec<[u32; 4]> = SmallVec::new();
         let mut closed = Vec::new();
         for segment in exposure.segments() {
-            let key = core.key(segment);
-            let exposed = work.exposed.get_mut(&key).and_then(|list| list.pop());
+            let exposed = work.exposed.remove(&segment.handle.0);
             let exposed = exposed.expect("an exposure of this connection");
-            if work.exposed.get(&key).is_some_and(|list| list.is_empty()) {
-                work.exposed.remove(&key);
-            }
             match exposed.by {
                 By::Window(window, true) => {
                     bound.push(window);
                     keys.push(segment.handle.0);
                 }
                 By::Window(window, false) => work.windows.push(window),
-                By::Region(_) | By::Connection | By::Nothing => closed.push(exposed),
+                By::Region(_) | By::Nothing => closed.push(exposed),
             }
         }
         if bound.is_empty() || work.pair.is_none() {
             drop(work);
             drop((bound, closed));
-            // SAFETY: regions and windows are gone, or were unbound already. (A region that is open
-            // while the connection lives is so because the user asked for it.)
+            // SAFETY: regions and windows are gone, or were unbound already.
             return Invalidation::Done(unsafe { exposure.into_memory() });
         }
         let mut owed = Some(Owed::Invalidated(id, exposure, bound));

@@ -139,8 +139,6 @@ pub(crate) enum Remote {
     Nothing,
     Write,
     Read,
-    /// Both, while the connection lives.
-    All,
 }
 
 impl Remote {
@@ -149,7 +147,6 @@ impl Remote {
             Remote::Nothing => 0,
             Remote::Write => ib::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0,
             Remote::Read => ib::ibv_access_flags::IBV_ACCESS_REMOTE_READ.0,
-            Remote::All => Remote::Write.flags() | Remote::Read.flags(),
         }
     }
 }

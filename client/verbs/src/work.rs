@@ -64,8 +64,6 @@ pub(crate) enum By {
     Region(#[allow(dead_code, reason = "ends when dropped")] Region),
     /// By a window; true while it is bound.
     Window(Window, bool),
-    /// By the region that is open while the connection lives.
-    Connection,
     /// Not accessible any more, because the connection ended.
     Nothing,
 }
@@ -80,7 +78,7 @@ pub(crate) struct Work {
     sent: VecDeque<(u64, bool, Op)>,
     receives: VecDeque<(u64, WorkId, BufMut)>,
     /// Exposed memory by handle and, where buffers share one, by address.
-    pub(crate) exposed: HashMap<(u32, u64), SmallVec<[Exposed; 1]>>,
+    pub(crate) exposed: HashMap<u32, Exposed>,
     pub(crate) windows: Vec<Window>,
     /// Completions of requests that were flushed outside of the poller.
     flushed: Vec<Completion>,
@@ -322,11 +320,9 @@ impl Work {
             let memory = Some(Memory::Sink(smallvec![buf]));
             return self.give(Completion::Flushed { id, memory });
         };
-        let exposed = invalidated.and_then(|rkey| self.exposed.get_mut(&(rkey, 0)));
-        for exposed in exposed.into_iter().flatten() {
-            if let By::Window(_, bound) = &mut exposed.by {
-                *bound = false;
-            }
+        let exposed = invalidated.and_then(|rkey| self.exposed.get_mut(&rkey));
+        if let Some(By::Window(_, bound)) = exposed.map(|exposed| &mut exposed.by) {
+            *bound = false;
         }
         let len = len.min(buf.len());
         out.push(Completion::Received {
@@ -346,7 +342,7 @@ impl Work {
     /// ended, so that the device does not work on it.
     pub(crate) fn end(&mut self) {
         // Windows first: a bound one references its queue pair, and rdma_rxe waits for it.
-        for exposed in self.exposed.values_mut().flatten() {
+        for exposed in self.exposed.values_mut() {
             if let By::Window(..) = exposed.by {
                 exposed.by = By::Nothing;
             }

@@ -110,7 +110,6 @@ impl fmt::Display for Description {
             Protection::Handle => ", a handle for each call",
             Protection::Window => ", a memory window for each call",
             Protection::Registration => ", a registration for each call",
-            Protection::Connection => ", memory open to the server while connected",
         })?;
         if self.nconnect > 1 {
             write!(f, ", nconnect {}", self.nconnect)?;
