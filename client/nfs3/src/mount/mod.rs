@@ -184,7 +184,14 @@ pub async fn connect(
         };
         match mount_at(target, options, at, provider.clone(), pool.clone()).await {
             Ok(mounted) => return Ok(mounted),
-            Err(error) => attempts.failed(address, error),
+            Err(error) => {
+                // Each time the same paths would be tried.
+                let tried_all = error.step == Step::Connect && !remotes.is_empty();
+                attempts.failed(address, error);
+                if tried_all {
+                    break;
+                }
+            }
         }
     }
     Err(attempts.error())
