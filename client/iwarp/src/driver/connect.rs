@@ -20,12 +20,11 @@ use crate::proto::terminate::Fault;
 use crate::wire::mpa::{Frame, FrameError, FrameKind};
 use crate::wire::rdmap::TerminateCode;
 use nfsrdma_rdma::{
-    Capabilities, ConnectParams, Connection, Error, Handshakes, Instant, PRIVATE_DATA_MAX,
-    Protection, Result, WorkId,
+    BufMut, Capabilities, ConnectParams, Connection, Error, Handshakes, Instant, Protection,
+    Result, WorkId,
 };
 use rustix::net::sockopt::set_socket_linger;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
-use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -42,9 +41,8 @@ pub(crate) fn connect(
     peer: SocketAddr,
     params: &ConnectParams,
 ) -> Result<Connection> {
-    check(params)?;
     let deadline = Instant::now() + params.timeout;
-    let receives = first_receives(params)?;
+    let receives = params.take_receives()?;
     let mut terms = Terms {
         crc: options.crc,
         revision: if options.mpa_revision >= 2 { 2 } else { 1 },
@@ -174,36 +172,6 @@ pub(crate) enum Role {
     Responder,
 }
 
-/// Checks the limits of the provider contract.
-pub(crate) fn check(params: &ConnectParams) -> Result<()> {
-    if params.private_data.len() > PRIVATE_DATA_MAX {
-        return Err(Error::Misuse("more private data than PRIVATE_DATA_MAX"));
-    }
-    if params.receive_buffers > params.recv_depth {
-        return Err(Error::Misuse("more first Receives than recv_depth"));
-    }
-    Ok(())
-}
-
-pub(crate) type Receives = VecDeque<(WorkId, nfsrdma_rdma::BufMut)>;
-
-pub(crate) fn first_receives(params: &ConnectParams) -> Result<Receives> {
-    (0..params.receive_buffers as u64)
-        .map(|n| {
-            let buf = params.pool.alloc(params.receive_size).ok_or_else(|| {
-                Error::local(
-                    format!(
-                        "no memory in the buffer pool for {} Receives of {} bytes",
-                        params.receive_buffers, params.receive_size
-                    ),
-                    io::ErrorKind::OutOfMemory.into(),
-                )
-            })?;
-            Ok((WorkId(n), buf))
-        })
-        .collect()
-}
-
 /// Sets socket options. This is best effort: the connection works without them.
 pub(crate) fn tune(socket: &Socket, options: &IwarpOptions) {
     if let Some(bytes) = options.socket_buffer {
@@ -318,7 +286,7 @@ pub(crate) fn establish(
     stream: TcpStream,
     role: Role,
     agreed: Agreed,
-    receives: Receives,
+    receives: Vec<(WorkId, BufMut)>,
     peer_private_data: Vec<u8>,
 ) -> Result<Connection> {
     let set_up = |e| Error::local("cannot set up the socket", e);
@@ -377,7 +345,7 @@ pub(crate) fn establish(
         queue,
         segmenter,
         nudge: (role == Role::Initiator).then_some(Nudge::Idle),
-        receives,
+        receives: receives.into(),
         recv_depth: params.recv_depth,
     })
     .map_err(|e| Error::local("cannot make an eventfd", e))?;

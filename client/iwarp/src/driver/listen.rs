@@ -6,7 +6,7 @@
 //! pauses and continues. Dropping an [`Incoming`] that was not answered rejects it, if its request
 //! has arrived.
 
-use super::connect::{Role, check, establish, first_receives, read_frame, tune, write_frame};
+use super::connect::{Role, establish, read_frame, tune, write_frame};
 use super::sys;
 use crate::options::IwarpOptions;
 use crate::proto::handshake::{self, Terms};
@@ -196,9 +196,8 @@ impl Incoming for IwarpIncoming {
     }
 
     fn accept(mut self: Box<Self>, params: &ConnectParams) -> Result<Connection> {
-        check(params)?;
         let deadline = Instant::now() + params.timeout;
-        let receives = first_receives(params)?;
+        let receives = params.take_receives()?;
         let options = self.options.clone();
         let parts = self.parts()?;
         //= RFC 5044, Section 7.1.2
