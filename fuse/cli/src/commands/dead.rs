@@ -15,11 +15,6 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::mpsc;
-use std::time::Duration;
-
-/// How long a mount without a process may take to answer. One whose process cannot be asked, as in
-/// another mount namespace, may wait for its server.
-const ANSWER: Duration = Duration::from_secs(5);
 
 /// The dead mounts that are on top of their directories.
 fn dead() -> io::Result<Vec<Mount>> {
@@ -32,17 +27,13 @@ fn dead() -> io::Result<Vec<Mount>> {
     for mount in all {
         let tell = tell.clone();
         std::thread::Builder::new().spawn(move || {
-            let dead = is_dead(&mount);
-            let _ = tell.send((mount, dead));
+            if is_dead(&mount) == Some(true) {
+                let _ = tell.send(mount);
+            }
         })?;
     }
     drop(tell);
-    let mut found = Vec::new();
-    while let Ok((mount, is_dead)) = told.recv_timeout(ANSWER) {
-        if is_dead {
-            found.push(mount);
-        }
-    }
+    let mut found: Vec<Mount> = told.iter().collect();
     found.sort_by_key(|mount| mount.id);
     Ok(found)
 }

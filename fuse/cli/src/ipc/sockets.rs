@@ -111,7 +111,6 @@ impl Name {
         self.path.parent().unwrap_or(Path::new("/"))
     }
 
-    /// Removes the name, as somebody does who cleans up.
     /// Renames the socket to `name`. False if another process has taken the old name since.
     pub(crate) fn rename(&mut self, name: &str) -> io::Result<bool> {
         let _lock = lock(self.dir())?;
@@ -171,7 +170,7 @@ pub(crate) fn listen_on(listener: OwnedFd, name: &str) -> io::Result<(UnixListen
     Ok((listener, Name { path, inode }))
 }
 
-/// The sockets whose with `prefix` and end with `suffix`, at most `most`: those of this
+/// The sockets whose names begin with `prefix` and end with `suffix`, at most `most`: those of this
 /// user, or of all users for root, its own first: of another user's it may not see all. Each has its
 /// name without the suffix, and its owner as [`connect`] takes it.
 pub(crate) fn names(prefix: &str, suffix: &str, most: usize) -> Vec<(String, Option<u32>)> {

@@ -109,11 +109,13 @@ fn place_of(file: &Path) -> Option<PathBuf> {
 const INDISPENSABLE: [&str; 4] = ["/", "/proc", "/sys", "/dev"];
 
 /// Whether the process of this mount, which is on top of its directory, has ended. Where the process
-/// answers, the mount is not touched: its server may be away.
-pub(crate) fn is_dead(mount: &Mount) -> bool {
+/// answers, the mount is not touched: its server may be away. `None`: nothing answers.
+pub(crate) fn is_dead(mount: &Mount) -> Option<bool> {
+    if ExitWatch::connect(&mount.device, mount.owner).is_ok() {
+        return Some(false);
+    }
     // The kernel may have cached attributes, but never the numbers of statvfs(3).
-    ExitWatch::connect(&mount.device, mount.owner).is_err()
-        && statvfs(&mount.dir).is_err_and(|errno| errno == Errno::NOTCONN)
+    answer_of(mount, ANSWER).map(|answer| answer == Err(Errno::NOTCONN))
 }
 
 /// How long a mount may take to answer.
@@ -128,7 +130,10 @@ fn answer_of(mount: &Mount, limit: Duration) -> Option<rustix::io::Result<()>> {
     let path = mount.dir.clone();
     // A thread is permitted here: nothing is mounted after one that does not end.
     let asked = thread::Builder::new().spawn(move || tell.send(statvfs(&path).map(drop)));
-    asked.ok().and_then(|_| told.recv_timeout(limit).ok())
+    let thread = asked.ok()?;
+    let answer = told.recv_timeout(limit).ok()?;
+    let _ = thread.join();
+    Some(answer)
 }
 
 fn nothing_to_do(dir: &Path, source: &[u8]) -> String {
@@ -214,14 +219,23 @@ pub(crate) fn check(dir: &Path, source: &[u8]) -> Result<MountPoint, Failure> {
     }
     let ours = on_top_of(&path).map_err(refused)?;
     let ours = ours.filter(|mount| mount.fstype == FSTYPE);
-    if let Some(mount) = ours.clone().filter(is_dead) {
-        return Ok(MountPoint {
-            dead: Some(mount),
-            ..MountPoint::mounted(path)
-        });
-    }
-    if let Some(mount) = ours.filter(|mount| mount.source.as_bytes() == source) {
-        return Err(already_mounted(dir, &mount));
+    if let Some(mount) = ours {
+        match is_dead(&mount) {
+            Some(true) => {
+                return Ok(MountPoint {
+                    dead: Some(mount),
+                    ..MountPoint::mounted(path)
+                });
+            }
+            _ if mount.source.as_bytes() == source => return Err(already_mounted(dir, &mount)),
+            Some(false) => {}
+            None => {
+                return Err(Failure::failed(format!(
+                    "{} is mounted on {shown} and does not answer: 'nfsrdma umount -l {shown}', then mount again",
+                    mount.source.to_string_lossy()
+                )));
+            }
+        }
     }
     let found = std::fs::metadata(&path).map_err(refused)?;
     if !found.is_dir() {
