@@ -125,7 +125,7 @@ impl<N: Nfs3> Adapter<N> {
         reply: Reply,
     ) {
         match *operation {
-            Operation::Getlk { of } => self.getlk(header, node, set_lock(&of, false), reply),
+            Operation::Getlk { of } => self.getlk(header, set_lock(&of, false), reply),
             Operation::Setlk { of, wait } => self.setlk(header, node, set_lock(&of, wait), reply),
             // On a mount without ACLs, ENOSYS below makes the kernel not ask again.
             Operation::Getxattr { name, size } if self.fs.has_acl() => {

@@ -45,15 +45,14 @@ async fn releases_known<N: Nfs3>(fs: &Arc<Fs<N>>, queued: &Queued, node: u64) {
 }
 
 impl<N: Nfs3> Adapter<N> {
-    pub(super) fn getlk(&self, request: &Header, node: u64, of: SetLock, reply: Reply) {
+    pub(super) fn getlk(&self, request: &Header, of: SetLock, reply: Reply) {
         let Some(locks) = self.fs.locks().cloned() else {
             return reply.error(libc::ENOSYS);
         };
-        let (fs, queued) = (self.fs.clone(), self.queued.clone());
+        let fs = self.fs.clone();
         let (reply, interrupt) = self.waiting.hold_interruptible(request, reply, false);
         locks.spawn(async move {
-            let known = releases_known(&fs, &queued, node);
-            let found = fs.get_lock(of, &interrupt, known).await;
+            let found = fs.get_lock(of, &interrupt).await;
             reply_held(reply, found, |reply, found| reply.lock(&tested(found)));
         });
     }

@@ -195,16 +195,15 @@ impl<N: Nfs3> Objects<N> {
         }
     }
 
-    /// F_GETLK: a lock that conflicts with the requested one. `known` as for [`Objects::set_lock`].
+    /// F_GETLK: a lock that conflicts with the requested one.
     pub async fn get_lock(
         self: &Arc<Self>,
         of: SetLock,
         interrupt: &Interrupt,
-        known: impl Future<Output = ()> + Send,
     ) -> FsResult<Option<Tested>> {
         let locks = self.locks.get().ok_or(FsError::NotSupported)?;
         let (_, request) = self.lock_request(&of, of.mode.ok_or(FsError::Invalid)?)?;
-        Ok(locks.test(&request, interrupt, known).await?)
+        Ok(locks.test(&request, interrupt).await?)
     }
 
     /// Whether an open file may be written to, possibly through a mapping.

@@ -10,16 +10,16 @@ use nfsrdma_nfs3::nlm::{LockCall, LockHolder, Status};
 use std::sync::Arc;
 
 impl Locks {
-    /// F_GETLK: a lock that conflicts with the request. `known` as for [`Locks::lock`].
+    /// F_GETLK: a lock that conflicts with the request, of this mount or at the server. One that is being released
+    /// counts: what is found may be out of date when it arrives.
     pub async fn test(
         self: &Arc<Self>,
         request: &Request,
         interrupt: &Interrupt,
-        known: impl Future<Output = ()> + Send,
     ) -> Result<Option<Tested>, LockError> {
         let holding = self.enter_to_test(request)?;
         let caller = Caller::new(self, interrupt);
-        let result = self.tested(request, &holding, &caller, known).await;
+        let result = self.tested(request, &holding, &caller).await;
         self.leave(&holding);
         result
     }
@@ -29,26 +29,10 @@ impl Locks {
         request: &Request,
         holding: &Holding,
         caller: &Caller<'_>,
-        known: impl Future<Output = ()> + Send,
     ) -> Result<Option<Tested>, LockError> {
         if holding.state.lock().lost.is_some() {
             return Err(LockError::Lost);
         }
-        let before = self.releases();
-        let found = self.look(request, holding, caller).await?;
-        if found.is_some() && self.is_released(request, before, caller, known).await? {
-            return self.look(request, holding, caller).await;
-        }
-        Ok(found)
-    }
-
-    /// The lock in the way, of this mount or at the server.
-    async fn look(
-        &self,
-        request: &Request,
-        holding: &Holding,
-        caller: &Caller<'_>,
-    ) -> Result<Option<Tested>, LockError> {
         if let Some((conflict, of)) = self.conflict(request) {
             return Ok(Some(Tested {
                 range: conflict.range,

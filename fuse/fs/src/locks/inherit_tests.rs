@@ -118,7 +118,7 @@ fn what_was_held_is_held_by_the_same_owners_without_a_call() {
         assert_eq!(counter(&locks, "locks_held"), 5);
         let (interrupt, mut result) = (Interrupt::default(), None);
         let rival = request(4, range(5, 5), Mode::Write);
-        let tested = locks.test(&rival, &interrupt, ready(())).await;
+        let tested = locks.test(&rival, &interrupt).await;
         assert_eq!(tested.unwrap().unwrap().pid, 1);
         let refused = locks.lock(&rival, &interrupt, ready(()), |of| result = Some(of));
         assert!(!refused.await && result.unwrap().is_err());

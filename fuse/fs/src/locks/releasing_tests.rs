@@ -100,25 +100,6 @@ async fn a_signal_ends_the_wait_for_a_release() {
     assert_eq!(result, Some(Err(LockError::Interrupted)));
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_test_does_not_find_a_lock_that_is_being_released() {
-    let locks = locks_of(&Arc::new(FakeServer::default()));
-    lock(&locks, &request(1, ByteRange::ALL, Mode::Write)).await;
-    let releasing = locks.releasing(FILE, Owner::Posix(1), ByteRange::ALL);
-    let testing = {
-        let locks = locks.clone();
-        tokio::spawn(async move {
-            let of = request(2, ByteRange::ALL, Mode::Write);
-            locks.test(&of, &Interrupt::default(), ready(())).await
-        })
-    };
-    settle().await;
-    locks.unlock_all(FILE, Owner::Posix(1)).await.unwrap();
-    drop(releasing);
-    assert_eq!(testing.await.unwrap(), Ok(None));
-    assert!(locks.is_unused(), "nothing is left of either");
-}
-
 /// F_OFD_GETLK takes no lock, so it keeps none of whoever had its number before.
 #[tokio::test(start_paused = true)]
 async fn who_only_tests_keeps_no_lock_of_an_open_file_that_had_its_number() {
@@ -129,7 +110,7 @@ async fn who_only_tests_keeps_no_lock_of_an_open_file_that_had_its_number() {
     };
     lock(&locks, &of_open(1)).await;
     let (other, interrupt) = (of_open(2), Interrupt::default());
-    let tested = locks.test(&other, &interrupt, ready(()));
+    let tested = locks.test(&other, &interrupt);
     assert_eq!(tested.await, Ok(None));
     assert_eq!(locks.close_open(FILE, 1, None, |open| open == 2).len(), 1);
 }
@@ -149,63 +130,30 @@ async fn a_lock_that_was_released_in_a_grace_period_is_free_when_it_is_over() {
     assert_eq!(asked.await.unwrap(), Ok(()));
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_test_does_not_find_a_lock_that_a_killed_program_was_about_to_get() {
-    let server = Arc::new(FakeServer::default());
-    let locks = locks_of(&server);
-    let (wanted, killed) = (
-        request(1, ByteRange::ALL, Mode::Write),
-        Interrupt::default(),
-    );
-    server.yields.store(1000, Ordering::Relaxed);
-    let mut first = std::pin::pin!(locks.lock(&wanted, &killed, ready(()), drop));
-    let asked = tokio::time::timeout(Duration::ZERO, first.as_mut());
-    assert!(asked.await.is_err());
-    settle().await;
-    assert_eq!(server.known.lock().held.len(), 1);
-    killed.kill();
-    server.yields.store(1, Ordering::Relaxed);
-    let other = request(2, ByteRange::ALL, Mode::Write);
-    let interrupt = Interrupt::default();
-    let testing = locks.test(&other, &interrupt, ready(()));
-    let (granted, tested) = tokio::join!(first, testing);
-    assert!(!granted);
-    assert_eq!(tested, Ok(None));
-}
-
 /// A refusal may arrive when the release of the lock in its way has ended.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_that_arrives_after_the_release_is_not_the_last_word() {
-    for test in [false, true] {
-        let server = Arc::new(FakeServer::default());
-        let locks = locks_of(&server);
-        let killed = Arc::new(Interrupt::default());
-        server.yields.store(1000, Ordering::Relaxed);
-        let first = asking_until(&locks, &killed);
-        settle().await;
-        killed.kill();
-        settle().await;
-        let slow = Arc::downgrade(&server);
-        server.after(move |_, call| {
-            let asks = matches!(call, LockCall::Lock { .. } | LockCall::Test { .. });
-            let yields = if asks { 2000 } else { 1 };
-            slow.upgrade()
-                .unwrap()
-                .yields
-                .store(yields, Ordering::Relaxed);
-        });
-        if test {
-            let (other, interrupt) = (flock(2, 2), Interrupt::default());
-            let tested = locks.test(&other, &interrupt, ready(()));
-            assert_eq!(tested.await, Ok(None));
-            assert_eq!(counter(&locks, "test_calls"), 2);
-        } else {
-            let asked = asking(&locks, flock(2, 2), ready(()));
-            assert_eq!(asked.await.unwrap(), Ok(()));
-            assert_eq!(counter(&locks, "lock_calls"), 3);
-        }
-        assert!(!first.await.unwrap());
-    }
+    let server = Arc::new(FakeServer::default());
+    let locks = locks_of(&server);
+    let killed = Arc::new(Interrupt::default());
+    server.yields.store(1000, Ordering::Relaxed);
+    let first = asking_until(&locks, &killed);
+    settle().await;
+    killed.kill();
+    settle().await;
+    let slow = Arc::downgrade(&server);
+    server.after(move |_, call| {
+        let asks = matches!(call, LockCall::Lock { .. });
+        let yields = if asks { 2000 } else { 1 };
+        slow.upgrade()
+            .unwrap()
+            .yields
+            .store(yields, Ordering::Relaxed);
+    });
+    let asked = asking(&locks, flock(2, 2), ready(()));
+    assert_eq!(asked.await.unwrap(), Ok(()));
+    assert_eq!(counter(&locks, "lock_calls"), 3);
+    assert!(!first.await.unwrap());
 }
 
 /// The process has ended when its request begins: nothing would release what it locks.
