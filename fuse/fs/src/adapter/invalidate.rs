@@ -30,8 +30,8 @@ use tokio::time::sleep;
 /// How long the notification for a change of data is left to a reply that shows the change. A program
 /// that does not ask sees the change so much later than the attributes expire, by which nfs(5) goes.
 const PAUSE: Duration = Duration::from_millis(50);
-/// If a directory has more outdated names than this, others may be notified before all of its names.
-const LEAST_NAMES: usize = 1024;
+/// The directories of which names expire at the same time. Some may be locked for as long as a server puts a REMOVE off.
+const DIRECTORIES: usize = 16;
 
 /// Inode numbers for a task that notifies.
 #[derive(Debug, Default)]
@@ -155,6 +155,23 @@ async fn apart(
     started
 }
 
+/// Makes the kernel look these names of the directory `node` up again.
+async fn expire(notifier: Notifier, node: u64, names: Arc<[Box<[u8]>]>) {
+    loop {
+        let names = names.clone();
+        let send = move |notifier: &Notifier| {
+            for name in &*names {
+                // An error means that the kernel does not know the name.
+                let _ = notifier.expire_entry(node, name);
+            }
+        };
+        if apart(&notifier, send, || {}).await {
+            return;
+        }
+        sleep(PAUSE).await;
+    }
+}
+
 /// Starts the tasks that send notifications, and makes `fs` use them.
 pub(super) fn start<N: Nfs3>(
     fs: &Arc<Fs<N>>,
@@ -203,30 +220,21 @@ pub(super) fn start<N: Nfs3>(
     let (queue, of_names) = (queues.names.clone(), fs.clone());
     let waiting = notifier.clone();
     let names = async move {
+        let (some_at_a_time, mut waits) = (Arc::new(Semaphore::new(DIRECTORIES)), JoinSet::new());
         loop {
             for node in queue.take(Duration::ZERO).await {
-                let outdated = of_names.names_to_expire(node, LEAST_NAMES);
-                if outdated.len() >= LEAST_NAMES {
-                    queue.put(node);
-                }
+                let turn = some_at_a_time.clone().acquire_owned().await;
+                let outdated = of_names.names_to_expire(node);
                 // A kernel without this notification would unmount what is mounted below.
                 if waiting.can_expire() && !outdated.is_empty() {
-                    let outdated = Arc::new(outdated);
-                    let expire = || {
-                        let names = outdated.clone();
-                        let expire = move |notifier: &Notifier| {
-                            for name in &*names {
-                                // An error means that the kernel does not know the name.
-                                let _ = notifier.expire_entry(node, name);
-                            }
-                        };
-                        apart(&waiting, expire, || {})
-                    };
-                    while !expire().await {
-                        sleep(PAUSE).await;
-                    }
+                    let told = expire(waiting.clone(), node, outdated.into());
+                    waits.spawn(async move {
+                        told.await;
+                        drop(turn);
+                    });
                 }
             }
+            while waits.try_join_next().is_some() {}
         }
     };
     tasks.spawn_on(names, runtime);

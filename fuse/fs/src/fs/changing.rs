@@ -197,13 +197,13 @@ impl<N: Nfs3> Files<N> {
     }
 
     /// Names in a directory that are no longer valid, for notifications to the kernel. Each is
-    /// returned once. There may be more if there are at least `least`.
-    pub fn names_to_expire(&self, nodeid: u64, least: usize) -> Vec<Box<[u8]>> {
+    /// returned once.
+    pub fn names_to_expire(&self, nodeid: u64) -> Vec<Box<[u8]>> {
         let Some(dir) = self.table.get(nodeid) else {
             return Vec::new();
         };
         let epoch = dir.state.lock().epoch;
-        self.names.take_outdated(nodeid, epoch, least)
+        self.names.take_outdated(nodeid, epoch)
     }
 
     /// Data that a program wrote is lost. The kernel still caches it, because write(2) put it

@@ -17,8 +17,6 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 const SHARDS: usize = 8;
-/// How often the cache is searched for the outdated names of a directory that has all of them.
-const SEARCHES: usize = 16;
 /// The most names of a path, for the case that the server's directories form a circle.
 pub(super) const DEEPEST: usize = 64;
 
@@ -233,21 +231,14 @@ impl Names {
         found
     }
 
-    /// Removes and returns names in `dir` that were cached in other epochs than `epoch`: up to `least`
-    /// or a part of the cache, whichever is more, so that it is searched only some times for one
-    /// directory, however many names that has. There may be more if it returns at least `least`.
-    pub(super) fn take_outdated(&self, dir: u64, epoch: u64, least: usize) -> Vec<Box<[u8]>> {
-        let all: usize = self.shards.iter().map(|shard| shard.lock().len()).sum();
-        let most = least.max(all / SEARCHES);
+    /// Removes and returns the names in `dir` that were cached in other epochs than `epoch`.
+    pub(super) fn take_outdated(&self, dir: u64, epoch: u64) -> Vec<Box<[u8]>> {
         let mut found = Vec::new();
         for shard in &self.shards {
             let mut shard = shard.lock();
             let outdated = shard.iter().filter(|(_, (of, _))| *of != epoch);
             let keys = outdated.filter(|(key, _)| key.dir == dir);
-            let keys: Vec<_> = keys
-                .take(most - found.len())
-                .map(|(key, _)| key.clone())
-                .collect();
+            let keys: Vec<_> = keys.map(|(key, _)| key.clone()).collect();
             let old: Vec<_> = keys.iter().map(|key| shard.pop(key)).collect();
             drop(shard);
             drop(old);
@@ -289,16 +280,14 @@ mod tests {
             names.put(7, n % 2, name.as_bytes(), Child::Absent);
             names.put(8, 0, name.as_bytes(), Child::Absent);
         }
-        let mut taken = names.take_outdated(7, 1, 30);
-        assert_eq!(taken.len(), 30);
-        taken.extend(names.take_outdated(7, 1, 30));
+        let mut taken = names.take_outdated(7, 1);
         assert_eq!(taken.len(), 50);
-        assert!(names.take_outdated(7, 1, 30).is_empty());
+        assert!(names.take_outdated(7, 1).is_empty());
         taken.sort();
         taken.dedup();
         assert_eq!(taken.len(), 50);
         assert!(names.get(7, 1, b"name-1").is_some() && names.get(7, 0, b"name-2").is_none());
-        assert_eq!(names.take_outdated(8, 1, 1000).len(), 100);
+        assert_eq!(names.take_outdated(8, 1).len(), 100);
     }
 
     #[test]
@@ -321,34 +310,16 @@ mod tests {
             assert_eq!(names.renew(7, 1, name, now), expected);
             assert_eq!(names.get(7, 1, name).is_some(), !expected);
         }
-        assert!(names.take_outdated(8, 1, 10).is_empty());
-        let mut taken = names.take_outdated(7, 1, 10);
+        assert!(names.take_outdated(8, 1).is_empty());
+        let mut taken = names.take_outdated(7, 1);
         taken.sort();
         assert_eq!(
             taken,
             [&b"absent"[..], b"made", b"new", b"other"].map(Box::from)
         );
-        assert!(names.take_outdated(7, 1, 10).is_empty());
+        assert!(names.take_outdated(7, 1).is_empty());
         assert!(!names.renew(7, 1, b"other", is(&other)));
         assert!(names.get(7, 1, b"other").is_some());
-    }
-
-    #[test]
-    fn a_large_directory_takes_few_searches() {
-        for count in [1000u64, 20_000] {
-            let names = Names::new(1 << 16);
-            for n in 0..count {
-                names.put(7, 0, &n.to_ne_bytes(), Child::Absent);
-            }
-            let (mut searches, mut taken) = (0, 0);
-            while taken < count as usize {
-                taken += names.take_outdated(7, 1, 10).len();
-                searches += 1;
-            }
-            // What is left is less each time.
-            assert!(searches < 100, "{searches} for {count}");
-            assert!(names.take_outdated(7, 1, 10).is_empty());
-        }
     }
 
     #[test]
