@@ -136,23 +136,6 @@ impl<N: Nfs3> Fs<N> {
         }
     }
 
-    /// The object that loses a name: mostly from memory, since the kernel has looked the name up, or
-    /// by a LOOKUP, since the kernel may know a name that the bounded cache here has dropped. `None`
-    /// if the directory is known not to have the name, or it cannot be looked up.
-    pub(super) async fn child_to_unlink(
-        &self,
-        cred: &Cred,
-        dir: &Arc<Inode>,
-        name: &[u8],
-    ) -> Option<Arc<Inode>> {
-        let epoch = dir.state.lock().epoch;
-        match self.names.get(dir.nodeid, epoch, name) {
-            Some(Child::Is(inode)) => Some(inode),
-            Some(Child::Absent) => None,
-            None => Box::pin(self.child(cred, dir, name)).await.ok(),
-        }
-    }
-
     /// As [`Files::changing`](super::files::Files::changing), for a call that makes or removes `name` in `dir`. An error may show that
     /// somebody else has changed the directory.
     pub(super) async fn changing_name<T>(

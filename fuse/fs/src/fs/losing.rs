@@ -62,39 +62,18 @@ pub(super) enum Losing<'a, N: Nfs3> {
 }
 
 impl<N: Nfs3> Fs<N> {
-    /// Call before `name` is removed or replaced. Returns what it leads to, unless it is known to
-    /// lead to nothing, or cannot be looked up and no file is open. Fails with `Busy` for the hidden
+    /// Call before `name` is removed or replaced. Returns what it leads to. Fails with `Busy` for the hidden
     /// name of an open file.
     pub(super) async fn about_to_lose<'a>(
         self: &'a Arc<Self>,
         cred: &Cred,
         dir: &Arc<Inode>,
         name: &[u8],
-    ) -> FsResult<Option<(Arc<Inode>, Losing<'a, N>)>> {
-        if !self.any_open() {
-            let child = self.child_to_unlink(cred, dir, name).await;
-            let losing = child.map(|child| {
-                let going = self.going(&child);
-                (child, Losing::Closed(going))
-            });
-            // An open that began before the mark was set does not wait for it.
-            if !self.any_open() {
-                return Ok(losing);
-            }
-        }
+    ) -> FsResult<(Arc<Inode>, Losing<'a, N>)> {
         let child = self.child(cred, dir, name).await?;
         check_not_hidden(dir, name, &child)?;
         let losing = self.begin_hiding(&child).await;
-        Ok(Some((child, losing)))
-    }
-
-    fn going(&self, inode: &Arc<Inode>) -> Going<'_, N> {
-        let _state = inode.state.lock();
-        inode.losing.fetch_add(1, Ordering::Relaxed);
-        Going {
-            fs: self,
-            inode: inode.clone(),
-        }
+        Ok((child, losing))
     }
 
     /// A process that has died since was about to hide the file, or has. Until it is known, no other call

@@ -137,8 +137,6 @@ pub struct Fs<N> {
     silly_number: AtomicU64,
     /// The random keys from which hidden names are made.
     silly_keys: RandomState,
-    /// OPENs and RELEASEs under way.
-    opening: AtomicUsize,
     /// The directory of each hidden name, for RMDIR.
     hidden_names: Mutex<Vec<Weak<u64>>>,
     /// Hidden names that could not be removed.
@@ -187,7 +185,6 @@ impl<N: Nfs3> Fs<N> {
             rested: AtomicU64::new(0),
             silly_number: AtomicU64::new(0),
             silly_keys: RandomState::new(),
-            opening: AtomicUsize::new(0),
             hidden_names: Mutex::default(),
             hidden_stay: Mutex::default(),
             readdirplus: AtomicBool::new(files.config.readdirplus),

@@ -24,7 +24,6 @@ pub(super) struct OpenUnderWay<'a, N: Nfs3> {
 
 impl<N: Nfs3> Drop for OpenUnderWay<'_, N> {
     fn drop(&mut self) {
-        self.fs.opening.fetch_sub(1, Ordering::Release);
         self.fs.count_closed(&self.inode);
     }
 }
@@ -35,7 +34,6 @@ impl<N: Nfs3> Fs<N> {
         self: &'a Arc<Self>,
         inode: &Arc<Inode>,
     ) -> OpenUnderWay<'a, N> {
-        self.opening.fetch_add(1, Ordering::Relaxed);
         inode.opens.fetch_add(1, Ordering::SeqCst);
         OpenUnderWay {
             fs: self,
@@ -54,13 +52,5 @@ impl<N: Nfs3> Fs<N> {
             let (fs, inode) = (self.clone(), inode.clone());
             exec::spawn(async move { fs.remove_hidden(&inode, silly).await });
         }
-    }
-
-    /// Whether any file is open or counts as open.
-    pub(super) fn any_open(&self) -> bool {
-        // An OPEN ends after its file was added, and a RELEASE begins before its file is taken away.
-        self.opening.load(Ordering::Acquire) > 0
-            || !self.files.is_empty()
-            || self.opening.load(Ordering::Acquire) > 0
     }
 }

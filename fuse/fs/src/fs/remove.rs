@@ -4,7 +4,7 @@
 //! to a hidden name instead (silly rename), and removed at the last close with the credential of whoever unlinked it.
 //! Since only the hidden name keeps the data, nobody on this machine can remove or rename it (EBUSY, as with Linux's
 //! client). RMDIR waits a while for hidden names: a program may have closed the file already, which the kernel tells
-//! later. While no file is open, UNLINK is one REMOVE (RFC 1813 section 3.3.12). `losing.rs` decides whether a file
+//! later. The name of a file that is not open is removed by REMOVE (RFC 1813 section 3.3.12). `losing.rs` decides whether a file
 //! is hidden.
 
 use super::Fs;
@@ -35,13 +35,13 @@ pub(super) type HiddenName = [u8; HIDDEN_NAME];
 impl<N: Nfs3> Fs<N> {
     pub async fn unlink(self: &Arc<Self>, cred: &Cred, parent: u64, name: &[u8]) -> FsResult<()> {
         let dir = self.inode(parent)?;
-        let losing = match self.about_to_lose(cred, &dir, name).await {
+        let (child, losing) = match self.about_to_lose(cred, &dir, name).await {
             // The process that got this request first has removed or hidden the name.
             Err(error) if is_resent() && error.status() == Some(Status::NoEnt) => return Ok(()),
             losing => losing?,
         };
-        if let Some((child, Losing::Open(_hiding))) = &losing {
-            return Box::pin(self.hide_by_rename(cred, &dir, name, child))
+        if let Losing::Open(_hiding) = &losing {
+            return Box::pin(self.hide_by_rename(cred, &dir, name, &child))
                 .await
                 .map(|_| ());
         }
@@ -49,17 +49,15 @@ impl<N: Nfs3> Fs<N> {
         self.changing_name(&dir, name, call, |wcc| *wcc).await?;
         self.own_name(&dir, name, None);
         // The object has one link less now. This ends before the OPENs that wait for it go on.
-        if let Some((child, _)) = &losing {
-            mark_removed(child);
-            child.state.lock().named_otherwise();
-        }
+        mark_removed(&child);
+        child.state.lock().named_otherwise();
         Ok(())
     }
 
     pub async fn rmdir(self: &Arc<Self>, cred: &Cred, parent: u64, name: &[u8]) -> FsResult<()> {
         let dir = self.inode(parent)?;
         // The directory is marked as removed for those who have it open.
-        let child = self.child_to_unlink(cred, &dir, name).await;
+        let child = self.child(cred, &dir, name).await.ok();
         // Hidden files that were just closed may still be in the directory.
         if let Some(child) = &child {
             let none = self.until_none_is_hidden(Some(child.nodeid), MOST_WAIT);

@@ -5,7 +5,7 @@
 //! of its own, as with Linux's client. So for a moment other machines do not find the new name. (Programs
 //! of this mount wait for the directory, which the kernel has locked.) If the server then refuses the
 //! RENAME, the name is restored. If it is not known whether it was run, it is restored only if nothing has
-//! that name. While no file is open, none of this is needed, and RENAME is the only call. Finally the cached names
+//! that name. For a target that is not open, RENAME is the only call. Finally the cached names
 //! are changed accordingly. The flags of renameat2(2) are refused with EINVAL, because NFSv3 has
 //! nothing like them.
 //!
@@ -48,7 +48,7 @@ impl<N: Nfs3> Fs<N> {
         let (from_dir, to_dir) = (self.inode(from.0)?, self.inode(to.0)?);
         let renamed = is_resent() && self.is_absent(cred, &from_dir, from.1).await;
         // The target loses its name, the source does not.
-        if !renamed && from.1.starts_with(HIDDEN) && self.any_open() {
+        if !renamed && from.1.starts_with(HIDDEN) {
             let source = self.child(cred, &from_dir, from.1).await?;
             check_not_hidden(&from_dir, from.1, &source)?;
         }
@@ -56,7 +56,7 @@ impl<N: Nfs3> Fs<N> {
             true => None,
             false => match self.about_to_lose(cred, &to_dir, to.1).await {
                 Err(error) if error.status() == Some(Status::NoEnt) => None,
-                losing => losing?,
+                losing => Some(losing?),
             },
         };
         let mut aside = None;
