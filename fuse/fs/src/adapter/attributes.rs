@@ -63,7 +63,7 @@ impl<N: Nfs3> Adapter<N> {
                 Err(error) => Err(error),
             };
             reply_or_undo(reply, result, reply_attributes, |_| {
-                fs.attributes_unheard(node);
+                fs.change_unheard(node);
             });
         });
     }

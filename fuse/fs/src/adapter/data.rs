@@ -36,7 +36,7 @@ impl<N: Nfs3> Adapter<N> {
                 },
                 |opened| {
                     if flags & libc::O_TRUNC != 0 {
-                        fs.attributes_unheard(node);
+                        fs.change_unheard(node);
                     }
                     if let Some(opened) = opened {
                         close(&fs, opened);

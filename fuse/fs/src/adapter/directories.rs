@@ -33,7 +33,7 @@ impl<N: Nfs3> Adapter<N> {
                 },
                 |opened| {
                     if let Some(opened) = opened {
-                        fs.attributes_unheard(node);
+                        fs.change_unheard(node);
                         let _ = fs.releasedir(opened.handle);
                     }
                 },

@@ -217,6 +217,7 @@ impl<N: Nfs3> Adapter<N> {
                 |made| {
                     fs.name_unheard(parent, &name);
                     if let Some((entry, opened)) = made {
+                        fs.change_unheard(entry.nodeid);
                         entry_unheard(&fs, &entry);
                         close(&fs, opened);
                     }

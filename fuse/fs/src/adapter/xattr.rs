@@ -64,7 +64,7 @@ impl<N: Nfs3> Adapter<N> {
             let name = name.as_bytes();
             let set = fs.setxattr(&cred, node, name, &value, flags).await;
             // The kernel may have asked for the list before it was changed.
-            reply_or_undo(reply, set, reply_ok, |_| fs.attributes_unheard(node));
+            reply_or_undo(reply, set, reply_ok, |_| fs.change_unheard(node));
         });
     }
 
@@ -72,7 +72,7 @@ impl<N: Nfs3> Adapter<N> {
         let (fs, cred, name) = (self.fs.clone(), self.cred(request, node), name.to_owned());
         self.change(request, reply, move |reply| async move {
             let removed = fs.removexattr(&cred, node, name.as_bytes()).await;
-            reply_or_undo(reply, removed, reply_ok, |_| fs.attributes_unheard(node));
+            reply_or_undo(reply, removed, reply_ok, |_| fs.change_unheard(node));
         });
     }
 }

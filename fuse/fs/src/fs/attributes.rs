@@ -109,9 +109,19 @@ impl<N: Nfs3> Files<N> {
         Ok((self.visible_attributes(&inode, attributes), ttl))
     }
 
-    /// The kernel did not get attributes that it was to be given, because the caller was killed, as those after a
-    /// SETATTR that has truncated the file. It still has older ones, and what they belong to.
+    /// The kernel did not get attributes that it was to be given, because the caller was killed. It still has older ones.
     pub fn attributes_unheard(&self, nodeid: u64) {
+        if let Some(inode) = self.table.get(nodeid) {
+            inode.state.lock().kernel_size = 0;
+            if let Some(kernel) = self.kernel.get() {
+                kernel.invalidate_attributes(nodeid);
+            }
+        }
+    }
+
+    /// The same where the caller has changed the object, as by a SETATTR that has truncated the file. The kernel also
+    /// has the older contents.
+    pub fn change_unheard(&self, nodeid: u64) {
         if let Some(inode) = self.table.get(nodeid) {
             self.unheard(&inode);
         }

@@ -22,9 +22,6 @@ use std::sync::{Arc, OnceLock};
 /// The next epoch; shared by all files and directories, so that no two contents have the same.
 static EPOCH: AtomicU64 = AtomicU64::new(1);
 
-/// The [`State::kernel_epoch`] of pages that are out of date although nobody else has changed the file.
-const BEHIND: u64 = u64::MAX;
-
 fn next_epoch() -> u64 {
     EPOCH.fetch_add(1, Ordering::Relaxed)
 }
@@ -152,8 +149,8 @@ pub struct State {
     cache: AttributeCache,
     /// The epoch of the contents.
     pub epoch: u64,
-    /// The epoch of what the kernel has of the contents, and of their attributes; 0 if it has nothing,
-    /// or [`BEHIND`]. See `kernel_pages`.
+    /// The epoch of what the kernel has of the contents, and of their attributes; 0 if it has nothing.
+    /// See `kernel_pages`.
     pub kernel_epoch: u64,
     /// The kernel was given the attributes, and has not been notified since.
     told: bool,
@@ -199,9 +196,9 @@ impl State {
         self.kernel_epoch != 0 && self.kernel_epoch != self.epoch
     }
 
-    /// The kernel did not get a reply that showed it a change.
+    /// The kernel did not get a reply that showed it a change. What it has belongs to no epoch of the contents.
     pub fn unheard(&mut self) {
-        (self.kernel_epoch, self.kernel_size) = (BEHIND, 0);
+        (self.kernel_epoch, self.kernel_size) = (next_epoch(), 0);
     }
 
     /// Whether no change by this mount has been under way since the call was sent.

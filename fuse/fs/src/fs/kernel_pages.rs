@@ -206,7 +206,7 @@ impl<N: Nfs3> Objects<N> {
         if inode.state.lock().kernel_size >= size {
             return None;
         }
-        let file = match by {
+        let file = match by.filter(|file| file.can_read()) {
             Some(file) => file.clone(),
             None => self.any_open_file(inode)?,
         };

@@ -70,6 +70,19 @@ fn nobody_is_given_attributes_of_a_change_before_the_kernel_has_dropped_its_page
     assert!(block_on(m.fs.behind_open(f)).is_none());
 }
 
+/// Nor may it read, perhaps.
+#[test]
+fn who_opens_a_file_to_write_reads_no_end_that_others_have_given_it() {
+    let m = Mount::new();
+    m.server.plant("f", b"old");
+    let node = m.node("f");
+    m.stat(node).unwrap();
+    m.server.change_file("f", 3, b"more", None);
+    let f = m.open(node, libc::O_WRONLY | libc::O_APPEND).unwrap();
+    let behind = block_on(m.fs.behind_open(f)).unwrap();
+    assert_eq!((behind.end, m.server.calls(Op::Read)), (None, 0));
+}
+
 /// The kernel answers read(2) from its pages, and asks for nothing.
 #[test]
 fn open_files_that_the_kernel_has_pages_of_are_asked_for_when_their_attributes_expire() {
@@ -210,9 +223,10 @@ fn the_kernel_is_told_once_that_its_pages_are_out_of_date_however_many_setattrs_
     assert_eq!((set_mode(0o640), set_mode(0o644)), (first, first));
 }
 
-/// The kernel has not truncated its pages, since it did not get the reply.
+/// The kernel has not truncated its pages, since it did not get the reply. That of a killed stat(2) says nothing of
+/// them, and dropping them would have the whole file read again.
 #[test]
-fn the_kernel_drops_the_pages_of_a_file_that_a_killed_program_has_truncated() {
+fn the_kernel_drops_pages_for_a_killed_program_that_has_truncated_the_file_and_for_no_other() {
     let m = Mount::new();
     let count = Arc::new(AtomicUsize::new(0));
     m.fs.set_kernel_cache(Box::new(Invalidated(count.clone())));
@@ -221,9 +235,11 @@ fn the_kernel_drops_the_pages_of_a_file_that_a_killed_program_has_truncated() {
     m.close(f).unwrap();
     let f = m.open(node, RW).unwrap();
     m.read(f, 0, 4).unwrap();
+    m.fs.attributes_unheard(node);
+    assert!(m.fs.old_pages(node).is_none());
     m.truncate(node, 1).unwrap();
     assert_eq!(count.load(Ordering::Relaxed), 0);
-    m.fs.attributes_unheard(node);
+    m.fs.change_unheard(node);
     assert_eq!(count.load(Ordering::Relaxed), 1);
     assert!(
         m.fs.old_pages(node).is_some(),
