@@ -113,18 +113,27 @@ impl<N: Nfs3> Fs<N> {
         dir: &Arc<Inode>,
         name: &[u8],
     ) -> FsResult<Arc<Inode>> {
-        let known = {
-            let state = dir.state.lock();
-            state.fresh(self.now()).map(|_| state.epoch)
-        };
-        if let Some(epoch) = known
-            && let Some(Child::Is(inode)) = self.names.get(dir.nodeid, epoch, name)
-        {
+        if let Some(Child::Is(inode)) = self.valid_name(dir, name) {
             return Ok(inode);
         }
         Box::pin(self.find(cred, dir, name))
             .await
             .map(|found| found.0)
+    }
+
+    /// What the cache has for a name, if the directory's attributes are valid.
+    fn valid_name(&self, dir: &Inode, name: &[u8]) -> Option<Child> {
+        let epoch = {
+            let state = dir.state.lock();
+            state.fresh(self.now())?;
+            state.epoch
+        };
+        self.names.get(dir.nodeid, epoch, name)
+    }
+
+    /// Whether the directory is known not to have a name.
+    pub(super) fn lacks(&self, dir: &Inode, name: &[u8]) -> bool {
+        matches!(self.valid_name(dir, name), Some(Child::Absent))
     }
 
     /// The inode that the cache has for a name, even if the directory's attributes have expired.

@@ -52,7 +52,7 @@ impl<N: Nfs3> Fs<N> {
             let source = self.child(cred, &from_dir, from.1).await?;
             check_not_hidden(&from_dir, from.1, &source)?;
         }
-        let losing = match renamed {
+        let losing = match renamed || self.lacks(&to_dir, to.1) {
             true => None,
             false => match self.about_to_lose(cred, &to_dir, to.1).await {
                 Err(error) if error.status() == Some(Status::NoEnt) => None,
