@@ -91,8 +91,10 @@ impl<N: Nfs3> Fs<N> {
             let now = self.now();
             let mut state = dir.inode.state.lock();
             let listed = state.listed_mut();
-            listed.with_attributes = now;
-            listed.lists_attributes |= offset != 0;
+            match offset {
+                0 => listed.with_attributes = now,
+                _ => listed.lists_attributes = true,
+            }
         }
     }
 

@@ -121,7 +121,7 @@ pub struct Silly {
 /// What is remembered of a directory and its listings.
 #[derive(Debug, Clone, Default)]
 pub struct Listed {
-    /// When the kernel last took entries with the attributes of the children.
+    /// When the kernel last began to take entries with the attributes of the children, the oldest of which are about that old.
     pub with_attributes: Nanos,
     /// Whether a program looked at the children while it listed them, as `ls -l` does. The kernel
     /// shows it by asking for attributes with entries after the first ones.
