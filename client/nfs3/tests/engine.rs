@@ -2,8 +2,8 @@
 
 use crate::common::data::*;
 use crate::common::*;
-use nfsrdma_nfs3::{Acls, Nfs3, NfsError, SetLists, Transport};
-use nfsrdma_nfs3::{ClientOptions, Recovery, TransportOptions, WriteChunk};
+use nfsrdma_nfs3::{Acls, Nfs3, NfsError, SetLists};
+use nfsrdma_nfs3::{ClientOptions, Recovery, WriteChunk};
 use nfsrdma_rdma_testing::fault::Plan;
 use nfsrdma_rpcrdma::abandon::Caller;
 use nfsrdma_xdr::nfs_acl;
@@ -471,38 +471,4 @@ async fn an_abandoned_call_keeps_its_memory_until_the_reply() {
     read(&mounted, &pool, &f, 100, 4096).await;
     assert_eq!(mounted.client.stats().connections[0].connects, 1);
     leaves_nothing(mounted, pool).await;
-}
-
-#[tokio::test]
-async fn sizes_follow_fsinfo_and_options() {
-    let manners = Manners {
-        rtmax: 65_536,
-        ..Manners::default()
-    };
-    let server = Server::start(Device::default(), manners, |_| Act::Answer);
-    // The head and data of a WRITE in a Position Zero Read chunk stay within the server's limit.
-    let cases = [
-        (None, 65_536, 61_440, WriteChunk::PositionZero),
-        (None, 65_536, 65_536, WriteChunk::Reduced),
-        (Some(4096), 4096, 4096, WriteChunk::PositionZero),
-        (Some(1 << 20), 65_536, 61_440, WriteChunk::PositionZero),
-        (Some(1 << 20), 65_536, 65_536, WriteChunk::Reduced),
-    ];
-    for (option, rsize, wsize, write_chunk) in cases {
-        let options = ClientOptions {
-            rsize: option,
-            wsize: option,
-            transport: TransportOptions {
-                write_chunk,
-                ..options().transport
-            },
-            ..options()
-        };
-        let (mounted, pool) = server.mount(&options).await;
-        let limits = mounted.client.limits();
-        assert_eq!((limits.rtmax, limits.wtmax), (rsize, wsize));
-        let described = mounted.description.as_ref().unwrap();
-        assert_eq!((described.rsize, described.wsize), (rsize, wsize));
-        leaves_nothing(mounted, pool).await;
-    }
 }

@@ -6,11 +6,8 @@ use nfsrdma_nfs3::Recovery;
 use nfsrdma_nfs3::{Nfs3, NfsError, Transport};
 use nfsrdma_rdma_testing::drain;
 use nfsrdma_rdma_testing::fault::{Plan, When};
-use nfsrdma_rpcrdma::abandon::Caller;
 use nfsrdma_rpcrdma::stats::ConnectionStats;
 use nfsrdma_xdr::nfs3::*;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 #[tokio::test]
@@ -77,62 +74,6 @@ async fn a_call_without_memory_does_not_hold_up_those_that_have_it() {
     assert!(!list.is_finished());
     drop((taken, done));
     assert!(list.await.unwrap().unwrap() >= 1);
-    leaves_nothing(mounted, pool).await;
-}
-
-/// Answers READs with JUKEBOX as long as `off` is set.
-fn puts_reads_off(off: &Arc<AtomicBool>) -> Server {
-    let off = off.clone();
-    Server::scripted::<Read>(move |_, _| match off.load(SeqCst) {
-        true => Act::JukeBox,
-        false => Act::Answer,
-    })
-}
-
-#[tokio::test]
-async fn a_read_that_is_put_off_holds_no_memory_meanwhile() {
-    let off = Arc::new(AtomicBool::new(true));
-    let server = puts_reads_off(&off);
-    let f = server.plant(b"f", &pattern(20_000, 3));
-    let (mounted, pool) = server.mount(&options()).await;
-    let free = pool.free_bytes();
-    let to = sink(&pool, 20_000, 4096);
-    assert!(pool.free_bytes() < free);
-    let client = mounted.client.clone();
-    let read = tokio::spawn(async move { client.read(&cred(), &f, 0, to).await });
-    until("the memory is given back", || {
-        !server.calls::<Read>().is_empty() && pool.free_bytes() >= free
-    })
-    .await;
-    // It waits for memory like any other call.
-    let taken = drain(&pool);
-    off.store(false, SeqCst);
-    drop(taken);
-    let done = read.await.unwrap().unwrap();
-    let found: Vec<u8> = done.data.iter().flat_map(|buf| buf.to_vec()).collect();
-    assert!(found == pattern(20_000, 3));
-    drop(done);
-    leaves_nothing(mounted, pool).await;
-}
-
-#[tokio::test]
-async fn a_read_that_is_put_off_ends_with_its_caller() {
-    let off = Arc::new(AtomicBool::new(true));
-    let server = puts_reads_off(&off);
-    let f = server.plant(b"f", b"text");
-    let (mounted, pool) = server.mount(&options()).await;
-    let (client, to) = (mounted.client.clone(), sink(&pool, 4, 4));
-    let caller = Caller::default();
-    let read = async move { client.read(&cred(), &f, 0, to).await.map(|_| ()) };
-    let read = tokio::spawn(caller.clone().run(read));
-    until("the READ is put off", || !server.calls::<Read>().is_empty()).await;
-    caller.leave();
-    let ended = tokio::time::timeout(Duration::from_secs(60), read);
-    let error = ended.await.unwrap().unwrap().unwrap_err();
-    assert!(
-        matches!(error, NfsError::Status(Status::JukeBox)),
-        "{error:?}"
-    );
     leaves_nothing(mounted, pool).await;
 }
 

@@ -55,8 +55,8 @@ impl Server {
         let listener = provider.listen(([127, 0, 0, 1], 0).into()).unwrap();
         let listener: Arc<dyn Listener> = listener.into();
         let limits = Limits {
-            rtmax: manners.rtmax,
-            wtmax: manners.rtmax,
+            rtmax: 1 << 20,
+            wtmax: 1 << 20,
             dtpref: 32_768,
             max_file_size: 1 << 40,
         };

@@ -53,7 +53,6 @@ pub struct Manners {
     /// Announced from the second connection on, if it differs.
     pub later_private_data: Option<PrivateData>,
     pub grant: u32,
-    pub rtmax: u32,
 }
 
 impl Default for Manners {
@@ -66,7 +65,6 @@ impl Default for Manners {
             }),
             later_private_data: None,
             grant: 64,
-            rtmax: 1 << 20,
         }
     }
 }
