@@ -72,62 +72,38 @@ async fn options_bound_limits_also_later() {
     leaves_nothing(mounted, pool).await;
 }
 
+/// The server refuses such a WRITE, or ends the connection over it.
 #[tokio::test]
 async fn a_write_that_is_too_large_now_is_cut() {
-    let takes = Arc::new(AtomicU32::new(1 << 20));
-    let server = strict(takes.clone());
-    let (mounted, pool) = server.mount(&options()).await;
-    let f = server.plant(b"f", b"");
-    let bytes = pattern(100_000, 5);
-    takes.store(16_384, SeqCst);
-    // In pieces whose boundaries differ from those of the WRITEs.
-    let write = |from: usize| {
-        let data = source(&pool, &bytes[from..], 10_000);
-        let client = &mounted.client;
-        async move {
-            client
-                .write(&cred(), &f, from as u64, data, Stable::Unstable)
-                .await
-                .unwrap()
-                .count as usize
+    for refuses in [true, false] {
+        let takes = Arc::new(AtomicU32::new(1 << 20));
+        let server = match refuses {
+            true => strict(takes.clone()),
+            false => limited(takes.clone(), |_| Act::Hangup),
+        };
+        let options = options_with(|t| t.timeo = Duration::from_secs(2));
+        let (mounted, pool) = server.mount(&options).await;
+        let f = server.plant(b"f", b"");
+        let bytes = pattern(40_000, 5);
+        takes.store(16_384, SeqCst);
+        let (client, cred) = (&mounted.client, cred());
+        let mut at = 0;
+        while at < bytes.len() {
+            // In pieces whose boundaries differ from those of the WRITEs.
+            let data = source(&pool, &bytes[at..], 10_000);
+            let done = client.write(&cred, &f, at as u64, data, Stable::Unstable);
+            let took = done.await.unwrap().count as usize;
+            // Data within the server's limit are not cut, although later WRITEs are planned smaller.
+            let left = bytes.len() - at;
+            assert_eq!(took, if left > 16_384 { 12_288 } else { left });
+            at += took;
         }
-    };
-    let mut at = 0;
-    while at < bytes.len() {
-        let took = write(at).await;
-        // Data within the server's limit are not cut, although later WRITEs are planned smaller.
-        let left = bytes.len() - at;
-        assert_eq!(took, if left > 16_384 { 12_288 } else { left });
-        at += took;
+        assert_eq!(server.contents("f"), bytes);
+        assert_eq!(client.limits().wtmax, 12_288);
+        // Asked once only: the later WRITEs are cut according to the new limits.
+        assert!(!refuses || server.calls::<Fsinfo>().len() == 2);
+        leaves_nothing(mounted, pool).await;
     }
-    assert_eq!(server.contents("f"), bytes);
-    assert_eq!(mounted.client.limits().wtmax, 12_288);
-    // Asked once only: the later WRITEs are cut according to the new limits.
-    assert_eq!(server.calls::<Fsinfo>().len(), 2);
-    leaves_nothing(mounted, pool).await;
-}
-
-/// The same with a server that ends the connection over a WRITE that is too large.
-#[tokio::test]
-async fn a_write_over_which_the_server_hangs_up_is_cut_to_its_limit() {
-    let takes = Arc::new(AtomicU32::new(1 << 20));
-    let server = limited(takes.clone(), |_| Act::Hangup);
-    let options = options_with(|t| t.timeo = Duration::from_secs(2));
-    let (mounted, pool) = server.mount(&options).await;
-    let f = server.plant(b"f", b"");
-    let bytes = pattern(20_000, 5);
-    takes.store(16_384, SeqCst);
-    let (client, cred) = (&mounted.client, cred());
-    let mut at = 0;
-    while at < bytes.len() {
-        let data = source(&pool, &bytes[at..], 10_000);
-        let done = client.write(&cred, &f, at as u64, data, Stable::Unstable);
-        let took = done.await.unwrap().count as usize;
-        assert_eq!(took, 12_288.min(bytes.len() - at));
-        at += took;
-    }
-    assert_eq!(server.contents("f"), bytes);
-    leaves_nothing(mounted, pool).await;
 }
 
 /// A server that puts FSINFO off, and ends the connection again and again.
