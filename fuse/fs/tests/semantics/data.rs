@@ -20,49 +20,6 @@ fn roomy() -> Mount {
 }
 
 #[test]
-fn the_server_restarts_between_write_and_commit() {
-    let m = roomy();
-    let (_, f) = m.create("f");
-    let data: Vec<u8> = (0..3u32 << 20).map(|i| (i / 3) as u8).collect();
-    m.write(f, 0, &data).unwrap();
-    let server = Arc::downgrade(&m.server);
-    m.server.set_hook(move |op, n| {
-        if op == Op::Commit
-            && n < 3
-            && let Some(server) = server.upgrade()
-        {
-            server.restart();
-        }
-        Fate::Done
-    });
-    m.close(f).unwrap();
-    m.server.clear_hook();
-    assert_eq!(m.server.calls(Op::Commit), 4);
-    m.server.restart();
-    assert!(m.server.contents("f").unwrap() == data);
-}
-
-#[test]
-fn small_transfer_sizes_work() {
-    for size in [512, 4096, 5000, 65536] {
-        let m = Mount::of(&server_of(size, 8192, 0), small());
-        let (_, f) = m.create("f");
-        let data: Vec<u8> = (0..100_001u32).map(|i| (i / 3) as u8).collect();
-        m.write(f, 0, &data).unwrap();
-        m.close(f).unwrap();
-        assert!(m.server.contents("f").unwrap() == data);
-        let n = Mount::of(&m.server, small());
-        let f = n.open(n.node("f"), RW).unwrap();
-        let mut all = Vec::new();
-        for at in (0..100_001).step_by(33_333) {
-            all.extend(n.read(f, at, 33_333).unwrap());
-        }
-        all.extend(n.read(f, all.len() as u64, 33_333).unwrap());
-        assert!(all == data, "{size}");
-    }
-}
-
-#[test]
 fn a_server_that_gives_little_at_a_time_takes_no_more_memory() {
     const LEN: u32 = 1 << 20;
     let server = MemoryServer::new();
@@ -228,19 +185,6 @@ fn attributes_from_before_a_write_do_not_make_the_file_shorter() {
         m.write(f, 10_000, &[1; 100]).unwrap();
         m.clock.advance(Duration::from_secs(1000));
     }
-}
-
-#[test]
-fn old_dirty_data_is_written_unasked() {
-    let m = Mount::new();
-    let (_, f) = m.create("f");
-    m.write(f, 0, b"text").unwrap();
-    m.fs.tick();
-    assert_eq!(m.server.calls(Op::Write), 0);
-    m.clock.advance(Duration::from_secs(5));
-    m.fs.tick();
-    assert_eq!(m.server.contents("f").unwrap(), b"text");
-    m.release(f);
 }
 
 #[test]
