@@ -56,6 +56,8 @@ def test_names_that_were_changed():
         assert sorted(os.listdir(at)) == ["h", "l", "p", "x", "y"]
         assert sorted(os.listdir(server.mnt)) == ["h", "l", "p", "x", "y"]
         assert (server.mnt / "h").read_bytes() == b"1"
+        change("SETATTR", "os.truncate('mnt/h', 3)")
+        assert (at / "h").read_bytes() == b"1\0\0"
 
 
 @on_kernels
@@ -73,11 +75,12 @@ def test_files_that_are_open_keep_their_data():
         for name in ("f", "g", "h"):
             (server.export / name).write_bytes(name.encode())
         with contextlib.ExitStack() as files:
-            opened = [files.enter_context(open(server.mnt / name, "rb")) for name in ("f", "g")]
+            opened = [files.enter_context(open(server.mnt / name, "rb")) for name in ("f", "g", "h")]
             # It gets a hidden name; then so does the target of the rename.
             change("RENAME", "os.unlink('mnt/f')")
             change("RENAME", "os.rename('mnt/h', 'mnt/g')")
-            assert [file.read() for file in opened] == [b"f", b"g"]
-            assert (server.mnt / "g").read_bytes() == b"h"
-        until(lambda: os.listdir(server.export) == ["g"], "the removal of the hidden names")
-
+            # The new name leads to a file that is open.
+            change("RENAME", "os.rename('mnt/g', 'mnt/i')")
+            assert [file.read() for file in opened] == [b"f", b"g", b"h"]
+            assert (server.mnt / "i").read_bytes() == b"h"
+        until(lambda: os.listdir(server.export) == ["i"], "the removal of the hidden names")

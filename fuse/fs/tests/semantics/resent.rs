@@ -4,7 +4,7 @@
 #[path = "../../../../client/nfs3/tests/common/mod.rs"]
 mod remote;
 
-use super::support::{RW, cred, errno, small, until};
+use super::support::{RW, cred, errno, small};
 use nfsrdma_fs::fs::{Clock, Entry, Found, Fs, FsError, FsResult, ROOT};
 use nfsrdma_memory_server::MemoryServer;
 use nfsrdma_nfs3::{Mounted, Nfs3Client};
@@ -12,7 +12,6 @@ use nfsrdma_rdma::Pool;
 use nfsrdma_record::Table;
 use nfsrdma_rpcrdma::abandon::Caller;
 use nfsrdma_rpcrdma::exec::block_on;
-use nfsrdma_xdr::nfs3::SetAttributes;
 use remote::Server;
 use std::future::Future;
 use std::sync::Arc;
@@ -90,12 +89,12 @@ fn asked<T>(number: u64, resent: bool, operation: impl Future<Output = FsResult<
     errno(block_on(Caller::of(number, resent).run(operation)))
 }
 
-/// The program gets the answer of the process that died. Only the request that comes again gets it.
+/// The program gets the answer of the process that died. Only the request that comes again gets it. Other
+/// requests are in tests/system/program/test_resent.py.
 #[test]
 fn what_was_carried_out_succeeds_again() {
     for open in [false, true] {
         let client = Client::new();
-        client.server.plant(b"f", b"1");
         client.server.plant(b"g", b"2");
         let who = &cred(7);
         macro_rules! once {
@@ -111,12 +110,6 @@ fn what_was_carried_out_succeeds_again() {
             };
         }
         once!(ENOENT, fs => fs.unlink(who, ROOT, b"g"));
-        once!(EEXIST, fs => fs.mkdir(who, ROOT, b"d", 0o700));
-        once!(ENOENT, fs => fs.rmdir(who, ROOT, b"d"));
-        once!(ENOENT, fs => fs.rename(who, (ROOT, b"f"), (ROOT, b"h"), 0));
-        once!(EEXIST, fs => fs.link(who, node(&fs, "h"), ROOT, b"i"));
-        once!(EEXIST, fs => fs.symlink(who, ROOT, b"l", b"there"));
-        once!(EEXIST, fs => fs.mknod(who, ROOT, b"p", libc::S_IFIFO | 0o600, 0));
         once!(EEXIST, fs => fs.mknod(who, ROOT, b"r", 0o600, 0));
         once!(EEXIST, fs => fs.create(who, ROOT, b"x", 0o600, EXCLUSIVE));
         // Its caller may not open such a file if it is not new.
@@ -160,34 +153,6 @@ fn what_was_not_carried_out_is_done() {
     }
 }
 
-/// Open files keep their data, as the target of a rename and as an unlinked file.
-#[test]
-fn files_that_are_open_are_hidden_again() {
-    let client = Client::new();
-    let (who, memory) = (&cred(0), &client.server.memory);
-    client.server.plant(b"f", b"1");
-    client.server.plant(b"g", b"2");
-    let fs = client.process(false);
-    let g = block_on(fs.open(who, node(&fs, "g"), RW)).unwrap().handle;
-    let rename = || fs.rename(who, (ROOT, b"f"), (ROOT, b"g"), 0);
-    assert_eq!(asked(2, true, rename()), 0);
-    assert_eq!(memory.contents("g").unwrap(), b"1");
-    let names = client.names();
-    assert_eq!(names.len(), 2, "the target is hidden");
-    // It was carried out, and the new name leads to another file that is open.
-    let f = block_on(fs.open(who, node(&fs, "g"), RW)).unwrap().handle;
-    assert_eq!(asked(2, true, rename()), 0);
-    assert_eq!(client.names(), names);
-    assert_eq!(asked(4, true, fs.unlink(who, ROOT, b"g")), 0);
-    assert_eq!(client.names().len(), 2, "the source is hidden");
-    for (handle, expected) in [(g, b"2"), (f, b"1")] {
-        let read = block_on(fs.read(handle, 0, 10, RW)).unwrap();
-        assert_eq!(&read[0][..], expected);
-        block_on(fs.release(handle)).unwrap();
-    }
-    until("no hidden name", || client.names().is_empty());
-}
-
 /// A lock file of the same user on another client, and a directory that somebody else has made.
 #[test]
 fn what_others_have_made_exists() {
@@ -207,23 +172,6 @@ fn what_others_have_made_exists() {
     );
     let rename = fs.rename(who, (ROOT, b"none"), (ROOT, b"nothing"), 0);
     assert_eq!(asked(6, true, rename), libc::ENOENT);
-}
-
-#[test]
-fn attributes_that_were_set_are_set_again() {
-    let (client, who) = (Client::new(), &cred(0));
-    client.server.plant(b"f", b"text");
-    let new = SetAttributes {
-        mode: Some(0o640),
-        size: Some(2),
-        ..SetAttributes::default()
-    };
-    for resent in [false, true] {
-        let fs = client.process(false);
-        let set = fs.setattr(who, node(&fs, "f"), &new, true);
-        assert_eq!(asked(2, resent, set), 0);
-    }
-    assert_eq!(client.server.contents("f"), b"te");
 }
 
 /// The process died after it had opened a file or directory, and before it told the kernel.
