@@ -1,12 +1,10 @@
 use super::super::config::Lasting;
 use super::super::fake_server::{CONFIG, FakeServer, Known, counter, lock, range, request};
 use super::super::holding::Request;
-use super::super::interrupt::Interrupt;
 use super::*;
 use nfsrdma_record::{Node, Table};
 use nfsrdma_xdr::nfs3::FileHandle;
 use std::cell::Cell;
-use std::future::ready;
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 
@@ -91,55 +89,27 @@ fn calls(known: &mut Known) -> Vec<&'static str> {
 }
 
 #[test]
-fn what_was_held_is_held_by_the_same_owners_without_a_call() {
+fn what_was_held_is_held_without_a_call_unless_it_was_closed() {
     let mut mount = Mount::new();
-    let flock = Request {
+    mount.serve(async |locks| lock(&locks, &request(1, range(0, 9), Mode::Write)).await);
+    let before = mount.known().held.clone();
+    calls(&mut mount.known());
+    mount.serve(async |locks| {
+        rest(&locks).await;
+        assert_eq!(counter(&locks, "locks_held"), 1);
+    });
+    let asked = calls(&mut mount.known());
+    assert_eq!(asked, ["TEST"], "whether the server has restarted");
+    assert_eq!(mount.known().held, before);
+    let closed = Request {
         owner: Owner::Flock(1),
         open: CLOSED,
         ..request(9, range(40, 49), Mode::Write)
     };
-    let open = Request {
-        open: 6,
-        ..flock.clone()
-    };
-    mount.serve(async |locks| {
-        lock(&locks, &request(1, range(0, 9), Mode::Write)).await;
-        lock(&locks, &request(1, range(4, 5), Mode::Read)).await;
-        lock(&locks, &request(2, range(20, 29), Mode::Read)).await;
-        lock(&locks, &request(3, range(20, 24), Mode::Read)).await;
-        lock(&locks, &open).await;
-        assert_eq!(locks.unlock_all(1, Owner::Posix(3)).await, Ok(()));
-    });
-    let before = mount.known().held.clone();
-    assert_eq!(before.len(), 3);
-    calls(&mut mount.known());
-    mount.serve(async |locks| {
-        rest(&locks).await;
-        assert_eq!(counter(&locks, "locks_held"), 5);
-        let (interrupt, mut result) = (Interrupt::default(), None);
-        let rival = request(4, range(5, 5), Mode::Write);
-        let tested = locks.test(&rival, &interrupt).await;
-        assert_eq!(tested.unwrap().unwrap().pid, 1);
-        let refused = locks.lock(&rival, &interrupt, ready(()), |of| result = Some(of));
-        assert!(!refused.await && result.unwrap().is_err());
-    });
-    let mut known = mount.known();
-    assert_eq!(
-        calls(&mut known),
-        ["TEST"],
-        "it asks whether the server has restarted"
-    );
-    assert_eq!(known.held, before);
-    drop(known);
-    mount.serve(async |locks| {
-        assert_eq!(locks.unlock_all(1, Owner::Flock(1)).await, Ok(()));
-        lock(&locks, &flock).await;
-    });
-    // The next one, too.
+    mount.serve(async |locks| lock(&locks, &closed).await);
     mount.serve(async |locks| {
         rest(&locks).await;
         assert_eq!(locks.unlock_all(1, Owner::Posix(1)).await, Ok(()));
-        assert_eq!(locks.unlock_all(1, Owner::Posix(2)).await, Ok(()));
         assert!(locks.is_unused());
     });
     assert!(mount.known().held.is_empty());
@@ -196,38 +166,6 @@ fn a_lock_that_the_server_takes_after_the_process_has_died_is_released() {
 }
 
 #[test]
-fn a_program_that_waited_is_granted_the_lock_once_and_later() {
-    for resent in [false, true] {
-        let mut mount = Mount::new();
-        mount.known().queues = true;
-        mount.known().lock(OTHER, range(0, 9), Some(Mode::Write));
-        let waits = || Request {
-            wait: true,
-            ..request(1, range(0, 9), Mode::Write)
-        };
-        mount.serve(async |locks| under_way(asks(&locks, waits())).await);
-        assert_eq!(mount.known().queue.len(), 1);
-        let server = mount.server.clone();
-        mount.serve(async |locks| {
-            if !resent {
-                return rest(&locks).await;
-            }
-            let waiting = tokio::spawn(asks(&locks, waits()));
-            tokio::time::sleep(Duration::from_secs(5)).await;
-            assert!(!waiting.is_finished());
-            server.known.lock().lock(OTHER, range(0, 9), None);
-            waiting.await.unwrap();
-            assert_eq!(locks.unlock_all(1, Owner::Posix(1)).await, Ok(()));
-            rest(&locks).await;
-        });
-        let mut known = mount.known();
-        assert!(known.queue.is_empty());
-        known.lock(OTHER, range(0, 9), None);
-        assert!(known.held.is_empty(), "{resent}");
-    }
-}
-
-#[test]
 fn an_unlock_that_nobody_waits_for_is_made() {
     let mut mount = Mount::new();
     let (server, svid) = (mount.server.clone(), Cell::new(0));
@@ -247,26 +185,6 @@ fn an_unlock_that_nobody_waits_for_is_made() {
         assert!(locks.is_unused());
     });
     assert!(mount.known().held.is_empty());
-}
-
-#[test]
-fn a_restart_of_the_server_that_nobody_saw_is_noticed_and_locks_are_claimed() {
-    for grace in [false, true] {
-        let mut mount = Mount::new();
-        mount.serve(async |locks| {
-            for owner in 0..3 {
-                lock(&locks, &request(owner, range(owner, owner), Mode::Write)).await;
-            }
-        });
-        let before = mount.known().held.clone();
-        mount.known().restart(grace);
-        mount.serve(async |locks| {
-            rest(&locks).await;
-            tokio::time::sleep(Duration::from_secs(60)).await;
-            assert_eq!(counter(&locks, "locks_lost"), 0);
-        });
-        assert_eq!(mount.known().held, before, "{grace}");
-    }
 }
 
 #[test]
