@@ -1,17 +1,11 @@
-use super::super::{FsConfig, ROOT};
+use super::super::mounted::{RW, cred, with_file};
 use super::*;
-use crate::fs::{Clock, Fs};
 use crate::locks::fake_server::{FakeServer, locks_of};
-use nfsrdma_memory_server::{MemoryServer, Op};
-use nfsrdma_nfs3::{Cred, Credential};
-use nfsrdma_rdma::Pool;
-use nfsrdma_record::Table;
+use nfsrdma_memory_server::Op;
 use std::future::{poll_fn, ready};
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
-
-const RW: i32 = libc::O_RDWR;
 
 /// Begins to run a future.
 async fn begin<F: Future>(mut future: std::pin::Pin<&mut F>) {
@@ -26,22 +20,9 @@ async fn begin<F: Future>(mut future: std::pin::Pin<&mut F>) {
 /// being written; then the other one takes the lock.
 #[tokio::test(start_paused = true)]
 async fn an_unlock_that_goes_on_without_its_caller_takes_no_lock_that_was_taken_since() {
-    let (server, lockd) = (MemoryServer::new(), Arc::new(FakeServer::default()));
-    server.plant("f", b"");
-    let config = FsConfig::default();
-    let pool = Pool::new(config.pool_bytes()).unwrap();
-    let (clock, records) = (Clock::default(), Arc::new(Table::anonymous()));
-    let fs = Fs::new(server.clone(), server.root(), pool, config, clock, records);
+    let ((server, fs, node), lockd) = (with_file(b""), Arc::new(FakeServer::default()));
     fs.set_locks(locks_of(&lockd));
-    let cred: Cred = Arc::new(Credential {
-        uid: 0,
-        gid: 0,
-        groups: Vec::new(),
-    });
-    let super::super::Found::Is(entry) = fs.lookup(&cred, ROOT, b"f").await.unwrap() else {
-        panic!("f is not there");
-    };
-    let handle = fs.open(&cred, entry.nodeid, RW).await.unwrap().handle;
+    let handle = fs.open(&cred(0), node, RW).await.unwrap().handle;
     let request = |mode| SetLock {
         handle,
         owner: 1,
@@ -82,26 +63,10 @@ async fn an_unlock_that_goes_on_without_its_caller_takes_no_lock_that_was_taken_
 /// Whoever takes the lock must see what the server has, and be able to write to the file.
 #[tokio::test(start_paused = true)]
 async fn a_lock_is_had_by_others_than_whose_data_is_kept_without_a_ticket() {
-    let (server, lockd) = (MemoryServer::new(), Arc::new(FakeServer::default()));
-    server.plant("f", b"");
-    server.change_file("f", 0, &[], Some(0o666));
-    let config = FsConfig::default();
-    let pool = Pool::new(config.pool_bytes()).unwrap();
-    let (clock, records) = (Clock::default(), Arc::new(Table::anonymous()));
-    let fs = Fs::new(server.clone(), server.root(), pool, config, clock, records);
+    let ((server, fs, node), lockd) = (with_file(b""), Arc::new(FakeServer::default()));
     fs.set_locks(locks_of(&lockd));
-    let [root, user] = [0, 1000].map(|uid| -> Cred {
-        Arc::new(Credential {
-            uid,
-            gid: uid,
-            groups: Vec::new(),
-        })
-    });
-    let super::super::Found::Is(entry) = fs.lookup(&root, ROOT, b"f").await.unwrap() else {
-        panic!("f is not there");
-    };
-    let by_root = fs.open(&root, entry.nodeid, RW).await.unwrap().handle;
-    let by_user = fs.open(&user, entry.nodeid, RW).await.unwrap().handle;
+    let by_root = fs.open(&cred(0), node, RW).await.unwrap().handle;
+    let by_user = fs.open(&cred(1000), node, RW).await.unwrap().handle;
     let set = async |handle, mode| {
         let of = SetLock {
             handle,

@@ -59,6 +59,9 @@ mod lookup;
 mod losing;
 mod mapping;
 mod memory;
+#[cfg(test)]
+#[path = "tests/mounted.rs"]
+mod mounted;
 mod names;
 mod objects;
 mod open;

@@ -1,16 +1,14 @@
 //! One thread has heard that somebody else has changed a file, and has dropped nothing yet.
 
+use super::super::Fs;
 use super::super::inode::{Outcome, Stamp};
-use super::super::{Clock, Found, Fs, FsConfig, ROOT};
+use super::super::mounted::{RW, cred, with_file};
 use super::*;
 use nfsrdma_memory_server::{MemoryServer, Op};
-use nfsrdma_nfs3::{Cred, Credential, Nfs3};
-use nfsrdma_rdma::Pool;
-use nfsrdma_record::Table;
+use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_rpcrdma::exec::block_on;
 use std::sync::Arc;
 
-const RW: i32 = libc::O_RDWR;
 const PAGE: usize = 4096;
 
 struct Mount {
@@ -23,25 +21,12 @@ struct Mount {
 impl Mount {
     /// A mount of a server with this file.
     fn with(contents: &[u8]) -> Self {
-        let server = MemoryServer::new();
-        server.plant("f", contents);
-        let config = FsConfig::default();
-        let pool = Pool::new(config.pool_bytes()).unwrap();
-        let (clock, records) = (Clock::default(), Arc::new(Table::anonymous()));
-        let fs = Fs::new(server.clone(), server.root(), pool, config, clock, records);
-        let cred: Cred = Arc::new(Credential {
-            uid: 0,
-            gid: 0,
-            groups: Vec::new(),
-        });
-        let Found::Is(entry) = block_on(fs.lookup(&cred, ROOT, b"f")).unwrap() else {
-            panic!("f is not there");
-        };
-        let inode = fs.inode(entry.nodeid).unwrap();
+        let (server, fs, node) = with_file(contents);
+        let inode = fs.inode(node).unwrap();
         Mount {
             fs,
             server,
-            cred,
+            cred: cred(0),
             inode,
         }
     }

@@ -4,9 +4,8 @@
 #[path = "../../../../client/nfs3/tests/common/mod.rs"]
 mod remote;
 
-use super::support::{RW, cred, errno, small};
+use super::support::{Mount, RW, cred, errno, small};
 use nfsrdma_fs::fs::{Clock, Entry, Found, Fs, FsError, FsResult, ROOT};
-use nfsrdma_memory_server::MemoryServer;
 use nfsrdma_nfs3::{Mounted, Nfs3Client};
 use nfsrdma_rdma::Pool;
 use nfsrdma_record::Table;
@@ -177,18 +176,12 @@ fn what_others_have_made_exists() {
 /// The process died after it had opened a file or directory, and before it told the kernel.
 #[test]
 fn what_was_opened_for_nobody_is_closed() {
-    let server = MemoryServer::new();
-    server.plant("f", b"");
-    let (pool, records) = (Pool::new(8 << 20).unwrap(), Table::create().unwrap());
-    let (root, who) = (server.root(), &cred(0));
-    let clock = Clock::default();
-    let fs = Fs::new(server, root, pool, small(), clock, Arc::new(records));
-    let Found::Is(f) = block_on(fs.lookup(who, ROOT, b"f")).unwrap() else {
-        panic!("there is no such file");
-    };
+    let m = Mount::new();
+    m.server.plant("f", b"");
+    let (fs, f, who) = (&m.fs, m.node("f"), &m.cred);
     let open = |unique, resent| {
         let file = fs.caller(unique, resent).run(async {
-            let handle = fs.open(who, f.nodeid, RW).await.unwrap().handle;
+            let handle = fs.open(who, f, RW).await.unwrap().handle;
             fs.close_earlier(handle).await;
             handle
         });
