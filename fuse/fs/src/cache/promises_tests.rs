@@ -25,6 +25,13 @@ fn write_as(file: &mut WriteBack, pool: &Pool, user: u32, at: u64, len: usize) -
     file.write(&user, at, &data, 0, usize::MAX, &mut |len| pool.alloc(len))
 }
 
+/// A page of a mapping.
+fn late(file: &mut WriteBack, pool: &Pool, page: u64) -> Accepted {
+    let mut alloc = |len: usize| pool.alloc(len);
+    let data = (&[1; 8]).into();
+    file.write_late(&user_with(0), page * PAGE, data, 0, usize::MAX, &mut alloc)
+}
+
 #[test]
 fn write_back_is_due_once_the_oldest_data_is_old_and_a_commit_at_once() {
     let pool = Pool::new(4 << 20).unwrap();
@@ -61,17 +68,12 @@ fn write_back_is_due_once_the_oldest_data_is_old_and_a_commit_at_once() {
 fn flushes_at_the_same_time_last_until_the_last_one_ends_and_admit_no_more_data_than_one() {
     let (pool, mut file) = written([0], 8);
     assert!(!file.is_flushing());
-    let late = |file: &mut WriteBack, page: u64| {
-        let mut alloc = |len: usize| pool.alloc(len);
-        let data = (&[1; 8]).into();
-        file.write_late(&user_with(0), page * PAGE, data, 0, usize::MAX, &mut alloc)
-    };
     file.begin_flush();
-    assert_eq!(late(&mut file, 1), Accepted::All);
+    assert_eq!(late(&mut file, &pool, 1), Accepted::All);
     let call = next_write(&mut file, Goal::Committed, &limits());
     answer(&mut file, call, Stable::Unstable, Verifier::default());
     file.begin_flush();
-    assert_eq!(late(&mut file, 2), Accepted::Wait);
+    assert_eq!(late(&mut file, &pool, 2), Accepted::Wait);
     file.end_flush();
     assert!(file.is_flushing());
     let write = file.write(&user_with(0), 0, &[1; 8], 0, usize::MAX, &mut |_| None);
@@ -208,6 +210,8 @@ fn what_a_commit_loses_is_told_in_as_few_ranges_as_there_are() {
     }
     assert!(matches!(file.commit_of(1), Action::Commit(_)));
     assert_eq!(file.commit_failed(), [0..3 * PAGE, 8 * PAGE..9 * PAGE]);
+    file.commit_ended();
+    assert!(file.is_safe());
 }
 
 #[test]
@@ -283,21 +287,38 @@ fn a_flush_waits_until_a_write_that_was_answered_has_ended() {
     }
 }
 
+/// Otherwise a flush would last as long as a program dirties pages of a mapping.
 #[test]
-fn a_flush_admits_data_until_a_commit_has_ended() {
+fn a_flush_admits_data_until_a_call_has_ended() {
     let (pool, mut file) = written([0], 8);
-    let call = next_write(&mut file, Goal::Started, &limits());
-    answer(&mut file, call, Stable::Unstable, Verifier::default());
+    let end_a_write = |file: &mut WriteBack| {
+        let call = next_write(file, Goal::Committed, &limits());
+        file.write_ended(call.job.offset..call.job.offset + u64::from(call.job.len));
+    };
+    file.begin_flush();
+    let later = file.write(&user_with(0), PAGE, &[1; 8], 0, usize::MAX, &mut |_| None);
+    assert_eq!(later, Accepted::Wait);
+    for page in 1..3 {
+        assert_eq!(late(&mut file, &pool, page), Accepted::All);
+    }
+    end_a_write(&mut file);
+    assert_eq!(late(&mut file, &pool, 3), Accepted::Wait);
+    file.end_flush();
+    // It may come late when the flush has just ended.
+    assert_eq!(late(&mut file, &pool, 3), Accepted::All);
+    end_a_write(&mut file);
+    file.begin_flush();
+    let accepted = late(&mut file, &pool, 4);
+    assert_eq!(accepted, Accepted::All, "another flush");
+    file.end_flush();
+    while let Action::Write(call) = file.next(Goal::Started, &limits()) {
+        answer(&mut file, call, Stable::Unstable, Verifier::default());
+    }
     file.begin_flush();
     let next = file.next(Goal::Committed, &limits());
     assert!(matches!(next, Action::Commit(_)));
-    let late = |file: &mut WriteBack| {
-        let mut alloc = |len: usize| pool.alloc(len);
-        let data = (&[1; 8]).into();
-        file.write_late(&user_with(0), PAGE, data, 0, usize::MAX, &mut alloc)
-    };
-    assert_eq!(late(&mut file), Accepted::All);
+    assert_eq!(late(&mut file, &pool, 5), Accepted::All);
     file.commit_answered(Verifier::default());
     file.commit_ended();
-    assert_eq!(late(&mut file), Accepted::Wait);
+    assert_eq!(late(&mut file, &pool, 6), Accepted::Wait);
 }

@@ -476,18 +476,6 @@ fn what_a_restarted_server_forgot_is_written_again() {
 }
 
 #[test]
-fn a_commit_that_fails_tells_what_is_lost() {
-    let (_pool, mut file) = uncommitted();
-    assert!(matches!(
-        file.next(Goal::Committed, &limits()),
-        Action::Commit(_)
-    ));
-    assert_eq!(file.commit_failed().len(), 5000);
-    file.commit_ended();
-    assert!(file.is_safe());
-}
-
-#[test]
 fn what_a_commit_that_was_given_up_covered_is_covered_by_the_next() {
     let (_pool, mut file) = uncommitted();
     let commit = file.next(Goal::Committed, &limits());
@@ -499,41 +487,4 @@ fn what_a_commit_that_was_given_up_covered_is_covered_by_the_next() {
     file.commit_answered(Verifier::default());
     file.commit_ended();
     assert!(file.is_safe());
-}
-
-/// Otherwise a flush would last as long as a program dirties pages of a mapping.
-#[test]
-fn a_flush_admits_data_until_a_call_has_ended() {
-    let (pool, mut file) = written([0], 8);
-    let mut alloc = |len: usize| pool.alloc(len);
-    let mut late = |file: &mut WriteBack, page: u64| {
-        file.write_late(
-            &user_with(0),
-            page * PAGE,
-            (&[1; 8]).into(),
-            0,
-            usize::MAX,
-            &mut alloc,
-        )
-    };
-    let end_a_write = |file: &mut WriteBack| {
-        let Action::Write(call) = file.next(Goal::Committed, &limits()) else {
-            panic!("there is something to write");
-        };
-        file.write_ended(call.job.offset..call.job.offset + u64::from(call.job.len));
-    };
-    file.begin_flush();
-    let later = file.write(&user_with(0), PAGE, &[1; 8], 0, usize::MAX, &mut |_| None);
-    assert_eq!(later, Accepted::Wait);
-    for page in 1..3 {
-        assert_eq!(late(&mut file, page), Accepted::All);
-    }
-    end_a_write(&mut file);
-    assert_eq!(late(&mut file, 3), Accepted::Wait);
-    file.end_flush();
-    // It may come late when the flush has just ended.
-    assert_eq!(late(&mut file, 3), Accepted::All);
-    end_a_write(&mut file);
-    file.begin_flush();
-    assert_eq!(late(&mut file, 4), Accepted::All, "another flush");
 }
