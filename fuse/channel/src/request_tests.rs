@@ -1,5 +1,4 @@
 use super::*;
-use proptest::prelude::*;
 use std::ffi::OsStr;
 
 /// An encoder of requests, as the kernel sends them.
@@ -109,20 +108,4 @@ fn forgets_are_counted_by_what_is_there() {
         panic!("another operation");
     };
     assert_eq!(nodes.collect::<Vec<_>>(), [(7, 1), (8, 2)]);
-}
-
-proptest! {
-    #[test]
-    fn any_bytes_are_decoded_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        let _ = Request::parse(&bytes);
-    }
-
-    #[test]
-    fn any_arguments_are_decoded_or_refused(
-        code in 0u32..60,
-        arguments in prop::collection::vec(any::<u8>(), 0..200),
-    ) {
-        let bytes = Message::new(code).s(&arguments).end();
-        let _ = format!("{:?}", Request::parse(&bytes));
-    }
 }

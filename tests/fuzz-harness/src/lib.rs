@@ -4,9 +4,7 @@
 
 mod handshake;
 mod helper;
-mod intake;
 mod mount;
-mod requester;
 mod secured;
 
 pub mod seeds;
@@ -15,9 +13,7 @@ mod tokens;
 
 pub use handshake::mpa_handshake;
 pub use helper::helper;
-pub use intake::intake;
 pub use mount::mount;
-pub use requester::requester;
 pub use secured::secured;
 pub use stream::stream;
 pub use tokens::tokens;
@@ -32,9 +28,7 @@ pub const TARGETS: &[Target] = &[
     ("xdr", xdr),
     ("handshake", mpa_handshake),
     ("stream", stream),
-    ("requester", requester),
     ("mount", mount),
-    ("intake", intake),
     ("fuse", fuse),
     ("tokens", tokens),
     ("secured", secured),

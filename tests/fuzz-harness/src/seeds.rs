@@ -39,13 +39,6 @@ pub fn of(name: &str) -> std::io::Result<Vec<Vec<u8>>> {
                 // Few captures have CRCs. Use both roles, whole and in pieces.
                 all.extend([0xf4, 0xf5, 0xf6, 0x0c].map(|mode| with(&[mode], &frame)));
             }
-            "requester" => {
-                let len = message.len().min(255);
-                let mut commands = vec![0, 0, 1, 5, len as u8];
-                commands.extend_from_slice(&message[..len]);
-                all.push(commands);
-            }
-            "intake" => all.push(with(&[0x31], message)),
             "secured" => all.extend([0x00, 0x01, 0x11, 0x22].map(|kind| with(&[kind], rpc))),
             _ => {}
         }

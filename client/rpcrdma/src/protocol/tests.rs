@@ -281,6 +281,7 @@ enum Step {
         to: usize,
     },
     Bytes(Vec<u8>),
+    Withdraw(usize),
     Lost,
 }
 
@@ -299,6 +300,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(to, credits, no_msg, write, reply)| Step::Reply { to, credits, no_msg, write, reply }),
         1 => (0usize..6).prop_map(|to| Step::Error { to }),
         2 => prop::collection::vec(any::<u8>(), 0..200).prop_map(Step::Bytes),
+        1 => (0usize..6).prop_map(Step::Withdraw),
         1 => Just(Step::Lost),
     ]
 }
@@ -351,6 +353,12 @@ proptest! {
                 Step::Post => {
                     machine.receive_posted();
                     posted += 1;
+                    continue;
+                }
+                Step::Withdraw(to) => {
+                    let xid = xid(to);
+                    let withdrawn = machine.withdraw(xid).map(|call| call.0);
+                    prop_assert_eq!(withdrawn, open.remove(&xid).map(|_| xid));
                     continue;
                 }
                 Step::Lost => {

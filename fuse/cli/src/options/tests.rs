@@ -224,11 +224,6 @@ fn word() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn any_text_is_answered(text: String) {
-        let _ = Options::parse(&text);
-    }
-
-    #[test]
     fn what_is_in_force_is_parsed_to_the_same(words in proptest::collection::vec(word(), 0..8)) {
         let Ok(options) = Options::parse(&words.join(",")) else { return Ok(()) };
         let negotiated = Negotiated {
