@@ -47,6 +47,7 @@ def test_who_checks():
             ("noallow_other,permissions=kernel", "kernel", True),
             ("permissions=server", "server", False),
             ("permissions=server,dev", "server", True),
+            ("dev,permissions=server", "server", True),
         ):
             with mount(server, words) as said:
                 flags = flags_of(server.mnt)
@@ -220,6 +221,7 @@ def test_shown_flags():
             ("dirsync", {"dirsync"}, set()),
             ("user", {"nosuid", "nodev", "noexec"}, set()),
             ("users,exec", {"nosuid", "nodev"}, {"noexec"}),
+            ("exec,users", {"nosuid", "nodev", "noexec"}, set()),
             ("owner", {"nosuid", "nodev"}, {"noexec"}),
             ("group,suid", {"nodev"}, {"nosuid", "noexec"}),
         ):
@@ -322,5 +324,5 @@ def test_sloppy():
     with Server() as server:
         expect(server.mount("zork,v4,fsc"), 1, "zork")
         expect(server.mount("sloppy,zork,v4,rsize=x"), 1, "rsize")
-        with mount(server, "sloppy,zork,v4,fsc,minorversion=1,rsize=4K") as said:
+        with mount(server, "zork,sloppy,v4,fsc,minorversion=1,rsize=4K") as said:
             assert "rsize=4096" in said["options"].split(",")
