@@ -1,5 +1,39 @@
 //! The control socket: commands of one line each, by which a test controls the running server. Each
 //! is answered with one line that begins with `ok` or `error`.
+//!
+//! ```text
+//! clock +TIME|-TIME|=TIME    step the server's clock, or set its offset: 5s, 20ms, 1h
+//! restart                    new write verifier; unstable data in memory, the calls
+//!                            remembered, all locks and all connections are lost; hosts
+//!                            with locks are told, and the grace period begins
+//! disconnect                 end all connections
+//! fail PROC=WHAT[:N][/EVERY] as --fail
+//! jukebox PROC [N]           fail PROC=JUKEBOX:N
+//! hangup PROC [N]            fail PROC=HANGUP:N
+//! delay PROC MS              calls take longer; 0 takes it back
+//! hold PROC [N]              the next N calls wait before they are run
+//! hold-reply PROC [N]        the next N calls are run, and wait before they are answered
+//! wait-held N MS             wait until N calls are held
+//! release [PROC]             let held calls go on, and hold no more
+//! clear                      forget failures and delays, and release
+//! calls                      how many calls came, by procedure
+//! acl-calls                  how many calls of NFS_ACL came, by procedure
+//! acl-drop N                 the next N calls of NFS_ACL are neither run nor answered
+//! gss                        how many contexts there are, and how many calls came under them
+//! gss-forget                 all contexts are forgotten, as by a restart
+//! gss-fault FAULT[:N][/EVERY] calls go wrong (see the README): the first N, or all; each EVERY-th
+//! gss-shun PRINCIPAL         hang up on INITs of this principal
+//! gss-refuse PRINCIPAL       forget each context of this principal before it is used
+//! gss-clock SECONDS          the server's clock is so far ahead
+//! gss-clear                  take these back
+//! lock PATH KIND [OFF LEN]   take a lock (shared, exclusive) as another client
+//! unlock PATH [OFF LEN]      give it back
+//! locks                      every lock and waiter
+//! nlm-silent on|off          calls of NLM are neither run nor answered
+//! nlm-status PROC STATUS     calls of TEST, LOCK, CANCEL or UNLOCK are answered with this number, and
+//!                            not run; off: as they deserve
+//! nsm-calls                  how many calls of NSM came, by procedure
+//! ```
 
 use crate::lock::ranges::Range;
 use crate::rpc::{Delaying, Failing, Script, Stage, procedure};
@@ -19,41 +53,6 @@ use std::time::Duration;
 const LINE_MAX: u64 = 4096;
 /// The longest a command waits.
 const WAIT_MAX: Duration = Duration::from_secs(300);
-
-/// The commands, one on each line.
-pub const HELP: &str = "\
-clock +TIME|-TIME|=TIME    step the server's clock, or set its offset: 5s, 20ms, 1h
-restart                    new write verifier; unstable data in memory, the calls
-                           remembered, all locks and all connections are lost; hosts
-                           with locks are told, and the grace period begins
-disconnect                 end all connections
-fail PROC=WHAT[:N][/EVERY] as --fail
-jukebox PROC [N]           fail PROC=JUKEBOX:N
-hangup PROC [N]            fail PROC=HANGUP:N
-delay PROC MS              calls take longer; 0 takes it back
-hold PROC [N]              the next N calls wait before they are run
-hold-reply PROC [N]        the next N calls are run, and wait before they are answered
-wait-held N MS             wait until N calls are held
-release [PROC]             let held calls go on, and hold no more
-clear                      forget failures and delays, and release
-calls                      how many calls came, by procedure
-acl-calls                  how many calls of NFS_ACL came, by procedure
-acl-drop N                 the next N calls of NFS_ACL are neither run nor answered
-gss                        how many contexts there are, and how many calls came under them
-gss-forget                 all contexts are forgotten, as by a restart
-gss-fault FAULT[:N][/EVERY] calls go wrong (see the README): the first N, or all; each EVERY-th
-gss-shun PRINCIPAL         hang up on INITs of this principal
-gss-refuse PRINCIPAL       forget each context of this principal before it is used
-gss-clock SECONDS          the server's clock is so far ahead
-gss-clear                  take these back
-lock PATH KIND [OFF LEN]   take a lock (shared, exclusive) as another client
-unlock PATH [OFF LEN]      give it back
-locks                      every lock and waiter
-nlm-silent on|off          calls of NLM are neither run nor answered
-nlm-status PROC STATUS     calls of TEST, LOCK, CANCEL or UNLOCK are answered with this number, and
-                           not run; off: as they deserve
-nsm-calls                  how many calls of NSM came, by procedure
-help                       this, on one line";
 
 /// A listening control socket. Dropping it removes it.
 #[derive(Debug)]
@@ -161,7 +160,6 @@ pub fn run(line: &str, remote: &Remote) -> Result<String, String> {
             remote.disconnect();
             Ok(String::new())
         }
-        ["help"] => Ok(HELP.replace('\n', "; ")),
         ["calls"] => Ok(calls(script)),
         ["acl-calls"] => {
             let calls = remote.acl_calls().all();
@@ -197,7 +195,7 @@ fn run_gss(words: &[&str], remote: &Remote) -> Result<String, String> {
         ["gss-refuse", principal] => gss.refuse(principal),
         ["gss-clock", seconds] => gss.set_ahead(seconds.parse().map_err(|_| "seconds")?),
         ["gss-clear"] => gss.clear(),
-        _ => return Err("no such command; try help".into()),
+        _ => return Err("no such command".into()),
     }
     Ok(String::new())
 }
@@ -257,7 +255,7 @@ fn run_locks(words: &[&str], remote: &Remote) -> Result<String, String> {
             let calls = calls.map(|(name, count)| format!("{name}={count}"));
             Ok(calls.collect::<Vec<_>>().join(" "))
         }
-        _ => Err("no such command; try help".into()),
+        _ => Err("no such command".into()),
     }
 }
 
@@ -289,7 +287,7 @@ fn run_script(words: &[&str], script: &Script) -> Result<String, String> {
         ["release"] => script.release(None),
         ["release", of] => script.release(procedure(of)?),
         ["clear"] => script.clear(),
-        _ => return Err("no such command; try help".into()),
+        _ => return Err("no such command".into()),
     }
     Ok(String::new())
 }

@@ -8,7 +8,6 @@ use nfsrdma_responder::rpc::Stage;
 use nfsrdma_xdr::codec::{Decode, Decoder, Payload};
 use nfsrdma_xdr::nfs3::*;
 use nfsrdma_xdr::rpcrdma::{Body, ChunkLists, ErrorBody, Header, WriteChunk};
-use proptest::prelude::ProptestConfig;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -392,42 +391,27 @@ fn bad_headers_are_answered_or_ignored() {
 //= type=test
 //# When either peer on a connection clears this flag, [...]
 #[test]
-fn odd_settings_work() {
-    for (credits, inline, rtmax) in [(1, 1024, 4096), (2, 65536, 1 << 20)] {
-        let provider = IwarpProvider::new(IwarpOptions::default());
-        let dirs = Dirs::new();
-        std::fs::write(dirs.export().join("file"), data(10_000)).unwrap();
-        let (server, address) = serve(&dirs.export(), Arc::new(provider.clone()), |settings| {
-            settings.credits = credits;
-            settings.inline = inline;
-            settings.rtmax = rtmax;
-            settings.invalidate = false;
-        });
-        let mut requester = Requester::connect(&provider, address);
-        assert!(!requester.theirs.remote_invalidation);
-        assert_eq!(requester.theirs.receive_size, inline);
-        requester.post(
-            &Header::new(80, 8, without_chunks()),
-            &call::<Null>(80, &Void {}),
-        );
-        let answer = requester.answer().unwrap();
-        assert_eq!(answer.header.credits, credits);
-        // One handle, which a server with remote invalidation would invalidate.
-        let sink = requester.sink(4096);
-        let chunk = Body::Msg(reply_chunk(&[&sink]));
-        requester.post(&Header::new(81, 8, chunk), &call::<Null>(81, &Void {}));
-        let answer = requester.answer().unwrap();
-        assert_eq!(answer.header.xid, 81);
-        assert_eq!(answer.invalidated, None);
-        requester.take(sink);
-        drop(requester);
-        server.stop();
-    }
+fn a_server_that_clears_the_flag_invalidates_nothing() {
+    let provider: Arc<dyn Provider> = Arc::new(IwarpProvider::default());
+    let dirs = Dirs::new();
+    let clear = |settings: &mut nfsrdma_responder::rdma::Settings| settings.invalidate = false;
+    let (server, address) = serve(&dirs.export(), provider.clone(), clear);
+    let mut requester = Requester::connect(&*provider, address);
+    assert!(!requester.theirs.remote_invalidation);
+    // One handle, which a server with remote invalidation would invalidate.
+    let sink = requester.sink(4096);
+    let null = call::<Null>(81, &Void {});
+    let answer = requester.call(81, Body::Msg(reply_chunk(&[&sink])), &null);
+    assert_eq!(answer.invalidated, None);
+    requester.take(sink);
+    drop(requester);
+    server.stop();
 }
 
 //= RFC 8166, Section 3.3.1
 //= type=test
 //# The Responder MUST ensure that an increase in receive [...]
+//# The granted value MUST NOT be zero, since such a value would result in deadlock.
 /// The first reply grants more than the one call that every requester may send. At once as many
 /// calls find a Receive, while none of them is answered.
 #[test]
@@ -457,34 +441,6 @@ fn as_many_calls_as_the_first_reply_grants_find_a_receive() {
         answers.sort_unstable();
         assert!(answers.into_iter().eq(400..400 + granted));
         drop(requester);
-        server.stop();
-    }
-}
-
-proptest::proptest! {
-    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.div_ceil(4)))]
-    /// Any messages, mostly headers with chunks nobody offered: the server survives.
-    #[test]
-    fn no_messages_bring_it_down(
-        messages in proptest::collection::vec(
-            (proptest::collection::vec(0u32..7, 0..24), proptest::collection::vec(0u8.., 0..200)),
-            1..7,
-        ),
-    ) {
-        let provider: Arc<dyn Provider> = Arc::new(IwarpProvider::default());
-        let dirs = Dirs::new();
-        let (server, address) = serve(&dirs.export(), provider.clone(), |_| {});
-        let hostile = Requester::connect(&*provider, address);
-        for (words, bytes) in messages {
-            let mut message: Vec<u8> = [9, 1, 1].iter().chain(&words)
-                .flat_map(|w: &u32| w.to_be_bytes())
-                .collect();
-            message.extend(bytes);
-            hostile.send(&message);
-        }
-        let mut other = Requester::connect(&*provider, address);
-        other.mount();
-        drop((hostile, other));
         server.stop();
     }
 }
