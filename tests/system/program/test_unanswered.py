@@ -209,10 +209,10 @@ def test_a_lost_answer_about_access_control_lists_is_asked_for_again_and_silence
             return int(re.search(rf"\b{name}=(\d+)", server.control("acl-calls"))[1])
 
         for dropped, told in (1, False), (1000, True):
-            assert server.control(f"acl-drop {dropped}").startswith("ok")
+            server.control(f"acl-drop {dropped}")
             asked, got = calls("NULL"), calls("GETACL")
             point, log = mount_at(server, f"mount{dropped}")
-            assert server.control("acl-drop 0").startswith("ok")
+            server.control("acl-drop 0")
             assert calls("NULL") - asked == 2
             assert ("does not say whether it has access control lists" in log.read_text()) == told, log.read_text()
             with contextlib.suppress(OSError):

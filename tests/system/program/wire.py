@@ -62,7 +62,8 @@ class Datagrams:
 
     def __init__(self, to):
         self.to = to
-        self.calls = 0
+        self.calls = self.losing = 0
+        """How many came, and how many answers are still to be lost."""
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.bind(("127.0.0.1", 0))
         self.port = self.socket.getsockname()[1]
@@ -77,7 +78,11 @@ class Datagrams:
             self.calls += 1
             # A server that restarts answers nobody. As with any lost datagram, the caller sends again.
             with contextlib.suppress(OSError, EOFError):
-                self.socket.sendto(self.ask(call), peer)
+                answer = self.ask(call)
+                if self.losing:
+                    self.losing -= 1
+                else:
+                    self.socket.sendto(answer, peer)
 
     def ask(self, call):
         with socket.create_connection(("127.0.0.1", self.to)) as server, server.makefile("rb") as reply:
