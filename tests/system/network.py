@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A network that fails: a TCP proxy between client and server, for tests/soak/run and the suite reliability.
+"""A network that fails: a TCP proxy between client and server, for tests/soak/run.
 
     network.py HOST:PORT
 

@@ -3,7 +3,6 @@
 import random
 import time
 
-from network import Network
 from program.support import *  # noqa: F403
 from program.support import BIN, LIMIT
 
@@ -15,18 +14,15 @@ GONE = 6
 class Setup(Server):
     """A responder and a mount, with the processes that use it."""
 
-    def __init__(self, options="", arguments=(), tmpfs=None, proxy=False, address="127.0.0.1", within=()):
-        """`proxy`: connect through a proxy that fails on command. `within`: a command that runs the server elsewhere."""
+    def __init__(self, options="", arguments=(), tmpfs=None, address="127.0.0.1", within=()):
+        """`within`: a command that runs the server elsewhere."""
         super().__init__(host=address)
         self.more, self.arguments, self.tmpfs, self.within = options, list(arguments), tmpfs, list(within)
-        self.wants_proxy, self.proxy, self.helpers = proxy, None, []
+        self.helpers = []
 
     def __enter__(self):
         super().__enter__()
         try:
-            if self.wants_proxy:
-                self.proxy = Network(self.host, self.port)
-                self.helpers.append(self.proxy.child)
             self.mount()
         except BaseException:
             self.__exit__()
@@ -34,7 +30,7 @@ class Setup(Server):
         return self
 
     def mount(self):
-        options = f"port={(self.proxy or self).port},mountport={self.mountport},mountproto=tcp,noresvport{self.more}"
+        options = f"{self.options()}{self.more}"
         expect(nfsrdma("mount", self.spec, self.mnt, "--log", self.base / "client.log", "-o", options), 0)
         (self.client,) = servers_of(self.mnt)
 
@@ -46,10 +42,6 @@ class Setup(Server):
             expect(run("mount", "-t", "tmpfs", "-o", f"size={self.tmpfs}", "none", self.export), 0)
         self.words = ["--listen", f"{self.host}:20049", *self.arguments]
         super().start()
-
-    def network(self, command):
-        """Sends a command to the proxy: see tests/system/network.py."""
-        self.proxy(command)
 
     def stats(self):
         return json.loads(stats(self, "--json"))
