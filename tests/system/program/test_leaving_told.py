@@ -1,6 +1,7 @@
 """Unmounting while the server is away: who waits, and who does not, is told."""
 
 import os
+import re
 import select
 import signal
 import subprocess
@@ -94,4 +95,4 @@ def test_the_remedy_of_the_log_ends_the_process():
         until(lambda: WAITS in log.read_text(), "a line in the log", SOON)
         os.kill(pid, signal.SIGTERM)
         server.ended()
-        assert "are lost: SIGTERM came" in log.read_text(), log.read_text()
+        assert re.search(r" of /a \(file \d+\) are lost: SIGTERM came", log.read_text()), log.read_text()

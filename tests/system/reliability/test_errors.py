@@ -161,26 +161,6 @@ def test_unmounting_says_which_file_and_range_is_lost(setup):
     assert "DQuot" in result.stderr, result.stderr
 
 
-def test_ending_early_says_what_is_lost(setup):
-    """A second SIGTERM while the server is silent ends the wait, but the loss is reported."""
-    child = unwritable(setup)
-    setup.pause()
-    os.kill(setup.client, signal.SIGTERM)
-    until(lambda: "SIGTERM" in (setup.base / "client.log").read_text(), "the first signal")
-
-    def ended():
-        if state(setup.client) in (None, "Z"):
-            return True
-        os.kill(setup.client, signal.SIGTERM)
-        return False
-
-    until(ended, "the end of the mount after more signals")
-    setup.client_ended()
-    text = (setup.base / "client.log").read_text()
-    assert "bytes 4096 to 9096 of /dir/new" in text, text
-    child.kill()
-
-
 @pytest.mark.parametrize("arguments", [[], ["--drc", "0"]], ids=["remembered", "forgotten"])
 def test_lost_replies(arguments):
     """Each non-idempotent call, whose first reply is lost after the server executed it: with and without its cache of duplicate requests."""
@@ -300,26 +280,9 @@ def test_options_are_on_no_command_line_of_a_child(setup):
     assert "fsname=" in words and not any(w in words for w in ("17M", "timeo", "port=", "mountproto")), words
 
 
-def test_a_silent_server_and_a_mapping(record_property):
-    """A process with a mapping of a file can be killed in munmap and exit, and its data arrives."""
-    with Setup(",cache=16M") as setup:
-        (setup.export / "old").write_bytes(bytes(1 << 20))
-        child = setup.helper(
-            "f = os.open(sys.argv[1] + '/old', os.O_RDWR); m = mmap.mmap(f, 0)\n"
-            "m[4096:4101] = b'first'\n"
-            "os.close(f)\n" + READY + "m.close(); time.sleep(1000)"
-        )
-        ready(child)
-        setup.pause()
-        waits(child)
-        took = gone(child)
-        setup.go_on()
-        until(lambda: (setup.export / "old").read_bytes()[4096:4101] == b"first", "what was written in the mapping")
-        record_property("result", f"gone after {took:.2f} s")
-
-
 def test_a_silent_server_and_a_mapping_of_a_file_that_is_flushed(record_property):
-    """As before, while another process waits in fsync: the pages of the mapping do not wait for that flush."""
+    """A process with a mapping of a file can be killed in close, and its data arrives, while another one waits in fsync: the pages of
+    the mapping do not wait for that flush."""
     with Setup(",cache=16M") as setup:
         (setup.export / "old").write_bytes(bytes(1 << 20))
         opening = "f = os.open(sys.argv[1] + '/old', os.O_RDWR)\n"

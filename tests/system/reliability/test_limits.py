@@ -3,7 +3,6 @@
 import os
 import resource
 import shutil
-import subprocess
 
 from reliability.support import LIMIT, READY, Setup, begin, pattern, ready, run, state, until
 
@@ -198,25 +197,6 @@ def test_more_callers_than_buffers(callers):
             child.wait(4 * LIMIT)
             assert child.stdout.read() == f"{{True: {threads}}}\n", child.stderr.read()
         assert (setup.export / "cached").read_bytes() == b"c" * size
-        setup.quiet()
-
-
-def test_a_thousand_processes():
-    """All of them have a call under way at the same time, and each gets its own answer."""
-    deed = 'echo "data $1" > "$0/n$1" && read -r line < "$0/n$1" && [ "$line" = "data $1" ] && mv "$0/n$1" "$0/m$1"'
-    with Setup(",noac,lookupcache=none") as setup:
-        setup.pause()
-        children = [
-            subprocess.Popen(["sh", "-c", deed, str(setup.mnt), str(i)], stderr=subprocess.PIPE) for i in range(1000)
-        ]  # fmt: skip
-        setup.helpers += children
-        until(lambda: all(state(c.pid) in "DS" for c in children), "1000 processes that wait")
-        setup.go_on()
-        for child in children:
-            assert child.wait(4 * LIMIT) == 0, child.stderr.read()
-        assert sorted(os.listdir(setup.export)) == sorted(f"m{i}" for i in range(1000))
-        for i in range(1000):
-            assert (setup.export / f"m{i}").read_text() == f"data {i}\n"
         setup.quiet()
 
 
