@@ -15,6 +15,7 @@ import struct
 import subprocess
 import sys
 
+from program.effects import effect
 from program.lock_support import *  # noqa: F403
 import pytest
 
@@ -672,23 +673,25 @@ def test_without_a_server_of_locks_they_are_this_machines():
         assert "local_lock=all" in stats(server, "--json")
 
 
+@effect("lock", "lockport", "nolock", "local_lock")
 def test_kinds_of_locks_stay_here_as_asked_for():
-    for local, shared in (("none", "posix flock"), ("flock", "posix"), ("posix", "flock"), ("all", "")):
-        with LockServer() as server, Process() as one, Process() as two:
+    asked = {"lock": "posix flock", "local_lock=none": "posix flock", "local_lock=flock": "posix", "local_lock=posix": "flock",
+             "local_lock=all": "", "nolock": ""}  # fmt: skip
+    for local, shared in asked.items():
+        with LockServer() as server, Process() as one, Process() as two, Process() as beside:
             points = []
             for name in "ab":
                 point = server.base / name
                 point.mkdir()
                 points.append(point)
-                options = f"local_lock={local},lockport={server.mountport}"
-                expect(server.mount(options, at=point), 0)
+                expect(server.mount(f"{local},lockport={server.mountport}", at=point), 0)
             (server.export / "f").write_bytes(b"x")
-            one.do("open", "f", str(points[0] / "f"))
-            two.do("open", "f", str(points[1] / "f"))
-            assert one.set("f", WRITE) == 0
+            for process, point in ((one, points[0]), (two, points[1]), (beside, points[0])):
+                process.do("open", "f", str(point / "f"))
+            assert one.set("f", WRITE) == 0 and beside.set("f", WRITE) == AGAIN
             assert two.set("f", WRITE) == (AGAIN if "posix" in shared else 0), local
             assert one.set("f", FREE) == two.set("f", FREE) == 0
-            assert one.flock("f", fcntl.LOCK_EX) == 0
+            assert one.flock("f", fcntl.LOCK_EX) == 0 and beside.flock("f", fcntl.LOCK_EX | fcntl.LOCK_NB) == AGAIN
             assert two.flock("f", fcntl.LOCK_EX | fcntl.LOCK_NB) == (AGAIN if "flock" in shared else 0), local
 
 

@@ -26,8 +26,8 @@ from program.wire import Datagrams, Relay, mpa
 
 
 def test_every_option_is_tried():
-    for path in Path(__file__).parent.glob("test_options*.py"):
-        importlib.import_module(f"program.{path.stem}")
+    for name in ("test_locks", *(path.stem for path in Path(__file__).parent.glob("test_options*.py"))):
+        importlib.import_module(f"program.{name}")
     names, tried = set(table()), TRIED.union(*map(table, KINDS))
     assert names - tried == set(), f"no case tries {sorted(names - tried)}"
     assert tried <= names, f"there is no option {sorted(tried - names)}"
@@ -470,41 +470,6 @@ def test_memory():
 
 
 # --- locks ------------------------------------------------------------------------------------
-
-
-@effect("lock", "lockport", "nolock", "local_lock")
-def test_locks():
-    script = (
-        "import fcntl, sys\n"
-        "file = open(sys.argv[1], 'r+')\n"
-        "for take in fcntl.flock, fcntl.lockf:\n"
-        "    try:\n"
-        "        take(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
-        "        print('free')\n"
-        "    except BlockingIOError:\n"
-        "        print('held')\n"
-    )
-    # "lock" and lockport= by themselves: see test_locks.py.
-    with Server() as server:
-        with mount(server, f"lock,lockport={server.mountport}"), open(server.mnt / "a", "w+") as file:
-            fcntl.lockf(file, fcntl.LOCK_EX)
-            assert document(server)["cache"]["locks_held"] == 1
-    with Server() as server, mount(server, "nolock,local_lock=all"):
-
-        def tried(path):
-            result = run(sys.executable, "-c", script, path)
-            expect(result, 0)
-            return result.stdout.split()
-
-        with open(server.mnt / "a", "w+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            assert tried(server.mnt / "a") == ["held", "free"]
-            fcntl.flock(file, fcntl.LOCK_UN)
-            fcntl.lockf(file, fcntl.LOCK_EX)
-            assert tried(server.mnt / "a") == ["free", "held"]
-            # The server does not know of these locks.
-            assert tried(server.export / "a") == ["free", "free"]
-        assert tried(server.mnt / "a") == ["free", "free"]
 
 
 @effect("callbackport")
