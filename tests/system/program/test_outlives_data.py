@@ -1,7 +1,6 @@
 """With restart=data, what programs have written is not lost when the program that serves the mount dies: nobody is told of
 an error, and all of it reaches the server."""
 
-import mmap
 import os
 import random
 import re
@@ -44,22 +43,6 @@ def test_data_that_the_server_has_not_got_are_there(kills):
         assert "lost" not in (server.base / "log").read_text()
 
 
-@on_kernels
-def test_each_append_is_there_once():
-    with keeping() as server:
-        lines = []
-
-        def append(going_on):
-            with open(server.mnt / "log", "ab", buffering=0) as file:
-                while going_on():
-                    line = b"%d " % len(lines) + b"x" * random.randrange(300) + b"\n"
-                    file.write(line)
-                    lines.append(line)
-
-        killed_under(server, append, kills=6)
-        assert (server.export / "log").read_bytes() == b"".join(lines)
-
-
 def test_a_file_larger_than_the_cache_is_written():
     with keeping("cache=32M") as server:
         block = random.Random(3).randbytes(1 << 20)
@@ -79,24 +62,6 @@ def test_a_file_larger_than_the_cache_is_written():
 
         killed_under(server, write)
         assert rounds
-
-
-def test_what_was_written_by_a_mapping_is_there():
-    with keeping() as server:
-        size = 1 << 20
-        (server.export / "f").write_bytes(bytes(size))
-        (server.export / "f").chmod(0o666)
-        file = os.open(server.mnt / "f", os.O_RDWR)
-        daemon = document(server)["pid"]
-        with mmap.mmap(file, size) as memory:
-            for at in range(0, size, 4096):
-                memory[at : at + 5] = b"%05d" % (at // 4096)
-            memory.flush()
-            os.kill(daemon, signal.SIGKILL)
-            wanted = bytes(memory)
-            os.fsync(file)
-        os.close(file)
-        assert (server.export / "f").read_bytes() == wanted
 
 
 def test_without_a_memfd_lost_data_are_told_of():
