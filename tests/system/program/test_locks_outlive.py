@@ -5,12 +5,11 @@ import fcntl
 import os
 import signal
 import subprocess
-import threading
 
 import pytest
 
 from program.lock_support import *  # noqa: F403
-from program.outlives_support import document_of, on_kernels
+from program.outlives_support import on_kernels
 from program.outlives_support import kill_at as kill
 from program.support import *  # noqa: F403
 
@@ -263,52 +262,3 @@ def test_a_program_that_cannot_go_on_leaves_everything_to_the_next_one():
     pytest.fail("no program failed as wanted")
 
 
-COUNT_SAFELY = r"""
-import fcntl, os, sys
-path, times, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-lock = fcntl.flock if how == 'flock' else fcntl.lockf
-file = os.open(path, os.O_RDWR)
-for _ in range(times):
-    lock(file, fcntl.LOCK_EX)
-    number = int(os.pread(file, 20, 0))
-    while True:
-        try:
-            os.pwrite(file, b'%019d\n' % (number + 1), 0)
-            os.fsync(file)
-            break
-        except OSError:
-            pass  # Data that only the dead program had.
-    lock(file, fcntl.LOCK_UN)
-"""
-
-
-@pytest.mark.parametrize("how", ["lockf", "flock"])
-def test_no_count_under_a_lock_is_lost(how):
-    children, times, kills = 4, 400, 4
-    with two_mounts() as (server, a, b):
-        (server.export / "n").write_bytes(b"%019d\n" % 0)
-        over = threading.Event()
-        failed = []
-
-        def killing():
-            try:
-                for _ in range(kills):
-                    kill(a)
-            except BaseException as error:  # noqa: BLE001
-                failed.append(error)
-            over.set()
-
-        thread = threading.Thread(target=killing)
-        thread.start()
-        rounds = 0
-        while True:
-            last = over.is_set()
-            run_together(COUNT_SAFELY, [((a, b)[n % 2] / "n", times, how) for n in range(children)])
-            rounds += 1
-            if last:
-                break
-        thread.join()
-        assert not failed, failed
-        assert int((server.export / "n").read_bytes()) == children * times * rounds
-        assert document_of(a)["restarts"] == kills
-        assert held(a) == held(b) == 0
