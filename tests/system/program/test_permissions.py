@@ -347,30 +347,6 @@ def test_root_is_asked_about_once_for_each_owner(server):
     assert (server.mnt / str(A.uid) / "file").read_bytes() == b"secret"
 
 
-def acl(path, entry):
-    done = run("setfacl", "-m", entry, path)
-    if done.returncode:
-        pytest.skip(f"no ACLs here: {done.stderr.strip()}")
-
-
-@each("permissions=server,allow_other")
-def test_an_acl_counts_with_permissions_server(server):
-    needs("setfacl")
-    for name, mode in (("granted", 0o700), ("denied", 0o755)):
-        by(A, os.mkdir, server.export / name, mode)
-        by(A, write, server.export / name / "file")
-    acl(server.export / "granted", f"u:{B.uid}:rx")
-    acl(server.export / "denied", f"u:{B.uid}:-")
-    granted, denied = server.mnt / "granted/file", server.mnt / "denied/file"
-    for _ in range(2):
-        assert by(A, granted.read_bytes) == by(A, denied.read_bytes) == b"secret"
-        assert by(B, granted.read_bytes) == b"secret"
-        refused(C, os.stat, granted)
-        assert by(C, denied.read_bytes) == b"secret"
-        refused(B, os.stat, denied)
-        refused(B, opened, denied)
-
-
 # --- 2: devices, FIFOs and sockets ----------------------------------------------------------------
 
 

@@ -73,25 +73,6 @@ def test_a_write_chunk_of_the_whole_wtmax_where_only_the_data_travel_so(server):
     assert "wsize=1048576" in json.loads(stats(server, "--json"))["options"].split(",")
 
 
-def test_a_server_that_restarts_over_and_over_fails_no_write():
-    with Server() as server:
-        server.mount_well("timeo=20")
-        script = (
-            "import os, sys\n"
-            "data = open('/dev/urandom', 'rb').read(1 << 20)\n"
-            f"with open({str(server.mnt / 'f')!r}, 'wb', buffering=0) as file:\n"
-            "    for n in range(40):\n"
-            "        file.write(data); os.fsync(file.fileno())\n"
-            f"open({str(server.base / 'copy')!r}, 'wb').write(data * 40)\n"
-        )
-        with running("python3", "-c", script) as writer:
-            for _ in range(12):
-                server.stop()
-                server.start()
-            assert writer.wait(LIMIT) == 0
-        assert (server.export / "f").read_bytes() == (server.base / "copy").read_bytes()
-
-
 @pytest.mark.responder("--odd", "unknown-types")
 def test_an_object_of_a_type_nfs_does_not_define_spoils_no_directory(server):
     log = server.mount_logged("noac")
