@@ -2,7 +2,7 @@
 
 import pytest
 
-from interop.guest import Guest, isolate
+from interop.guest import isolate
 from interop.host import Knfsd
 
 
@@ -10,15 +10,6 @@ def pytest_configure(config):
     # Not to list the tests.
     if not config.option.collectonly:
         isolate()
-
-
-@pytest.fixture
-def guest(failed):
-    """A booted guest."""
-    with Guest() as guest:
-        yield guest
-        if failed():
-            guest.show_console()
 
 
 @pytest.fixture

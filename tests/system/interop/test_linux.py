@@ -28,19 +28,6 @@ CLIENT = "link siw"
 VARIANT_CHECKS = ("procedures", "sizes", "unstable", "links", "concurrent", "directory")
 
 
-@pytest.mark.parametrize("link", ["siw", "rxe"])
-def test_selftest(link, guest):
-    """The kernel's client mounts the kernel's server within the guest: the baseline of every check."""
-    guest.put(CHECKS)
-    indent(guest.run(f"link {link}; knfsd_start; kernel_mount 10.0.2.15 {NFS} {MOUNTD} {EXPORT}"))
-    indent(guest.run("CHECK_ENTRIES=500 python3 /job/checks.py run /mnt", 600))
-    guest.run("python3 /job/checks.py leave /mnt; umount /mnt; knfsd_end", 120)
-    compare("data set at the server", guest.run(f"python3 /job/checks.py sum {EXPORT}/set"), expected())
-    left = guest.run("rdma resource show qp; unlink_link " + link)
-    if left.strip() and "lqpn 1 " not in left:
-        raise CaseError(f"queue pairs left after unmounting: {left}")
-
-
 def test_knfsd_siw(knfsd):
     """Our client on the host mounts knfsd in the guest over siw: every check, both sides by checksum."""
     wanted = expected()
@@ -205,26 +192,6 @@ def test_kernel_client(options, entries):
         compare("written and read by the kernel", guest.run("python3 /job/checks.py sum /mnt/set", 300), wanted)
         compare("read by the kernel", guest.run("python3 /job/checks.py sum /mnt/back/set", 300), wanted)
         guest.run(f"CHECK_ENTRIES={entries} python3 /job/checks.py listing /mnt; umount /mnt; unlink_link siw")
-
-
-def test_kernel_restart():
-    """The responder is restarted while the guest's kernel client copies to it."""
-    with Directory() as directory, Directory() as state, Guest(host_access=True, prepare=CLIENT) as guest:
-        with Responder(directory, state) as responder:
-            port, mountport = responder.port, responder.mountport
-            guest.run(f"kernel_mount 10.0.2.2 {port} {mountport} {directory} timeo=50; "
-                      "dd if=/dev/urandom of=/srv/source bs=1M count=96 status=none")
-            copy = guest.start("dd if=/srv/source of=/mnt/copy bs=1M conv=fsync status=none; sha256sum </srv/source")
-            until(lambda: (directory / "copy").exists() and (directory / "copy").stat().st_size > 8 << 20,
-                  "the first part of the copy", 120)
-            if copy in guest.statuses:
-                raise CaseError("the copy was over before the responder stopped")
-        with Responder(directory, state, port=port, mountport=mountport):
-            status, output = guest.wait(copy, 400)
-            if status != 0:
-                raise CaseError(f"copy failed: {output}")
-            compare("copied", run(["sha256sum", directory / "copy"]).split()[0], output.split()[0])
-            guest.run("umount /mnt", 60)
 
 
 # Every NFSv3 procedure in few frames; READDIR needs a mount without READDIRPLUS, see below.

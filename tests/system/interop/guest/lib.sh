@@ -74,16 +74,6 @@ link_ipv6() { ip -6 address add "$1/64" dev "$netdev" nodad; }
 # knfsd_stop: what `rpc.nfsd 0` does.
 knfsd_stop() { echo 0 >/proc/fs/nfsd/threads; }
 
-# knfsd_end: everything knfsd_start started.
-knfsd_end() {
-    knfsd_stop
-    local daemon
-    for daemon in rpc.mountd rpcbind; do
-        pidof "$daemon" >/dev/null && kill $(pidof "$daemon") || true
-    done
-    exportfs -au || true
-}
-
 # locks_start SECONDS: before knfsd_start. lockd at a fixed port, with that grace period, and rpc.statd.
 LOCKD_PORT=20047
 locks_start() {
