@@ -77,30 +77,3 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
         .map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok())
         .collect()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines() {
-        let text =
-            "# about\n\nvector a\nfrom server\ncrc on\nprocedure 6\nbytes 00ff\nbytes 10\nx.y 7\n";
-        let vectors = parse(text).unwrap();
-        let vector = &vectors[0];
-        assert_eq!(
-            (vector.from, vector.crc, vector.procedure),
-            (Side::Server, true, Some(6))
-        );
-        assert_eq!(vector.bytes, [0, 255, 16]);
-        assert_eq!(vector.fields, [("x.y".to_owned(), "7".to_owned())]);
-        for wrong in [
-            "bytes 00",
-            "vector a\nbytes 0",
-            "vector a\nbytes zz",
-            "vector",
-        ] {
-            assert!(parse(wrong).is_err(), "{wrong}");
-        }
-    }
-}

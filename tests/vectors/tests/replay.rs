@@ -69,21 +69,3 @@ fn nothing_is_missing() {
         }
     }
 }
-
-/// A vector with changed bytes or fields is noticed.
-#[test]
-fn changes_are_noticed() {
-    for (file, vectors) in files() {
-        for mut vector in vectors {
-            let (name, value) = vector.fields[0].clone();
-            vector.fields[0].1 = format!("{value}1");
-            assert!(check(&vector).is_err(), "{file}: {name} may be anything");
-            vector.fields[0].1 = value;
-            vector.bytes.pop();
-            assert!(
-                check(&vector).is_err(),
-                "{file}: the last byte may be missing"
-            );
-        }
-    }
-}
