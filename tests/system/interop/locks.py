@@ -187,61 +187,22 @@ def waiter(places, first, second, ways=(("unlock", POSIX), ("close", OFD), ("end
     print(f"    {second} waits for {first}: {', '.join(f'{seconds:.1f}' for seconds in took)} s", flush=True)
 
 
-def flock_shared_by_two(places, first, second):
-    """Both want the lock exclusively, and get it one after the other."""
-    places.make("shared")
-    with places.process(first) as one, places.process(second) as two:
-        for process in (one, two):
-            process.open("shared")
-            wants(process.flock(fcntl.LOCK_SH), 0, f"{process.name} shares a lock")
-        one.send("flock", "f", fcntl.LOCK_EX)
-        if not one.waits():
-            raise CaseError(f"{first} has it alone though {second} shares it: {one.got()}")
-        wants(two.flock(fcntl.LOCK_EX), 0, f"{second} wants it alone, too")
-        if not one.waits():
-            raise CaseError(f"{first} and {second} have it alone: {one.got()}")
-        wants(two.flock(fcntl.LOCK_UN), 0, f"{second} lets go")
-        wants(one.got(), 0, f"{first} has it alone then")
-
-
-def together(places, who, *words):
-    """One call by a process at each place, at the same time. `words` may be functions of the place and its number."""
-    processes = [places.process(place) for place in who]
-    try:
-        for number, process in enumerate(processes):
-            process.send(*[word(process, number) if callable(word) else word for word in words])
-        for process in processes:
-            wants(process.receive(), 0, f"{process.name}: {words[0]}")
-    finally:
-        for process in processes:
-            process.__exit__()
-
-
 def counter(places, who, how, times=10):
     file = f"count-{how}"
     places.make(file, f"{0:019d}\\n")
     begin = time.monotonic()
-    together(places, who, "count", lambda process, _: process.path(file), times, how)
+    processes = [places.process(place) for place in who]
+    try:
+        for process in processes:
+            process.send("count", process.path(file), times, how)
+        for process in processes:
+            wants(process.receive(), 0, f"{process.name} counts")
+    finally:
+        for process in processes:
+            process.__exit__()
     total = int(places.server.guest.run(f"cat {EXPORT}/{file}"))
     wants(total, times * len(who), f"the number that {', '.join(who)} counted by {how}")
     print(f"    {total} increments under {how} by {' '.join(who)}: {time.monotonic() - begin:.0f} s", flush=True)
-
-
-def sqlite(places, who, rounds=3):
-    places.server.guest.run(f"""python3 -c "
-import sqlite3
-db = sqlite3.connect('{EXPORT}/db')
-db.executescript('CREATE TABLE entries (writer, turn, what); CREATE TABLE total (n); INSERT INTO total VALUES (0);')
-db.close()
-"; chmod 666 {EXPORT}/db""")
-    begin = time.monotonic()
-    together(places, who, "insert", lambda process, _: process.path("db"), lambda _, number: number, rounds)
-    total = rounds * len(who)
-    wanted = [total, [[writer, turn] for writer in range(len(who)) for turn in range(rounds)], "ok"]
-    for place in ("a", "b", "linux", "server"):
-        with places.process(place) as process:
-            wants(process.do("entries", process.path("db")), wanted, f"the database as {place} sees it")
-    print(f"    {total} transactions by {' '.join(who)}: {time.monotonic() - begin:.0f} s", flush=True)
 
 
 def lost_connection(places):
@@ -369,13 +330,11 @@ def knfsd(server, state):
         exclusion(places, "server", "a")
         for pair in pairs[2:]:
             waiter(places, *pair)
-        flock_shared_by_two(places, "a", "linux")
         # Linux's client asks again only after 30 s, and its lockd calls nobody back. So these run at the same time.
         work = [Background(call) for call in (
             lambda: waiter(places, "a", "linux", (("unlock", POSIX),)),
             lambda: counter(places, ("a", "b", "linux", "server"), "posix"),
-            lambda: counter(places, ("a", "b", "linux"), "flock"),
-            lambda: sqlite(places, ("a", "b", "linux", "linux")))]
+            lambda: counter(places, ("a", "b", "linux"), "flock"))]
         for call in work:
             call.result(240)
         lost_connection(places)

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from program.kerberos_support import FLAVORS, SERVER_A, SERVER_B, Ccache, gss, kerberos_server, machine, owner  # noqa: F401
-from program.lock_support import AGAIN, FREE, WRITE, Process, waits
+from program.lock_support import Process, waits
 from program.outlives_support import document, kill, working
 from program.realm import NAME
 from program.support import BIN, LIMIT, NOBODY, alone, came, expect, mounted, nfsrdma, run, run_inside, running, serving, stats
@@ -470,33 +470,6 @@ def test_the_clock_of_the_server_is_wrong(machine):
 
 
 # A mount's other parts.
-
-
-def test_locks_are_the_servers_for_all_users(machine):
-    """Lock calls go by AUTH_SYS, as those of Linux."""
-    machine.kinit("alice", A)
-    machine.kinit("bob", B)
-    with mount_of(machine, "krb5p") as (server, _):
-        path = server.mnt / "file"
-        by(A, put, path, b"0", 0o666)
-        second = server.base / "second"
-        second.mkdir()
-        locking = f"sec=krb5p,lock,lockport={server.mountport}"
-        third = server.base / "third"
-        third.mkdir()
-        for point in (second, third):
-            expect(server.mount(locking, at=point), 0)
-        with Process(user=A) as one, Process(user=B) as two:
-            for process, point in ((one, second), (two, third)):
-                assert process.do("open", "f", str(point / "file")) == 0
-            assert one.set("f", WRITE, 0, 10) == 0
-            assert two.set("f", WRITE, 5, 10) == AGAIN
-            assert two.set("f", WRITE, 10, 10) == 0
-            two.wait_for("f", WRITE, 0, 10)
-            assert one.set("f", FREE, 0, 10) == 0
-            assert two.got() == 0
-        for point in (second, third):
-            expect(nfsrdma("umount", point), 0)
 
 
 @each_flavor
