@@ -312,13 +312,6 @@ def test_what_is_written_by_a_mapping_is_there_when_a_lock_becomes_shared(how):
             assert two.do("read", "f", 0, 4) == "new!"
 
 
-def test_a_counter_under_a_lock_loses_nothing():
-    with LockServer() as server:
-        points = server.mounts()
-        for how in ("posix", "flock"):
-            count_under_a_lock(server, points, how, children=6, times=25)
-
-
 def test_who_takes_a_lock_sees_the_names_beside_the_file():
     """SQLite needs this: whether a journal exists says whether the database is consistent."""
     with LockServer() as server, Process() as one, Process() as two:
