@@ -374,7 +374,7 @@ def test_a_truncation_is_not_undone_by_what_is_written_again_beside_it():
                 cut = Call(os.ftruncate, own, 100)
                 command(f"wait-held 1 {LIMIT * 1000}")
                 # Uncommitted data is written after five seconds.
-                comes(command, "WRITE", came(command, "WRITE"), 12)
+                comes(command, "WRITE", came(command, "WRITE"), 8)
             cut.end()
         command("restart")
         found = (server.export / "f").read_bytes()

@@ -47,7 +47,7 @@ def test_equal_fileids_are_not_one_file(server):
 
 
 #: The number of times that a file is replaced while others open it.
-REPLACED = 2000
+REPLACED = 700
 
 
 def test_opens_succeed_while_the_file_is_replaced(server):

@@ -172,11 +172,11 @@ def test_umount_waits_for_the_data(unmount):
     root()
     with Server() as server, helper():
         server.mount_well()
+        device = device_of(server.mnt)
         unwritten(server)
         with running(*unmount(server), stderr=subprocess.PIPE, text=True) as child:
             try:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    child.wait(1)
+                until(lambda: child.poll() is not None or asks(device), "umount to wait for the data")
                 assert child.returncode is None, f"status {child.returncode} while the server is stopped"
             finally:
                 server.child.send_signal(signal.SIGCONT)

@@ -576,8 +576,11 @@ def test_a_lock_port_that_never_answers_gives_no_locks_of_this_machine():
         (server.export / "f").write_bytes(b"x")
         listener, port = blocked_port()
         with listener:
-            expect(server.mount(f"lock,lockport={port},retry=0"), 32, "takes no locks")
+            # Each waits for ten seconds.
+            (server.base / "other").mkdir()
+            other = Call(lambda: server.mount(f"lock,lockport={port},retry=0", at=server.base / "other"))
             expect(server.mount(f"lockport={port}"), 0)
+            expect(other.end(), 32, "takes no locks")
             assert "local_lock=none" in stats(server, "--json")
             one.do("open", "f", str(server.mnt / "f"))
             one.wait_for("f", WRITE)

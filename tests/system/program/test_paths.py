@@ -143,8 +143,7 @@ ENDS = {"client": lambda paths: paths.here, "server": lambda paths: paths.there}
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("nconnect", [2, 4])
+@pytest.mark.parametrize(("end", "nconnect"), [("client", 2), ("server", 4)])
 def test_a_path_that_is_cut_costs_its_time_and_nothing_else(end, nconnect, record_property):
     half = nconnect // 2
     words = f"remoteports={'~'.join(SERVER)},localports={'~'.join(CLIENT)},timeo={10 * TIMEO},nconnect={nconnect}"

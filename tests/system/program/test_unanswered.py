@@ -51,20 +51,21 @@ def test_a_server_that_cannot_be_asked_for_locks_gives_none_of_this_machine_only
     with Isolated() as server, Process() as one, Process() as two:
         (server.export / "f").write_bytes(b"x")
         with silent_rpcbind():
-            for process, name in (one, "a"), (two, "b"):
-                point, log = mount_at(server, name)
+            # At the same time, because each waits for rpcbind.
+            calls = [Call(mount_at, server, name) for name in "abc"]
+            mounts = [call.end() for call in calls]
+            for process, (point, log) in zip((one, two), mounts):
                 assert WAITING in log.read_text() and LOCAL not in log.read_text()
                 assert process.do("open", "f", str(point / "f")) == 0
                 process.wait_for("f", WRITE)
             assert waits(one) and waits(two), "a lock of one machine"
             with Process() as third:
-                point, log = mount_at(server, "c")
-                third.do("open", "f", str(point / "f"))
+                third.do("open", "f", str(mounts[2][0] / "f"))
                 third.wait_for("f", WRITE)
                 assert waits(third)
                 third.child.kill()
                 third.child.wait(LIMIT)
-            unmount(point)
+            unmount(mounts[2][0])
         # The responder answers for rpcbind at any port.
         with Relay(server.mountport, port=RPCBIND):
             first, second = one_gets_it(one, two)
