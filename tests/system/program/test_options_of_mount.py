@@ -83,8 +83,9 @@ def test_event_loops():
             ("workers=1,threads=64", 1, 1),
         ):
             with mount(server, words) as said:
-                names = of_threads(said["pid"], "comm")
-                assert sum(name.startswith("worker-") for name in names) == workers, (words, names)
+                names = lambda pid=said["pid"]: of_threads(pid, "comm")
+                # A thread gives itself its name.
+                until(lambda: sum(name.startswith("worker-") for name in names()) == workers, f"{workers} threads with {words}")
                 options = said["options"].split(",")
                 assert f"workers={workers}" in options and f"nconnect={links}" in options, (words, options)
                 # The first one exists before the mount does; the others follow.
