@@ -11,6 +11,7 @@ from interop.guest import EXPORT, MOUNTD, NFS, ROOT
 from interop.host import Background, CaseError, Mount, Process, indent, program, run
 from program import lock_support
 from program.lock_support import AGAIN, F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW, FREE, READ, WRITE
+from program.support import pause
 from suites import until
 
 LOCKD = 20047  # guest/lib.sh
@@ -239,7 +240,7 @@ def restart(places):
         wants((late.lock(WRITE, 0, 10), kept.lock(WRITE, 0, 10), kept.lock(READ, 20, 10), removed.lock(WRITE, 0, 10)),
               (0, 0, 0, 0), "locks")
         wants(linux.lock(READ, 20, 10, name="kept"), 0, "a lock of Linux")
-        a.child.send_signal(signal.SIGSTOP)
+        pause(a.child.pid)
         try:
             indent(guest.run(f"locks_restart {GRACE} rm {EXPORT}/removed"))
             kept.wait(WRITE, 80, 1)

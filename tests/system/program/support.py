@@ -105,12 +105,19 @@ def is_gone(pid):
         return True
 
 
+def pause(pid):
+    """Stops a process by SIGSTOP, and waits until all of its threads are stopped: until then some of them go on."""
+    os.kill(pid, signal.SIGSTOP)
+    stopped = lambda line: line.rpartition(") ")[2].startswith("T")
+    until(lambda: all(map(stopped, of_threads(pid, "stat"))), "a process that is stopped")
+
+
 @contextlib.contextmanager
 def asleep(*pids):
     """Processes are stopped, and notice nothing."""
     try:
         for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
+            pause(pid)
         yield
     finally:
         for pid in pids:
@@ -198,10 +205,7 @@ class Server(Place):
         self.child, self.port, self.mountport = start_responder(command, self.base, *ports, env=self.environment)
 
     def pause(self):
-        """Stops its process by SIGSTOP, and waits until all of its threads are stopped."""
-        self.child.send_signal(signal.SIGSTOP)
-        stopped = lambda line: line.rpartition(") ")[2].startswith("T")
-        until(lambda: all(map(stopped, of_threads(self.child.pid, "stat"))), "a server that is stopped")
+        pause(self.child.pid)
 
     def stop(self):
         if self.child:
