@@ -70,8 +70,8 @@ def verbs_programs():
     # The same variables as in packaging/build-programs.
     variables = {"RUSTFLAGS": flags, "CARGO_BUILD_BUILD_DIR": os.environ.get("CARGO_BUILD_BUILD_DIR", str(whole))}
     # The packages of these programs are named, or what the example shares with them would be compiled with other features.
-    run(["cargo", "build", "--locked", "--release", "-q", "--features", "nfsrdma/verbs", "-p", "nfsrdma",
-         "-p", "nfsrdma-verbs", "--example", "verbs-conformance", "--target-dir", target],
+    run(["cargo", "build", "--locked", "--release", "-q", "--features", "nfsrdma/verbs,nfsrdma-responder/verbs", "-p", "nfsrdma",
+         "-p", "nfsrdma-responder", "-p", "nfsrdma-verbs", "--example", "verbs-conformance", "--target-dir", target],
         1800, cwd=ROOT, env=os.environ | variables)
     return target / "release"
 

@@ -133,6 +133,26 @@ def test_verbs_memcheck(link):
 
 
 @pytest.mark.parametrize("link", ["rxe"])
+def test_verbs_responder(link):
+    """Our responder serves over verbs in the guest; the guest's kernel client mounts it."""
+    binary = verbs_programs() / "nfsrdma-responder"
+    with Guest(memory="3G") as guest:
+        guest.put(CHECKS)
+        guest.put(binary, "nfsrdma-responder")
+        guest.run(f"link {link}; mkdir -p /srv/ours")
+        guest.start("ulimit -l unlimited; exec /job/nfsrdma-responder /srv/ours --transport verbs "
+                    f"--listen {ADDRESS}:{NFS} --tcp {ADDRESS}:2050 --state-dir /run --print-ports >/job/ready 2>&1")
+        guest.run("until grep -q ^ready /job/ready; do sleep 0.1; done", 30)
+        mount = f"kernel_mount {ADDRESS} {NFS} 2050 /srv/ours"
+        indent(guest.run(mount))
+        indent(guest.run("CHECK_ENTRIES=300 python3 /job/checks.py run /mnt", 600))
+        guest.run("python3 /job/checks.py leave /mnt; umount /mnt", 300)
+        compare("at the responder", guest.run("python3 /job/checks.py sum /srv/ours/set"), expected())
+        guest.run(mount)
+        compare("read again", guest.run("python3 /job/checks.py sum /mnt/set; umount /mnt", 300), expected())
+
+
+@pytest.mark.parametrize("link", ["rxe"])
 def test_verbs_removal(link):
     """The RDMA device goes away under load and comes back; then for good: calls wait, and unmounting works."""
     with Mounting(link) as side:
