@@ -336,6 +336,26 @@ def test_who_takes_a_lock_sees_the_names_beside_the_file():
                 assert two.set("f", FREE) == 0
 
 
+def test_the_server_is_not_asked_for_each_name_on_a_path_beside_a_lock():
+    with LockServer() as server, Process() as one:
+        below = server.export / "d" / "below"
+        below.mkdir(parents=True)
+        (below / "f").touch()
+        (server.export / "d" / "lock").touch()
+        (a,) = server.mounts(1)
+        one.do("open", "f", str(a / "d" / "lock"))
+        assert one.set("f", WRITE) == one.set("f", FREE) == 0
+        before = lookups(a)
+        for _ in range(1000):
+            os.stat(a / "d" / "below" / "f")
+            os.stat(a / "d" / "lock")
+        assert lookups(a) - before < 100
+
+
+def lookups(point):
+    return sum(entry["calls"] for entry in document_of(point)["procedures"] if entry["name"] == "LOOKUP")
+
+
 def test_four_writers_of_one_sqlite_database_on_two_mounts_lose_nothing():
     rounds = int(os.environ.get("NFSRDMA_LOCK_ROUNDS", "10"))
     with LockServer() as server:

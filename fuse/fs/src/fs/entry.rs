@@ -4,7 +4,6 @@ use super::Fs;
 use super::clock::{Nanos, nanos};
 use super::config::LookupCache;
 use super::inode::Inode;
-use super::inode_flags::Flag;
 use nfsrdma_nfs3::Nfs3;
 use nfsrdma_xdr::nfs3::Attributes;
 use std::sync::atomic::Ordering;
@@ -27,7 +26,7 @@ impl<N: Nfs3> Fs<N> {
         match self.config.lookup_cache {
             LookupCache::None => Duration::ZERO,
             _ if !self.kernel_may_keep_names(dir) => Duration::ZERO,
-            _ if dir.flags.has(Flag::NamesAsked) => Duration::ZERO,
+            _ if self.names_are_asked(dir) => Duration::ZERO,
             LookupCache::All | LookupCache::Positive => self.attr_ttl(dir, now),
         }
     }

@@ -128,6 +128,8 @@ pub struct Listed {
     pub lists_attributes: bool,
     /// The kernel may have names that are not known here any more.
     pub forgotten: bool,
+    /// When a lock of a file in it was last taken. See `sibling_names`.
+    pub locked_beside: Nanos,
     /// The name of the directory itself in the one above, if it is known ([`Inode::is_named`]).
     pub name: Option<Box<[u8]>>,
 }

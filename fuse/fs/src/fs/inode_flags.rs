@@ -14,7 +14,7 @@ pub(super) enum Flag {
     Hiding = 4,
     /// The kernel may have pages of the file.
     KernelPages = 8,
-    /// The kernel must look up the names in a directory at each use. See `sibling_names`.
+    /// The kernel must ask for the names in a directory at each use. See `sibling_names`. Changed with `state` locked.
     NamesAsked = 16,
     /// The names are expired that the kernel had until then.
     NamesExpired = 32,

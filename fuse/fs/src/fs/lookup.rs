@@ -50,7 +50,8 @@ impl<N: Nfs3> Fs<N> {
         // may not keep: that cannot be told from a wish to check.
         let only_walked = |inode: &Inode| {
             let stays = !inode.flags.has(Flag::Stale) && inode.names_going() == 0;
-            (inode.is_dir() || lately && stays) && !self.kernel_may_keep_names(&dir)
+            (inode.is_dir() || lately && stays)
+                && (dir.flags.has(Flag::NamesAsked) || !self.kernel_may_keep_names(&dir))
         };
         // A program goes through the names of its listing, of which the kernel got only the names.
         let only_listed = |inode: &Inode| {

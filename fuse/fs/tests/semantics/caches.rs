@@ -337,3 +337,26 @@ fn stat_does_not_show_an_old_size_that_came_beside() {
         assert_eq!(m.stat(node).unwrap().size, OLD + 100);
     });
 }
+
+/// Each lock that is taken may mean that names beside its file have changed.
+#[test]
+fn names_beside_a_lock_are_asked_for_and_kept_again_a_minute_after_it() {
+    let m = Mount::new();
+    m.server.plant("f", b"");
+    let kept = || !m.lookup("f").unwrap().entry_ttl.is_zero();
+    let locked = || {
+        let mut expired = Vec::new();
+        let expire = |_, name: &[u8]| expired.push(name.to_vec());
+        m.fs.expire_names_beside(m.node("f"), expire);
+        expired
+    };
+    for _ in 0..2 {
+        assert!(kept());
+        assert_eq!((locked(), kept()), (vec![b"f".to_vec()], false));
+        assert_eq!((locked(), kept()), (vec![], false), "the kernel has none");
+        let before = m.server.calls(Op::Lookup);
+        (0..10).for_each(|_| assert!(!kept()));
+        assert_eq!(m.server.calls(Op::Lookup), before, "from memory");
+        m.clock.advance(Duration::from_secs(61));
+    }
+}
