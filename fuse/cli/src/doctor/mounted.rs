@@ -4,7 +4,7 @@ use super::report::{Finding, Report};
 use crate::mounts::Mount;
 use crate::stats::Document;
 use crate::stats::list::trouble;
-use crate::stats::mount_list::{self, ANSWER_LIMIT, MountState, document};
+use crate::stats::mount_list::{self, ANSWER_LIMIT, MountState, OF_ANOTHER, document};
 use crate::stats::text::age;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -16,6 +16,11 @@ pub(super) fn examine(mount: &Mount, report: &mut Report) -> Option<Document> {
     let dir = mount.dir.display();
     let document = match document(mount, ANSWER_LIMIT) {
         Ok(document) => document,
+        Err(why) if why == OF_ANOTHER => {
+            let found = format!("{dir}: {why}");
+            report.add(Finding::warn(CHECK, found, "ask as one of them"));
+            return None;
+        }
         Err(why) => {
             report.add(Finding::fail(
                 CHECK,
