@@ -2,9 +2,9 @@
 //! things too ([`Channel::serve_loops`]).
 //!
 //! Each reader has a descriptor of its own, where the kernel can clone it (FUSE_DEV_IOC_CLONE), and
-//! a buffer that is large enough for the largest WRITE. A request is decoded and given to the [`Handler`] with the [`Reply`] to it; FORGET and
-//! INTERRUPT, which have no reply, have methods of their own. A request that cannot be decoded is
-//! answered EIO. All threads end with the mount.
+//! a buffer that is large enough for the largest WRITE. A request is decoded and given to the
+//! [`Handler`] with the [`Reply`] to it; FORGET and INTERRUPT, which have no reply, have methods of
+//! their own. A request that cannot be decoded is answered EIO. All threads end with the mount.
 
 use super::abi::{MIN_READ_BUFFER, opcode};
 use super::clone;

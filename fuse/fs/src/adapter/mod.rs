@@ -182,9 +182,9 @@ fn masked(feature: Option<&OsStr>) -> u64 {
     }
 }
 
-/// Serves `mount` from threads of its own, and tasks in `runtime`, when [`Fs::restore`] has been called. `keep` gets each descriptor from which
-/// requests are read, other than that of `channel` itself ([`Channel::serve_loops`]). Does not unmount if
-/// it fails.
+/// Serves `mount` from threads of its own, and tasks in `runtime`. To be called after [`Fs::restore`]. `keep` gets each
+/// descriptor from which requests are read, other than that of `channel` itself ([`Channel::serve_loops`]). Does not
+/// unmount if it fails.
 pub fn serve<N: Nfs3>(
     fs: Arc<Fs<N>>,
     channel: Channel,
