@@ -1,10 +1,11 @@
 //! A mount, by what the process says that serves it.
 
 use super::report::{Finding, Report};
+use crate::ipc::control::OF_ANOTHER;
 use crate::mounts::Mount;
 use crate::stats::Document;
 use crate::stats::list::trouble;
-use crate::stats::mount_list::{self, ANSWER_LIMIT, MountState, OF_ANOTHER, document};
+use crate::stats::mount_list::{self, ANSWER_LIMIT, MountState, document};
 use crate::stats::text::age;
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -39,6 +39,8 @@ const ANSWER_MAX: u64 = 4 << 20;
 pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// The request for the statistics.
 pub(crate) const STATS: &str = "stats";
+/// Why a client is refused.
+pub(crate) const OF_ANOTHER: &str = "only root and the user who mounted it may ask";
 
 /// The name of the listener at the holder.
 const KEPT: &str = "control";
@@ -197,7 +199,7 @@ async fn listen(
         while clients.try_join_next().is_some() {}
         let uid = stream.peer_cred().map(|peer| peer.uid());
         if !uid.is_ok_and(|uid| uid == 0 || uid == owner) {
-            dismiss(stream, "only root and the user who mounted it may ask");
+            dismiss(stream, OF_ANOTHER);
             continue;
         }
         match slots.clone().try_acquire_owned() {

@@ -87,15 +87,12 @@ impl Target {
     }
 }
 
-/// Why a process is not asked that may be well.
-pub(crate) const OF_ANOTHER: &str = "only root and the user who mounted it may ask";
-
 /// What its process says of a mount, or why it does not.
 pub(crate) fn document(mount: &Mount, limit: Duration) -> Result<Document, String> {
     let answer = control::ask_within(&mount.device, mount.owner, control::STATS, limit);
     let answer = answer.map_err(|error| match error {
         AskError::Unreachable(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            OF_ANOTHER.to_owned()
+            control::OF_ANOTHER.to_owned()
         }
         AskError::Unreachable(_) => {
             "its process has ended, or runs in another mount namespace".to_owned()
