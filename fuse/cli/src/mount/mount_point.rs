@@ -220,16 +220,18 @@ pub(crate) fn check(dir: &Path, source: &[u8]) -> Result<MountPoint, Failure> {
     let ours = on_top_of(&path).map_err(refused)?;
     let ours = ours.filter(|mount| mount.fstype == FSTYPE);
     if let Some(mount) = ours {
-        match is_dead(&mount) {
-            Some(true) => {
+        let same = mount.source.as_bytes() == source;
+        match (is_dead(&mount), same) {
+            (Some(true), _) => {
                 return Ok(MountPoint {
                     dead: Some(mount),
                     ..MountPoint::mounted(path)
                 });
             }
-            _ if mount.source.as_bytes() == source => return Err(already_mounted(dir, &mount)),
-            Some(false) => {}
-            None => {
+            (Some(false), true) => return Err(already_mounted(dir, &mount)),
+            (Some(false), false) => {}
+            (None, true) => return Err(Failure::failed(nothing_to_do(dir, source))),
+            (None, false) => {
                 return Err(Failure::failed(format!(
                     "{} is mounted on {shown} and does not answer: 'nfsrdma umount -l {shown}', then mount again",
                     mount.source.to_string_lossy()
