@@ -51,7 +51,7 @@ impl<N: Nfs3> Fs<N> {
         let only_walked = |inode: &Inode| {
             let stays = !inode.flags.has(Flag::Stale) && inode.names_going() == 0;
             (inode.is_dir() || lately && stays)
-                && (dir.flags.has(Flag::NamesAsked) || !self.kernel_may_keep_names(&dir))
+                && (self.names_are_asked(&dir) || !self.kernel_may_keep_names(&dir))
         };
         // A program goes through the names of its listing, of which the kernel got only the names.
         let only_listed = |inode: &Inode| {

@@ -4,8 +4,8 @@
 //! to a hidden name instead (silly rename), and removed at the last close with the credential of whoever unlinked it.
 //! Since only the hidden name keeps the data, nobody on this machine can remove or rename it (EBUSY, as with Linux's
 //! client). RMDIR waits a while for hidden names: a program may have closed the file already, which the kernel tells
-//! later. The name of a file that is not open is removed by REMOVE (RFC 1813 section 3.3.12). `losing.rs` decides whether a file
-//! is hidden.
+//! later. The name of a file that is not open is removed by REMOVE (RFC 1813 section 3.3.12). `losing.rs` decides
+//! whether a file is hidden.
 
 use super::Fs;
 use super::error::FsResult;
