@@ -221,6 +221,21 @@ def test_listing():
         assert sum(int(count) for _, count in made) < files / 4, made
 
 
+def test_a_directory_is_listed_once_for_who_looks_whether_it_is_empty_and_then_lists_it():
+    """As `rm -r` does. What has changed meanwhile is listed."""
+    with counted(lambda export: [write(export / name, b"") for name in "abc"]) as m:
+
+        def twice(between=lambda: None):
+            with os.scandir(m.mnt) as entries:
+                next(entries)
+            between()
+            return sorted(os.listdir(m.mnt))
+
+        m.cost("listing, begun and then whole", "ACCESS=2 READDIRPLUS=1", twice)
+        assert twice(lambda: os.unlink(m.mnt / "a")) == ["b", "c"]
+        assert twice(lambda: write(m.server.export / "d", b"")) == ["b", "c", "d"]
+
+
 @pytest.mark.parametrize("pre_op, tries", [("always", 1), ("never", 4)])
 def test_what_this_mount_alone_has_written_is_not_read_again(pre_op, tries):
     """Without the state before a WRITE an attribute reply between two of them may look like a change by somebody else, so one

@@ -7,15 +7,16 @@
 //! a directory that the caller may read but not search, are listed without a type (DT_UNKNOWN of readdir(3)). The names go into the
 //! cache of names: a program that goes through a directory (du, tar, `rm -r`) looks up each of them, while it has it open. The
 //! kernel keeps a listing until an OPENDIR says otherwise (`keep_cache`): after a change of the epoch, or where the attributes of
-//! what is listed are old (`ls -l`) or a name was forgotten here; or until it is told of a name in it.
+//! what is listed are old (`ls -l`) or a name was forgotten here; or until it is told of a name in it. It keeps none that was not
+//! read to its end, so the directory that was closed last is remembered here (`listed_before`).
 
 use super::Fs;
 use super::changing::not_abandoned;
 use super::clock::{Nanos, nanos};
-use super::dir_handle::{DirHandle, Listed, Listing, Part, Place, listing};
+use super::dir_handle::{Closed, DirHandle, Listed, Listing, Part, Place, listing};
 use super::entry::Entry;
 use super::error::{FsError, FsResult};
-use super::inode::{Stamp, State};
+use super::inode::{Inode, Stamp, State};
 use super::names::Child;
 use super::open_file::Opened;
 use crate::named;
@@ -116,7 +117,30 @@ impl<N: Nfs3> Fs<N> {
             return Ok(());
         };
         dir.inode.opens.fetch_sub(1, Ordering::Relaxed);
+        let part = dir.place.lock().part.take();
+        if let Some(whole) = part.filter(|part| part.start == 0 && part.eof) {
+            let (inode, cred) = (dir.inode.clone(), dir.cred.clone());
+            *self.listed_last.lock() = Some(Closed { inode, cred, whole });
+        }
         Ok(())
+    }
+
+    /// The whole of the directory, if it was the last that was closed, by the same user, and what was listed then holds:
+    /// `rm -r` opens each directory to see whether it is empty, and again to list it.
+    fn listed_before(&self, dir: &DirHandle) -> Option<Arc<Part>> {
+        let Closed { inode, cred, whole } = self.listed_last.lock().take()?;
+        let age = self.now().saturating_sub(whole.asked);
+        // The attributes of what is listed are used, too.
+        let believed = age < nanos(self.config.times.acregmin);
+        let same = Arc::ptr_eq(&inode, &dir.inode) && cred == dir.cred;
+        (same && believed && self.holds(&inode, &whole)).then_some(whole)
+    }
+
+    /// Whether the directory is known not to have changed since: a removed name must not be listed.
+    fn holds(&self, dir: &Inode, part: &Part) -> bool {
+        let state = dir.state.lock();
+        let unchanged = state.undisturbed(part.stamp) && state.epoch == part.epoch;
+        unchanged && state.fresh(self.now()).is_some()
     }
 
     /// Entries from position `offset` on, if they are in the part at hand; no entries at the end.
@@ -136,7 +160,14 @@ impl<N: Nfs3> Fs<N> {
         let dir = self.dir(handle)?;
         self.know_fsid(&dir.cred).await?;
         if offset == 0 {
-            *dir.place.lock() = Place::default();
+            let part = self.listed_before(&dir);
+            let mut place = dir.place.lock();
+            *place = Place::default();
+            place.part = part.clone();
+            if let Some(part) = part {
+                let dir = dir.inode.clone();
+                return Ok(Listing { dir, part, from: 0 });
+            }
         } else if let Some(listing) = listing(&dir, offset) {
             return listing;
         }
@@ -231,19 +262,14 @@ impl<N: Nfs3> Fs<N> {
         });
     }
 
-    /// The page at `cookie`, if it was requested ahead, and the directory is known not to have changed
-    /// since: a removed name must not be listed.
+    /// The page at `cookie`, if it was requested ahead and holds.
     async fn part_ahead(&self, dir: &DirHandle, cookie: u64) -> Option<Part> {
         let (of, ahead) = dir.place.lock().ahead.take()?;
         let part = match of == cookie {
             true => ahead.await.ok().and_then(|part| part.ok()),
             false => None,
         };
-        let part = part.filter(|part| {
-            let state = dir.inode.state.lock();
-            let unchanged = state.undisturbed(part.stamp) && state.epoch == part.epoch;
-            unchanged && state.fresh(self.now()).is_some()
-        });
+        let part = part.filter(|part| self.holds(&dir.inode, part));
         dir.place.lock().ahead_is_vain |= part.is_none();
         part
     }
@@ -261,6 +287,7 @@ impl<N: Nfs3> Fs<N> {
         let count = self.page_bytes();
         loop {
             let stamp = Stamp::now();
+            let asked = self.now();
             let epoch = inode.state.lock().epoch;
             let plus = self.readdirplus.load(Ordering::Relaxed);
             let answer = if plus {
@@ -273,7 +300,10 @@ impl<N: Nfs3> Fs<N> {
                     .await
             };
             match answer {
-                Ok(page) => return self.take_in(dir, cookie, page, stamp, epoch).await,
+                Ok(page) => {
+                    let part = self.take_in(dir, cookie, page, stamp, epoch).await?;
+                    return Ok(Part { asked, ..part });
+                }
                 Err(NfsError::Status(Status::NotSupp)) if plus => {
                     self.readdirplus.store(false, Ordering::Relaxed);
                 }
@@ -324,6 +354,7 @@ impl<N: Nfs3> Fs<N> {
             next,
             eof: page.eof,
             taken: AtomicUsize::new(0),
+            asked: 0,
             stamp,
             epoch,
         })

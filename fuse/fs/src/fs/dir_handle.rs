@@ -1,5 +1,6 @@
 //! An open directory, and the entries at hand that the server gave for it (`dir.rs`).
 
+use super::clock::Nanos;
 use super::error::{FsError, FsResult};
 use super::inode::{Inode, Stamp};
 use crate::sync::Mutex;
@@ -90,9 +91,18 @@ pub(super) struct Part {
     /// How many of the entries the kernel has taken, with those before them.
     pub(super) taken: AtomicUsize,
     /// When the page was requested.
+    pub(super) asked: Nanos,
     pub(super) stamp: Stamp,
     /// The directory's epoch at that time.
     pub(super) epoch: u64,
+}
+
+/// A directory that somebody has listed and closed, and its entries, if one page has them all.
+#[derive(Debug)]
+pub(super) struct Closed {
+    pub(super) inode: Arc<Inode>,
+    pub(super) cred: Cred,
+    pub(super) whole: Arc<Part>,
 }
 
 /// One entry. It has no inode if it is `.` or `..`, or if it could not be looked up.
@@ -200,6 +210,7 @@ mod tests {
             next: 7,
             eof: true,
             taken: AtomicUsize::new(3),
+            asked: 0,
             stamp: Stamp::mark(),
             epoch: 0,
         };

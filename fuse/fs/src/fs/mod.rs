@@ -109,6 +109,7 @@ pub use unwritten::Unwritten;
 use crate::cache::Budget;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
+use dir_handle::Closed;
 use file::Shared;
 use files::Files;
 use handles::Handles;
@@ -135,6 +136,8 @@ use tokio::sync::Notify;
 pub struct Fs<N> {
     below: Arc<Objects<N>>,
     dirs: Handles<DirHandle>,
+    /// What was listed of the directory that was closed last.
+    listed_last: Mutex<Option<Closed>>,
     /// When the pool last gave unused memory back to the system.
     rested: AtomicU64,
     silly_number: AtomicU64,
@@ -185,6 +188,7 @@ impl<N: Nfs3> Fs<N> {
         files.table.insert_root(root);
         Arc::new(Fs {
             dirs: Handles::default(),
+            listed_last: Mutex::default(),
             rested: AtomicU64::new(0),
             silly_number: AtomicU64::new(0),
             silly_keys: RandomState::new(),
