@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import time
 import uuid
 
@@ -169,7 +170,7 @@ def test_a_server_takes_smaller_writes():
 
 
 def test_a_server_that_is_away_is_not_hammered(setup, record_property):
-    """The time between attempts to connect grows."""
+    """The time between attempts to connect grows, and the log says for how long it was away."""
     (setup.mnt / "f").write_text("x")
     setup.kill()
     until(lambda: setup.counter("connect_failures") > 0, "an attempt")
@@ -180,6 +181,7 @@ def test_a_server_that_is_away_is_not_hammered(setup, record_property):
     assert took > 0.7, f"4 attempts of {connections} connections within {took:.2f} s"
     setup.start()
     assert (setup.mnt / "f").read_text() == "x"
+    until(lambda: re.search(r"connected to server .* again, after \d+ s", setup.log()), "a line in the log")
     record_property("result", f"4 more attempts of each connection took {took:.1f} s")
 
 

@@ -26,6 +26,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// The longest pause while this machine has no way to the server, as after a sleep: to look again costs nobody else anything.
 const NO_WAY_PAUSE: Duration = Duration::from_millis(500);
+/// A connection that was away for longer is told of in the log when it is back.
+const OUTAGE: Duration = Duration::from_secs(1);
 
 impl Link {
     /// Runs the slot until shutdown. `first` is a connection that is already made and installed,
@@ -66,6 +68,7 @@ impl Link {
     /// Tries to connect until it succeeds; `None` at shutdown.
     fn connect_again(&self, pause: &mut Duration, slots: &[Arc<Link>]) -> Option<Established> {
         let mut told = false;
+        let lost = Instant::now();
         loop {
             if self.pause(*pause) {
                 return None;
@@ -76,7 +79,7 @@ impl Link {
                 Ok(established) => {
                     // An attempt that failed since the last tick says nothing any more.
                     self.state.lock().silent_since = None;
-                    tracing::debug!(server = %self.shared.server, "connected again");
+                    let away = Instant::now().saturating_duration_since(lost);
                     if told {
                         tracing::warn!(
                             "connection {} to server {} at {} is made again",
@@ -84,6 +87,8 @@ impl Link {
                             self.shared.server,
                             self.path.peer
                         );
+                    } else if away >= OUTAGE {
+                        self.shared.connection_back(away);
                     }
                     return Some(established);
                 }

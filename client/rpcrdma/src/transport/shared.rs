@@ -53,6 +53,7 @@ pub(super) struct Shared {
 pub(super) struct Logs {
     ends: Mutex<Throttle<Instant>>,
     losses: Mutex<Throttle<Instant>>,
+    returns: Mutex<Throttle<Instant>>,
     failures: Mutex<Throttle<Instant>>,
     discards: Mutex<Throttle<Instant>>,
     memory: Mutex<Throttle<Instant>>,
@@ -91,6 +92,17 @@ impl Shared {
                 "connection to server {} lost with {} under way, which will be sent again: {why}{more}",
                 self.server,
                 counted(calls, "call")
+            );
+        }
+    }
+
+    /// A connection is made after the last one had ended so long ago.
+    pub(super) fn connection_back(&self, away: Duration) {
+        if self.log.returns.lock().event(Instant::now()).is_some() {
+            let seconds = away.as_secs();
+            tracing::warn!(
+                "connected to server {} again, after {seconds} s",
+                self.server
             );
         }
     }
@@ -141,6 +153,8 @@ impl Shared {
                 );
             }
         }
+        // The other connections come back with the first one.
+        let _ = self.log.returns.lock().expired(now);
         // Each wait is retried several times a second, so their number tells nothing.
         let _ = self.log.memory.lock().expired(now);
     }
