@@ -268,7 +268,7 @@ enum CliCommand {
     /// Show a mount's calls as they happen
     ///
     /// It prints a line for each call that has ended, for each retransmission, and for each
-    /// connection made or lost, until the mount ends. Times are UTC.
+    /// connection made or lost, until the mount ends or another process goes on with it. Times are UTC.
     Trace(TraceArgs),
     Profile(ProfileArgs),
     /// Record a mount's RPC-over-RDMA traffic for Wireshark

@@ -48,7 +48,8 @@ pub(crate) fn other_version(dir: &Path, error: impl std::fmt::Display) -> Failur
 /// The error for a process that ended before it reported the end of the mount.
 pub(crate) fn gone(dir: &Path) -> Failure {
     Failure::failed(format!(
-        "the process that serves {} ended without a word: see its log",
+        "the process that serves {} ended without a word: begin again, if it was an upgrade, a remount \
+         or a restart, or see its log",
         dir.display()
     ))
 }
