@@ -36,6 +36,9 @@ impl Connection {
     fn new(stream: TcpStream, peer: SocketAddr, losses: watch::Sender<u64>) -> Self {
         // Each call is written at once.
         let _ = stream.set_nodelay(true);
+        // TCP would go on with a call that was given up, and once the path is mended an old LOCK or UNLOCK would arrive after
+        // the calls of the next connection.
+        let _ = stream.set_zero_linger();
         let (reader, writer) = stream.into_split();
         let pending: Pending = Arc::new(Mutex::new(Some(HashMap::new())));
         let (replies, told) = (pending.clone(), losses.clone());
@@ -319,28 +322,36 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn a_call_that_is_dropped_in_the_middle_of_a_message_ends_the_connection() {
+    async fn a_call_that_is_dropped_in_the_middle_of_a_message_resets_the_connection() {
         let (listener, target) = server().await;
         let losses = watch::Sender::new(0);
         let stream = plain::connect(&target).await.unwrap();
         let connection = Connection::new(stream, target.address, losses.clone());
-        let (_silent, _) = listener.accept().await.unwrap();
+        let (mut silent, _) = listener.accept().await.unwrap();
         // More than any socket holds.
         let long = vec![0; 64 << 20];
-        let other = exchange(&connection, 2, b"");
-        tokio::pin!(other);
         {
-            let call = exchange(&connection, 1, &long);
-            tokio::pin!(call);
-            // `other` waits until the message is written.
-            let turn = Duration::from_millis(1);
-            assert!(timeout(turn, call.as_mut()).await.is_err());
-            assert!(timeout(turn, other.as_mut()).await.is_err());
-            assert!(connection.is_open());
+            let other = exchange(&connection, 2, b"");
+            tokio::pin!(other);
+            {
+                let call = exchange(&connection, 1, &long);
+                tokio::pin!(call);
+                // `other` waits until the message is written.
+                let turn = Duration::from_millis(1);
+                assert!(timeout(turn, call.as_mut()).await.is_err());
+                assert!(timeout(turn, other.as_mut()).await.is_err());
+                assert!(connection.is_open());
+            }
+            assert!(!connection.is_open());
+            assert_eq!(*losses.borrow(), 1);
+            assert_eq!(other.await, None);
         }
-        assert!(!connection.is_open());
-        assert_eq!(*losses.borrow(), 1);
-        assert_eq!(other.await, None);
+        drop(connection);
+        // What TCP had not sent yet does not arrive any more.
+        let mut rest = Vec::new();
+        let end = timeout(Duration::from_secs(20), silent.read_to_end(&mut rest));
+        let reset = end.await.unwrap().unwrap_err();
+        assert_eq!(reset.kind(), std::io::ErrorKind::ConnectionReset);
     }
 
     #[tokio::test]
