@@ -57,6 +57,18 @@ def test_hidden_names_of_open_files_are_busy(server):
     os.unlink(server.mnt / hidden)
 
 
+def test_the_last_close_of_a_removed_file_shows_in_the_times_of_its_directory(server):
+    """The kernel made no call for the removal of the hidden name. tar says "file changed as we read it" of old times."""
+    server.mount_well("actimeo=3600")
+    here, there = server.mnt / "folder", server.export / "folder"
+    here.mkdir()
+    with open(here / "file", "w"):
+        os.unlink(here / "file")
+        here.stat()
+    until(lambda: not hidden_names(there), "the end of the hidden name")
+    until(lambda: here.stat().st_mtime_ns == there.stat().st_mtime_ns, "the new times")
+
+
 def test_a_directory_can_be_removed_whose_closed_file_is_still_being_read_ahead():
     """The kernel tells of the close when the READs are answered, and until then the file counts as open, so that its
     removal hides it. But no program has it open."""

@@ -83,6 +83,8 @@ impl<N: Nfs3> Fs<N> {
                 }
                 _ => call.await.map(|_| ()).map_err(FsError::from),
             };
+            // No call of the kernel's has changed the directory.
+            self.attributes_unheard(of.dir_node);
             if let Err(error) = result {
                 self.hidden_name_stays(&of.name, &error);
             }
