@@ -77,9 +77,11 @@ pub(crate) async fn connect(
             Retry::IfRequested => options.background || options.retry.is_some(),
             Retry::Never => false,
         };
-        if !wait || start.elapsed() + pause > limit {
+        let first = announced.is_none();
+        let next = until_next(pause, start.elapsed(), limit).filter(|_| wait);
+        let Some(after) = next else {
             return Err(with_hint(failure, &plan.point.path));
-        }
+        };
         if options.background && reporter.reports() {
             let line = format!(
                 "{failure}; trying on in the background to mount {} on {}",
@@ -93,21 +95,27 @@ pub(crate) async fn connect(
                 )
             })?;
             log.detach();
-        } else if pause == Duration::from_secs(1) && reporter.reports() {
+        } else if first && reporter.reports() {
             reporter.notice(&format!(
                 "{failure}; trying again for {} (retry=0 gives up at once)",
                 counted(limit.as_secs() / 60, "minute")
             ));
         }
-        warn!("{failure}; trying again in {} s", pause.as_secs());
+        warn!("{failure}; trying again in {} s", after.as_secs());
         let announced = announced.get_or_insert_with(|| announce(plan, start));
         announced.failed(&failure.message);
         tokio::select! {
-            () = tokio::time::sleep(pause) => {}
+            () = tokio::time::sleep(after) => {}
             () = announced.cancelled() => return Err(was_cancelled(plan)),
         }
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
+}
+
+/// How long to wait for the next attempt, if there is to be one. The last is made when the time is over.
+fn until_next(pause: Duration, elapsed: Duration, limit: Duration) -> Option<Duration> {
+    let left = limit.saturating_sub(elapsed);
+    (!left.is_zero()).then_some(pause.min(left))
 }
 
 /// Adds a hint: a server may be unreachable because the mount is tried before the network is up.
@@ -170,4 +178,24 @@ async fn attempt(plan: &Plan, pool: &Pool) -> Result<(Mounted, String), Failure>
     let mounted = mount::connect(&target, &client, chosen.provider.clone(), pool.clone()).await;
     let mounted = mounted.map_err(|error| chosen.failed(error))?;
     Ok((mounted, chosen.reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_attempt_is_made_at_the_end_of_the_time() {
+        let seconds = Duration::from_secs;
+        assert_eq!(
+            until_next(seconds(30), seconds(31), seconds(60)),
+            Some(seconds(29))
+        );
+        assert_eq!(until_next(seconds(30), seconds(60), seconds(60)), None);
+        assert_eq!(
+            until_next(seconds(1), seconds(0), seconds(0)),
+            None,
+            "retry=0"
+        );
+    }
 }
