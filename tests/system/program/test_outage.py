@@ -120,3 +120,12 @@ def test_calls_that_take_longer_than_timeo_on_a_slow_link_end():
         expect(run("cmp", server.mnt / "old", server.export / "old"), 0)
         expect(run("cp", server.export / "old", server.mnt / "new"), 0)
         expect(run("cmp", server.export / "new", server.export / "old"), 0)
+
+
+def test_the_log_says_why_the_server_cannot_be_reached():
+    with Server() as server:
+        log = server.mount_logged(QUICK)
+        server.stop()
+        with waiting("stat", server.mnt / "name"):
+            until(lambda: re.search("not responding, still trying: .*refused", log.read_text()), "the reason")
+            expect(nfsrdma("umount", "-f", server.mnt), 0)

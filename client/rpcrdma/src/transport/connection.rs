@@ -79,6 +79,7 @@ impl Link {
                 Ok(established) => {
                     // An attempt that failed since the last tick says nothing any more.
                     self.state.lock().silent_since = None;
+                    *self.shared.refusal.lock() = None;
                     let away = Instant::now().saturating_duration_since(lost);
                     if told {
                         tracing::warn!(
@@ -106,6 +107,7 @@ impl Link {
                         *pause = (*pause).min(NO_WAY_PAUSE);
                     }
                     tracing::debug!(server = %self.shared.server, %error, "cannot connect");
+                    *self.shared.refusal.lock() = Some(error.to_string());
                     // Others may only have been quicker after a restart of the server.
                     let lasts = *pause == LONGEST_PAUSE || (self.shared.several_paths && silent);
                     if self.pass_on(slots) && lasts && !told {

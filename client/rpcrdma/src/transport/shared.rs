@@ -39,6 +39,8 @@ pub(super) struct Shared {
     pub(super) procedures: Procedures,
     pub(super) tap: Arc<Tap>,
     pub(super) xids: Xids,
+    /// Why the last attempt to connect failed; `None` once one has succeeded.
+    pub(super) refusal: Mutex<Option<String>>,
     /// "Not responding" was logged, and not "OK" since.
     pub(super) unresponsive: AtomicBool,
     /// Calls under way that have waited longer than their major timeout.
@@ -74,7 +76,9 @@ impl Shared {
                 Recovery::Hard => "still trying",
                 Recovery::Soft | Recovery::SoftErr => "timed out",
             };
-            tracing::warn!("server {} not responding, {then}", self.server);
+            let why = self.refusal.lock().take();
+            let why = why.map_or_else(String::new, |why| format!(": {why}"));
+            tracing::warn!("server {} not responding, {then}{why}", self.server);
         }
     }
 
