@@ -232,7 +232,7 @@ impl FileSystem {
                     return Ok((None, count));
                 }
             }
-            overlay.flush(inode.handle, &writer).map_err(status::of)?;
+            self.server(|| overlay.flush(inode.handle, &writer).map_err(status::of))?;
         }
         self.assume(who)?;
         write_all(&writer, &data, args.offset)?;
@@ -254,7 +254,7 @@ impl FileSystem {
             match &self.overlay {
                 Some(overlay) if overlay.holds(inode.handle) => {
                     let writer = self.writer(&inode)?;
-                    overlay.flush(inode.handle, &writer).map_err(status::of)?;
+                    self.server(|| overlay.flush(inode.handle, &writer).map_err(status::of))?;
                     Ok(writer)
                 }
                 _ if inode.has_writer() => self.writer(&inode),

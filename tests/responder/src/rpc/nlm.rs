@@ -39,6 +39,7 @@ impl Service {
         mut from: Decoder<'_>,
         out: &mut Encoder,
     ) -> Result<(), Stop> {
+        self.fs.take_own_identity();
         match context.procedure {
             Null::NUMBER => {}
             Test::NUMBER => self
@@ -89,6 +90,7 @@ impl Service {
             return Ok(());
         }
         let found = self.fs.lockable(&context.who, file, need == Need::Right);
+        self.fs.take_own_identity();
         found.map_err(|status| match status {
             nfs3::Status::Stale => Status::StaleHandle,
             _ => Status::Failed,
