@@ -46,8 +46,8 @@ impl LockLog {
                 length => format!("{} from {offset} on", counted(length, "byte")),
             };
             tracing::error!(
-                "a lock was lost ({bytes} of {}, process {pid}): the server restarted and did not \
-                 give it back; its holder gets EIO and has to lock again{}",
+                "a lock was lost ({bytes} of {}, process {pid}): the server has restarted, or this \
+                 machine has another address now, and it was not given back; its holder gets EIO and has to lock again{}",
                 self.file(fileid),
                 and_more(more)
             );
