@@ -90,6 +90,8 @@ impl Link {
                         );
                     } else if away >= OUTAGE {
                         self.shared.connection_back(away);
+                    } else {
+                        tracing::debug!(server = %self.shared.server, "connected again");
                     }
                     return Some(established);
                 }

@@ -92,6 +92,7 @@ pub(super) struct Part {
     pub(super) taken: AtomicUsize,
     /// When the page was requested.
     pub(super) asked: Nanos,
+    /// The same in the order of events.
     pub(super) stamp: Stamp,
     /// The directory's epoch at that time.
     pub(super) epoch: u64,
