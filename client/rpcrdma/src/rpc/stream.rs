@@ -16,7 +16,7 @@ use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
@@ -29,6 +29,8 @@ struct Connection {
     losses: watch::Sender<u64>,
     writer: tokio::sync::Mutex<OwnedWriteHalf>,
     reader: AbortHandle,
+    /// Resets the connection.
+    given_up: Arc<Notify>,
     peer: SocketAddr,
 }
 
@@ -36,29 +38,36 @@ impl Connection {
     fn new(stream: TcpStream, peer: SocketAddr, losses: watch::Sender<u64>) -> Self {
         // Each call is written at once.
         let _ = stream.set_nodelay(true);
-        // TCP would go on with a call that was given up, and once the path is mended an old LOCK or UNLOCK would arrive after
-        // the calls of the next connection.
-        let _ = stream.set_zero_linger();
-        let (reader, writer) = stream.into_split();
+        let (mut reader, writer) = stream.into_split();
         let pending: Pending = Arc::new(Mutex::new(Some(HashMap::new())));
         let (replies, told) = (pending.clone(), losses.clone());
+        let given_up = Arc::new(Notify::new());
+        let reset = given_up.clone();
         let task = tokio::spawn(async move {
-            read_replies(reader, &replies).await;
-            end(&replies, &told);
+            tokio::select! {
+                () = read_replies(&mut reader, &replies) => end(&replies, &told),
+                () = reset.notified() => {
+                    // TCP would go on with a call that was given up, and once the path is mended an old LOCK or UNLOCK
+                    // would arrive after the calls of the next connection. (At the end of the process nothing comes
+                    // after them.)
+                    let _ = reader.as_ref().set_zero_linger();
+                }
+            }
         });
         Connection {
             pending,
             losses,
             writer: tokio::sync::Mutex::new(writer),
             reader: task.abort_handle(),
+            given_up,
             peer,
         }
     }
 
-    /// Ends all its pending calls without a reply. Later calls need another connection.
+    /// Ends all its pending calls without a reply, and drops what is unsent. Later calls need another connection.
     fn end(&self) {
         end(&self.pending, &self.losses);
-        self.reader.abort();
+        self.given_up.notify_one();
     }
 
     fn is_open(&self) -> bool {
@@ -68,7 +77,10 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.reader.abort();
+        // A task that is to reset the connection ends by itself.
+        if self.is_open() {
+            self.reader.abort();
+        }
     }
 }
 
@@ -206,7 +218,7 @@ async fn exchange(connection: &Connection, xid: u32, message: &[u8]) -> Option<V
     take.await.ok()
 }
 
-async fn read_replies(mut from: OwnedReadHalf, pending: &Pending) {
+async fn read_replies(from: &mut OwnedReadHalf, pending: &Pending) {
     let mut reader = RecordReader::new(MAX_REPLY, 64);
     let mut piece = [0; 4096];
     while let Ok(len @ 1..) = from.read(&mut piece).await {
@@ -352,6 +364,32 @@ pub(super) mod tests {
         let end = timeout(Duration::from_secs(20), silent.read_to_end(&mut rest));
         let reset = end.await.unwrap().unwrap_err();
         assert_eq!(reset.kind(), std::io::ErrorKind::ConnectionReset);
+    }
+
+    /// As an UNLOCK of a mount that ends.
+    #[tokio::test]
+    async fn what_was_written_arrives_though_the_connection_is_dropped() {
+        let (listener, target) = server().await;
+        let stream = plain::connect(&target).await.unwrap();
+        let connection = Connection::new(stream, target.address, watch::Sender::new(0));
+        let (mut peer, _) = listener.accept().await.unwrap();
+        // More than the peer takes before it reads.
+        let long = vec![0; 1 << 20];
+        {
+            let call = exchange(&connection, 1, &long);
+            tokio::pin!(call);
+            loop {
+                let turn = Duration::from_millis(1);
+                assert!(timeout(turn, call.as_mut()).await.is_err());
+                if connection.writer.try_lock().is_ok() {
+                    break;
+                }
+            }
+        }
+        drop(connection);
+        let mut all = Vec::new();
+        let end = timeout(Duration::from_secs(20), peer.read_to_end(&mut all));
+        assert_eq!(end.await.unwrap().unwrap(), 4 + long.len());
     }
 
     #[tokio::test]

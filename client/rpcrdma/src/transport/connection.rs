@@ -26,7 +26,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// The longest pause while this machine has no way to the server, as after a sleep: to look again costs nobody else anything.
 const NO_WAY_PAUSE: Duration = Duration::from_millis(500);
-/// A connection that was away for longer is told of in the log when it is back.
+/// If there was no connection for longer, the log tells of the next one.
 const OUTAGE: Duration = Duration::from_secs(1);
 
 impl Link {
@@ -69,6 +69,7 @@ impl Link {
     fn connect_again(&self, pause: &mut Duration, slots: &[Arc<Link>]) -> Option<Established> {
         let mut told = false;
         let lost = Instant::now();
+        let was_up = self.counters.connects.load(Relaxed) > 0;
         loop {
             if self.pause(*pause) {
                 return None;
@@ -78,8 +79,10 @@ impl Link {
             match self.establish() {
                 Ok(established) => {
                     // An attempt that failed since the last tick says nothing any more.
-                    self.state.lock().silent_since = None;
-                    *self.shared.refusal.lock() = None;
+                    {
+                        let mut state = self.state.lock();
+                        (state.silent_since, state.refusal) = (None, None);
+                    }
                     let away = Instant::now().saturating_duration_since(lost);
                     if told {
                         tracing::warn!(
@@ -88,8 +91,8 @@ impl Link {
                             self.shared.server,
                             self.path.peer
                         );
-                    } else if away >= OUTAGE {
-                        self.shared.connection_back(away);
+                    } else if away >= OUTAGE && was_up && self.is_alone(slots) {
+                        self.shared.connected_again(away);
                     } else {
                         tracing::debug!(server = %self.shared.server, "connected again");
                     }
@@ -103,13 +106,13 @@ impl Link {
                     if silent {
                         state.silent_since = Some(began);
                     }
+                    state.refusal = Some(error.to_string());
                     drop(state);
                     count(&self.counters.connect_failures);
                     if has_no_way(&error) {
                         *pause = (*pause).min(NO_WAY_PAUSE);
                     }
                     tracing::debug!(server = %self.shared.server, %error, "cannot connect");
-                    *self.shared.refusal.lock() = Some(error.to_string());
                     // Others may only have been quicker after a restart of the server.
                     let lasts = *pause == LONGEST_PAUSE || (self.shared.several_paths && silent);
                     if self.pass_on(slots) && lasts && !told {
@@ -124,6 +127,12 @@ impl Link {
                 }
             }
         }
+    }
+
+    /// Whether no other slot is connected.
+    fn is_alone(&self, slots: &[Arc<Link>]) -> bool {
+        let others = slots.iter().filter(|slot| slot.slot != self.slot);
+        Link::least_busy(others).is_none()
     }
 
     /// Passes the calls on if there is no connection, or none on which the server can be heard.

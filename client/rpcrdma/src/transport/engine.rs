@@ -197,7 +197,6 @@ impl Engine {
             procedures: Procedures::new(&program),
             tap: Arc::default(),
             xids: Xids::new(),
-            refusal: Default::default(),
             unresponsive: AtomicBool::new(false),
             late: AtomicU64::new(0),
             lost: AtomicU64::new(0),

@@ -89,6 +89,8 @@ pub(super) struct State {
     pub(super) failed: Vec<MarshalError>,
     /// Since when, at the latest, a call or an attempt to connect has had no answer.
     pub(super) silent_since: Option<Instant>,
+    /// Why the last attempt to connect failed; `None` once one has succeeded.
+    pub(super) refusal: Option<String>,
     pub(super) shutdown: bool,
 }
 
@@ -134,6 +136,7 @@ impl Link {
                 no_memory: None,
                 failed: Vec::new(),
                 silent_since: None,
+                refusal: None,
                 shutdown: false,
             }),
             no_memory: AtomicBool::new(false),

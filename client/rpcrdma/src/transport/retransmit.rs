@@ -176,7 +176,7 @@ impl Link {
             }
             expiry
         };
-        let session = {
+        let (session, why) = {
             let mut state = self.state.lock();
             let state = &mut *state;
             for call in state.machine.calls() {
@@ -220,10 +220,12 @@ impl Link {
                     session.queue_pair.wake();
                 }
             }
-            state.session.clone()
+            let refusal = state.refusal.as_ref();
+            let why = refusal.filter(|_| silent && state.session.is_none());
+            (state.session.clone(), why.cloned())
         };
         if silent {
-            self.shared.not_responding();
+            self.shared.not_responding(why);
         }
         // A call is never retransmitted on the same connection: the next one gets the calls.
         if let (true, Some(session)) = (disconnect, session) {

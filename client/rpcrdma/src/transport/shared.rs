@@ -39,8 +39,6 @@ pub(super) struct Shared {
     pub(super) procedures: Procedures,
     pub(super) tap: Arc<Tap>,
     pub(super) xids: Xids,
-    /// Why the last attempt to connect failed; `None` once one has succeeded.
-    pub(super) refusal: Mutex<Option<String>>,
     /// "Not responding" was logged, and not "OK" since.
     pub(super) unresponsive: AtomicBool,
     /// Calls under way that have waited longer than their major timeout.
@@ -68,15 +66,15 @@ impl Shared {
         name.copied().unwrap_or("a call")
     }
 
-    /// A call has waited longer than `timeo` and `retrans` allow. Logged once, until [`Shared::answered`].
-    pub(super) fn not_responding(&self) {
+    /// A call has waited longer than `timeo` and `retrans` allow; `why` there is no connection, if that is so. Logged once,
+    /// until [`Shared::answered`].
+    pub(super) fn not_responding(&self, why: Option<String>) {
         if !self.unresponsive.swap(true, Relaxed) {
             // As Linux words it (xs_retry_reserve, call_timeout in net/sunrpc/clnt.c).
             let then = match self.policy.recovery {
                 Recovery::Hard => "still trying",
                 Recovery::Soft | Recovery::SoftErr => "timed out",
             };
-            let why = self.refusal.lock().take();
             let why = why.map_or_else(String::new, |why| format!(": {why}"));
             tracing::warn!("server {} not responding, {then}{why}", self.server);
         }
@@ -100,12 +98,12 @@ impl Shared {
         }
     }
 
-    /// A connection is made after the last one had ended so long ago.
-    pub(super) fn connection_back(&self, away: Duration) {
-        if self.log.returns.lock().event(Instant::now()).is_some() {
-            let seconds = away.as_secs();
+    /// There is a connection again, so long after the last one had ended.
+    pub(super) fn connected_again(&self, away: Duration) {
+        if let Some(more) = self.log.returns.lock().event(Instant::now()) {
+            let (seconds, more) = (away.as_secs(), and_more(more));
             tracing::warn!(
-                "connected to server {} again, after {seconds} s",
+                "connected to server {} again, after {seconds} s{more}",
                 self.server
             );
         }
@@ -157,8 +155,6 @@ impl Shared {
                 );
             }
         }
-        // The other connections come back with the first one.
-        let _ = self.log.returns.lock().expired(now);
         // Each wait is retried several times a second, so their number tells nothing.
         let _ = self.log.memory.lock().expired(now);
     }
