@@ -69,7 +69,6 @@ impl Link {
     fn connect_again(&self, pause: &mut Duration, slots: &[Arc<Link>]) -> Option<Established> {
         let mut told = false;
         let lost = Instant::now();
-        let was_up = self.counters.connects.load(Relaxed) > 0;
         loop {
             if self.pause(*pause) {
                 return None;
@@ -91,7 +90,7 @@ impl Link {
                             self.shared.server,
                             self.path.peer
                         );
-                    } else if away >= OUTAGE && was_up && self.is_alone(slots) {
+                    } else if away >= OUTAGE && self.is_alone(slots) {
                         self.shared.connected_again(away);
                     } else {
                         tracing::debug!(server = %self.shared.server, "connected again");
