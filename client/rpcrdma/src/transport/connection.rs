@@ -128,10 +128,15 @@ impl Link {
         }
     }
 
+    /// All slots but this one.
+    fn others<'a>(&self, slots: &'a [Arc<Link>]) -> impl Iterator<Item = &'a Arc<Link>> {
+        let own = self.slot;
+        slots.iter().filter(move |slot| slot.slot != own)
+    }
+
     /// Whether no other slot is connected.
     fn is_alone(&self, slots: &[Arc<Link>]) -> bool {
-        let others = slots.iter().filter(|slot| slot.slot != self.slot);
-        Link::least_busy(others).is_none()
+        Link::least_busy(self.others(slots)).is_none()
     }
 
     /// Passes the calls on if there is no connection, or none on which the server can be heard.
@@ -151,7 +156,7 @@ impl Link {
     /// path; but the port also differs on each new connection of the same path. So what is done for
     /// calls that must not run twice is the same as there: see `retransmitted.rs` of the NFS client.
     fn pass_on(&self, slots: &[Arc<Link>]) -> bool {
-        let others = || slots.iter().filter(|slot| slot.slot != self.slot);
+        let others = || self.others(slots);
         let elsewhere = others().filter(|slot| slot.path != self.path);
         let Some(other) = Link::least_busy(elsewhere).or_else(|| Link::least_busy(others())) else {
             return false;

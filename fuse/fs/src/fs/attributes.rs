@@ -109,7 +109,8 @@ impl<N: Nfs3> Files<N> {
         Ok((self.visible_attributes(&inode, attributes), ttl))
     }
 
-    /// The kernel did not get attributes that it was to be given, because the caller was killed. It still has older ones.
+    /// The kernel still has older attributes: it did not get those that it was to be given, because the caller was killed, or
+    /// it made no call for a change.
     pub fn attributes_unheard(&self, nodeid: u64) {
         if let Some(inode) = self.table.get(nodeid) {
             inode.state.lock().kernel_size = 0;

@@ -163,12 +163,9 @@ impl<N: Nfs3> Fs<N> {
             let part = self.listed_before(&dir);
             let mut place = dir.place.lock();
             *place = Place::default();
-            place.part = part.clone();
-            if let Some(part) = part {
-                let dir = dir.inode.clone();
-                return Ok(Listing { dir, part, from: 0 });
-            }
-        } else if let Some(listing) = listing(&dir, offset) {
+            place.part = part;
+        }
+        if let Some(listing) = listing(&dir, offset) {
             return listing;
         }
         {
@@ -300,10 +297,7 @@ impl<N: Nfs3> Fs<N> {
                     .await
             };
             match answer {
-                Ok(page) => {
-                    let part = self.take_in(dir, cookie, page, stamp, epoch).await?;
-                    return Ok(Part { asked, ..part });
-                }
+                Ok(page) => return self.take_in(dir, cookie, page, asked, (stamp, epoch)).await,
                 Err(NfsError::Status(Status::NotSupp)) if plus => {
                     self.readdirplus.store(false, Ordering::Relaxed);
                 }
@@ -317,8 +311,8 @@ impl<N: Nfs3> Fs<N> {
         dir: &DirHandle,
         cookie: u64,
         mut page: DirPage,
-        stamp: Stamp,
-        epoch: u64,
+        asked: Nanos,
+        (stamp, epoch): (Stamp, u64),
     ) -> FsResult<Part> {
         let inode = &dir.inode;
         self.apply_post_op_attr(inode, stamp, page.dir.as_ref());
@@ -354,7 +348,7 @@ impl<N: Nfs3> Fs<N> {
             next,
             eof: page.eof,
             taken: AtomicUsize::new(0),
-            asked: 0,
+            asked,
             stamp,
             epoch,
         })
