@@ -64,7 +64,7 @@ kill -KILL "$(<"$work/responder.pid")"
 check "the server is killed" until_true 30 not_running "$(<"$work/responder.pid")"
 inside timeout -k 5 240 sh -c 'cat /mnt/hello && echo told >/mnt/answer' >"$work/read" 2>&1 &
 reader=$!
-check "the log says that the server does not respond" until_true 60 logged "server server not responding, still trying$"
+check "the log says that the server does not respond" until_true 60 logged "server server not responding, still trying: "
 check "stats says so of the mount" eval "inside nfsrdma stats | grep -E '^/mnt +server:/export +down .*not connected'"
 check "and of each connection" eval "inside nfsrdma stats /mnt | grep '^connection 0: down, to '"
 check "so does top" eval "newcomer '${lines[2]} -b -n 1' | grep -E '^/mnt +no connection to the server, [1-9][0-9]* calls? waits?'"

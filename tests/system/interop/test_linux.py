@@ -3,13 +3,14 @@
 import os
 import shutil
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
 
 from interop import locks
 from interop.guest import CHECKS, EXPORT, Guest, HERE, MOUNTD, NFS
-from interop.host import (Background, Capture, CaseError, Directory, Knfsd, Mount, Responder, checks, compare, expected,
+from interop.host import (Background, Capture, Directory, Knfsd, Mount, Responder, checks, compare, expected,
                           indent, program, run)
 from suites import until
 
@@ -91,31 +92,35 @@ def test_knfsd_probe():
 
 def test_knfsd_restart():
     """knfsd is stopped and started inside the guest while a copy to it and a copy from it run."""
-    size = 96 << 20
     with Knfsd() as server, Directory() as local:
         source, back = local / "source", local / "back"
-        source.write_bytes(os.urandom(size))
+        source.write_bytes(os.urandom(96 << 20))
         wanted = run(["sha256sum", source]).split()[0]
+
+        def copied_over_a_restart(seen, *arguments):
+            """Copy again and again, by dd, until knfsd has been stopped; it is, once `seen` says that the copy has begun."""
+            stopped = threading.Event()
+
+            def copies():
+                while not stopped.is_set():
+                    run(["dd", *arguments, "bs=1M", "status=none"], 400)
+
+            copy = Background(copies)
+            until(seen, "the first part of the copy", 120)
+            server.guest.run("knfsd_stop; sleep 1")
+            stopped.set()
+            server.guest.run("knfsd_start")
+            copy.result(400)
+
         with server.mount("timeo=50") as mount:
             indent(mount.said())
-            copy = Background(lambda: run(
-                ["dd", f"if={source}", f"of={mount.path}/copy", "bs=1M", "conv=fsync", "status=none"], 400))
-            until(lambda: int(server.guest.run(f"stat -c %s {EXPORT}/copy 2>/dev/null || echo 0")) > 8 << 20,
-                  "the first part of the copy", 120)
-            server.guest.run("knfsd_stop; sleep 1")
-            if not copy.is_alive():
-                raise CaseError("the copy was over before the server stopped")
-            server.guest.run("knfsd_start")
-            copy.result(400)
+            copied_over_a_restart(
+                lambda: int(server.guest.run(f"stat -c %s {EXPORT}/copy 2>/dev/null || echo 0")) > 8 << 20,
+                f"if={source}", f"of={mount.path}/copy", "conv=notrunc,fsync")
             compare("copied to the server", server.guest.run(f"sha256sum <{EXPORT}/copy").split()[0], wanted)
         with server.mount("timeo=50") as mount:
-            copy = Background(lambda: run(["dd", f"if={mount.path}/copy", f"of={back}", "bs=1M", "status=none"], 400))
-            until(lambda: back.exists() and back.stat().st_size > 8 << 20, "the first part of the copy back", 120)
-            server.guest.run("knfsd_stop; sleep 1")
-            if not copy.is_alive():
-                raise CaseError("the copy back was over before the server stopped")
-            server.guest.run("knfsd_start")
-            copy.result(400)
+            copied_over_a_restart(lambda: back.exists() and back.stat().st_size > 8 << 20,
+                                  f"if={mount.path}/copy", f"of={back}", "iflag=nocache")
             compare("copied from the server", run(["sha256sum", back]).split()[0], wanted)
 
 
