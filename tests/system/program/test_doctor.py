@@ -215,7 +215,7 @@ def test_doctor_finds_a_write_verifier_that_changes():
 
 
 def test_doctor_finds_large_packets_are_lost():
-    """The server sends packets of 9,000 bytes, and the machine takes 1,500."""
+    """The server sends packets of 9,000 bytes, and the machine takes 1,500; then the other way round."""
     with networks("one") as within, Machines(within) as server:
         fill(server)
         found, status = of_server(server, more=ALONE, within=within["one"])
@@ -226,7 +226,12 @@ def test_doctor_finds_large_packets_are_lost():
         inside("route", "change", server.host, "via", "169.254.97.17", "advmss", "8900")
         found, _ = of_server(server, more=ALONE, within=within["one"])
         expect_fault(found, "reads", "fail", "small replies arrive, and one of 1048576 bytes does not", "MTU")
-        assert found["null"]["verdict"] == found["export"]["verdict"] == "ok"
+        assert found["null"]["verdict"] == found["export"]["verdict"] == found["calls"]["verdict"] == "ok"
+        there("link", "set", "one", "mtu", "1500")
+        inside("link", "set", "eth0", "mtu", "9000", "gso_max_segs", "1")
+        there("route", "replace", "169.254.97.16/30", "dev", "one", "src", "169.254.97.17", "advmss", "8900")
+        found, _ = of_server(server, more=ALONE, within=within["one"])
+        expect_fault(found, "calls", "fail", "small calls arrive, and one of 65536 bytes does not", "MTU")
 
 
 def test_doctor_finds_the_program_was_replaced():

@@ -11,7 +11,9 @@ use nfsrdma_rdma::Pool;
 use nfsrdma_rdma::contract::Segs;
 use nfsrdma_rpcrdma::words::counted;
 use nfsrdma_xdr::nfs3::fsf;
-use nfsrdma_xdr::nfs3::{Attributes, FileHandle, FileType, FsinfoOk, Status, Time, Verifier};
+use nfsrdma_xdr::nfs3::{
+    Attributes, FileHandle, FileType, FsinfoOk, Stable, Status, Time, Verifier,
+};
 use std::time::{Duration, SystemTime};
 
 /// Results of a READDIR that fit into any packet, in bytes.
@@ -19,10 +21,11 @@ const SMALL: u32 = 1024;
 /// How many names and directories are looked at to find a large file.
 const MOST_NAMES: usize = 200;
 const MOST_DIRECTORIES: usize = 16;
-/// A reply of which is large: it takes many packets, in bytes.
+/// A call or reply of which is large: it takes many packets, in bytes.
 const LARGE: u64 = 64 << 10;
 /// The clocks of two machines may differ by this much, and nobody notices.
 const CLOCKS: Duration = Duration::from_secs(2);
+const PACKETS_ARE_LOST: &str = "set one MTU at both ends and between, let ICMP 'fragmentation needed' through, or net.ipv4.tcp_mtu_probing=1";
 /// Fewer credits than this make calls wait for each other.
 const FEW_CREDITS: u32 = 8;
 
@@ -58,11 +61,16 @@ impl<'a> Server<'a> {
         report.add(self.credits());
         self.mounted_sizes(report);
         let file = self.large_file().await;
-        let reads = self.reads(file).await;
-        let lost = reads.verdict == Verdict::Fail;
-        report.add(reads);
+        let calls = self.large_call().await;
+        let mut lost = calls.verdict == Verdict::Fail;
+        report.add(calls);
+        if !lost {
+            let reads = self.reads(file).await;
+            lost = reads.verdict == Verdict::Fail;
+            report.add(reads);
+        }
         if lost {
-            let why = "the connection hangs behind the reply that was lost";
+            let why = "the connection hangs behind what was lost";
             report.add(Finding::skip("others", why));
             return;
         }
@@ -186,6 +194,31 @@ impl<'a> Server<'a> {
         largest
     }
 
+    /// Whether a call of many packets arrives, as small ones do: a WRITE to the root, which every server refuses
+    /// (RFC 1813 section 3.3.7: the handle "must identify a file system object of type, NF3REG").
+    async fn large_call(&self) -> Finding {
+        const CHECK: &str = "calls";
+        let client = &self.mounted.client;
+        let length = (LARGE as usize).min(client.limits().wtmax as usize);
+        let Some(mut buffer) = self.pool.alloc(length) else {
+            return Finding::skip(CHECK, "no memory for the call");
+        };
+        buffer.fill(0);
+        let size = counted(length, "byte");
+        let data = Segs::from_iter([buffer.freeze()]);
+        let write = client.write(&self.cred, &self.mounted.root, 0, data, Stable::Unstable);
+        match within(write).await {
+            Err(NfsError::TimedOut | NfsError::GivenUp) => Finding::fail(
+                CHECK,
+                format!(
+                    "small calls arrive, and one of {size} does not: large packets are lost on the way"
+                ),
+                PACKETS_ARE_LOST,
+            ),
+            _ => Finding::ok(CHECK, format!("one of {size} arrives")),
+        }
+    }
+
     /// Whether a reply as large as a READ arrives, as small ones do.
     async fn reads(&self, file: Option<File>) -> Finding {
         const CHECK: &str = "reads";
@@ -214,7 +247,7 @@ impl<'a> Server<'a> {
                 format!(
                     "small replies arrive, and one of {size} bytes does not: large packets are lost on the way"
                 ),
-                "set one MTU at both ends and between, let ICMP 'fragmentation needed' through, or net.ipv4.tcp_mtu_probing=1",
+                PACKETS_ARE_LOST,
             ),
             Err(NfsError::Status(Status::Access | Status::Perm)) => {
                 Finding::skip(CHECK, "this user may not read the file that was found")
