@@ -63,6 +63,22 @@ def test_a_silent_server_is_seen_before_the_log_says_so():
             until(lambda: entry_of(server)["state"] == "up", "a mount that works")
 
 
+def test_a_silent_server_does_not_stop_who_looks_at_the_mount_from_outside():
+    with Server() as server:
+        log = server.mount_logged("noac,nolock")
+        # The mount asks for the space by itself.
+        until(lambda: re.search(r"FSSTAT +1 ", stats(server)), "the space")
+        space = os.statvfs(server.mnt)
+        server.pause()
+        with waiting("ls", server.mnt) as program:
+            for words in (["stat", server.mnt], ["ls", "-l", server.mnt.parent], ["find", server.mnt.parent, "-xdev", "-maxdepth", "1"]):
+                expect(run(*words), 0, server.mnt.name)
+            assert os.statvfs(server.mnt) == space
+            assert program.poll() is None, "it has listed a directory without the server"
+        expect(run("umount", server.mnt), 0)
+        assert not mounted(server.mnt), log.read_text()
+
+
 def test_calls_that_a_server_puts_off_are_seen():
     with scripted() as (server, command):
         (server.export / "f").write_bytes(b"x")

@@ -220,6 +220,8 @@ pub fn serve<N: Nfs3>(
     let serving = channel.serve_loops(loops.collect(), keep)?;
     let own = fs.clone();
     tasks.spawn_on(waiting.watch(move || own.hold_unsafe()), runtime);
+    let own = fs.clone();
+    tasks.spawn_on(async move { own.know_outside().await }, runtime);
     tasks.spawn_on(tick(fs, requests, workers.clone()), runtime);
     Ok(Session {
         serving: Mutex::new(Some(serving)),

@@ -13,10 +13,10 @@
 
 use super::changing::not_abandoned;
 use super::error::{FsError, FsResult};
-use super::inode::{Inode, Kind, Stamp};
+use super::inode::{Inode, Kind, ROOT, Stamp};
 use super::objects::Objects;
 use super::search::is_current;
-use nfsrdma_nfs3::{Acls, Cred, Nfs3, SetLists};
+use nfsrdma_nfs3::{Acls, Cred, Nfs3, SetLists, own_credential};
 use nfsrdma_xdr::nfs3::{FileType, Status, WccData};
 use nfsrdma_xdr::posix_acl::{ACCESS_NAME, AclError, DEFAULT_NAME, PosixAcl};
 use std::sync::Arc;
@@ -105,7 +105,7 @@ impl<N: Nfs3> Objects<N> {
     /// getxattr(2).
     pub async fn getxattr(&self, cred: &Cred, nodeid: u64, name: &[u8]) -> FsResult<Vec<u8>> {
         let (which, inode) = self.acl_of(nodeid, name)?;
-        match self.acls(cred, &inode).await {
+        match self.acls_to_show(cred, &inode).await {
             Ok(acls) => value(list(&acls, which)),
             // The object was removed, or its file system at the server has no ACLs. The kernel asks in
             // order to check permissions, and would return any other error to the program: it now uses
@@ -115,6 +115,16 @@ impl<N: Nfs3> Objects<N> {
         }
     }
 
+    /// Asks for what a look at the mount from outside needs, so that it can be answered without the server from now on.
+    pub async fn know_outside(&self) {
+        // Who asks next is told of an error.
+        drop(self.statfs(&own_credential(), ROOT).await);
+        drop(
+            self.getxattr(&own_credential(), ROOT, ACCESS_NAME.as_bytes())
+                .await,
+        );
+    }
+
     /// listxattr(2): the names, each followed by a NUL.
     pub async fn listxattr(&self, cred: &Cred, nodeid: u64) -> FsResult<Vec<u8>> {
         let inode = self.inode(nodeid)?;
@@ -122,7 +132,7 @@ impl<N: Nfs3> Objects<N> {
         if inode.kind == FileType::Symlink {
             return Ok(names);
         }
-        let acls = match self.acls(cred, &inode).await {
+        let acls = match self.acls_to_show(cred, &inode).await {
             Err(error) if error.status() == Some(Status::NotSupp) => return Ok(names),
             acls => acls?,
         };
@@ -247,6 +257,17 @@ impl<N: Nfs3> Objects<N> {
         match self.acls_cached(inode) {
             Some(acls) => Ok(acls),
             None => Box::pin(self.fetch_acls(cred, inode)).await,
+        }
+    }
+
+    /// The same; those of the root as they were last, if the server is silent.
+    async fn acls_to_show(&self, cred: &Cred, inode: &Arc<Inode>) -> FsResult<Arc<Acls>> {
+        let known = inode.state.lock().last_acls();
+        match known {
+            Some(known) if inode.nodeid == ROOT => {
+                self.unless_silent(self.acls(cred, inode), known).await
+            }
+            _ => self.acls(cred, inode).await,
         }
     }
 

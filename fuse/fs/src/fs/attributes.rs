@@ -3,6 +3,10 @@
 //! GETATTR is answered from the `AttributeCache` while its attributes are valid; the size shown is
 //! never less than the end of what this mount has written. stat(2) of a file with dirty data first
 //! writes the data, because the server sets mtime and ctime when it gets it.
+//!
+//! A server that is away must not stop programs that have nothing to do with it: df(1) and file managers look at every
+//! mount, and `stat` of a directory at each entry. So STATFS, and GETATTR and GETACL of the root, are answered with what was known last
+//! if the server is silent ([`Files::unless_silent`]). Nothing can be read or changed by that: the next call waits.
 
 use super::clock::Nanos;
 use super::error::{FsError, FsResult};
@@ -17,6 +21,8 @@ use std::time::Duration;
 
 /// GETATTRs until the reply to one overlaps no other.
 const FETCH_TRIES: u32 = 4;
+/// How long a look at the mount from outside waits for the server.
+const LOOK_FROM_OUTSIDE: Duration = Duration::from_secs(2);
 /// The age of attributes from which on they are not good enough to refuse a user.
 pub(super) const LATELY: Nanos = 1_000_000_000;
 
@@ -98,7 +104,15 @@ impl<N: Nfs3> Files<N> {
         }
         // The reply itself brings the kernel the new attributes.
         inode.state.lock().forget_told();
-        let attributes = match self.fetch(cred, &inode).await {
+        let known = match nodeid {
+            ROOT => inode.state.lock().attributes().copied(),
+            _ => None,
+        };
+        let fetched = match known {
+            Some(known) => Box::pin(self.unless_silent(self.fetch(cred, &inode), known)).await,
+            None => self.fetch(cred, &inode).await,
+        };
+        let attributes = match fetched {
             Ok(attributes) => attributes,
             Err(error) => {
                 let attributes = removed_object(&inode, &error).ok_or(error)?;
@@ -107,6 +121,19 @@ impl<N: Nfs3> Files<N> {
         };
         let ttl = self.attr_ttl(&inode, self.now());
         Ok((self.visible_attributes(&inode, attributes), ttl))
+    }
+
+    /// What the server answers; `known` if it does not within [`LOOK_FROM_OUTSIDE`].
+    pub(super) async fn unless_silent<T>(
+        &self,
+        answer: impl Future<Output = FsResult<T>>,
+        known: T,
+    ) -> FsResult<T> {
+        tokio::select! {
+            biased;
+            told = answer => told,
+            () = async { self.nfs.sleep(LOOK_FROM_OUTSIDE).await } => Ok(known),
+        }
     }
 
     /// The kernel still has older attributes: it did not get those that it was to be given, because the caller was killed, or
@@ -204,13 +231,22 @@ impl<N: Nfs3> Files<N> {
 
     pub async fn statfs(&self, cred: &Cred, nodeid: u64) -> FsResult<FsstatOk> {
         let inode = self.inode(nodeid)?;
+        let known = *self.space.lock();
+        match known {
+            Some(known) => self.unless_silent(self.fsstat(cred, &inode), known).await,
+            None => self.fsstat(cred, &inode).await,
+        }
+    }
+
+    async fn fsstat(&self, cred: &Cred, inode: &Arc<Inode>) -> FsResult<FsstatOk> {
         let stamp = Stamp::now();
         match self.nfs.fsstat(cred, &inode.handle).await {
             Ok(stat) => {
-                self.apply_post_op_attr(&inode, stamp, stat.attributes.as_ref());
+                self.apply_post_op_attr(inode, stamp, stat.attributes.as_ref());
+                *self.space.lock() = Some(stat);
                 Ok(stat)
             }
-            Err(error) => Err(self.note_error(&inode, error)),
+            Err(error) => Err(self.note_error(inode, error)),
         }
     }
 

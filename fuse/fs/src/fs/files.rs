@@ -24,7 +24,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use nfsrdma_nfs3::{Nfs3, NfsError};
 use nfsrdma_rpcrdma::throttle::Throttle;
-use nfsrdma_xdr::nfs3::{Attributes, Status};
+use nfsrdma_xdr::nfs3::{Attributes, FsstatOk, Status};
 use std::collections::HashSet;
 use std::ops::Deref;
 use std::sync::atomic::Ordering;
@@ -49,6 +49,8 @@ pub struct Files<N> {
     pub(super) fsid_known: AtomicBool,
     pub(super) export: Export,
     pub(super) superuser: Superuser,
+    /// The last reply to FSSTAT.
+    pub(super) space: Mutex<Option<FsstatOk>>,
     pub(super) kernel: OnceLock<Box<dyn KernelCache>>,
     /// Notified when a hidden name was removed, or a call that might remove a last name has ended.
     pub(super) removed: Notify,
@@ -91,6 +93,7 @@ impl<N: Nfs3> Files<N> {
             fsid_known: AtomicBool::new(fsid.is_some()),
             export: Export::default(),
             superuser: Superuser::default(),
+            space: Mutex::default(),
             kernel: OnceLock::new(),
             removed: Notify::new(),
             locks: OnceLock::new(),

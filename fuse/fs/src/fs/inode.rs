@@ -305,6 +305,12 @@ impl State {
         (!known.carried || now < known.carried_until).then(|| known.acls.clone())
     }
 
+    /// The cached ACLs, valid or not.
+    pub fn last_acls(&self) -> Option<Arc<Acls>> {
+        let known = self.rights.as_ref()?.acls.as_ref()?;
+        Some(known.acls.clone())
+    }
+
     /// Caches the answer to a GETACL; it must belong to the attributes that are known now.
     pub(super) fn keep_acls(&mut self, acls: Arc<Acls>, now: Nanos, times: Times) {
         self.rights().acls = Some(KnownAcls {
