@@ -9,6 +9,7 @@
 //! revision 2 is asked once more with revision 1.
 
 use super::poller::IwarpCompletionQueue;
+use super::retransmission::set_longest_pause;
 use super::shared::{IwarpQueuePair, Setup, Shared};
 use crate::options::{Fpdu, IwarpOptions};
 use crate::proto::handshake::{self, Agreed, FrameReader, Terms};
@@ -34,6 +35,8 @@ use std::time::Duration;
 const MAX_MESSAGE: usize = i32::MAX as usize;
 /// Largest number of buffers in one exposure; one STag covers a list of any length.
 const MAX_SEGMENTS: usize = 4096;
+/// Longest time between two retransmissions, in milliseconds: so long after an outage TCP goes on at the latest.
+const LONGEST_PAUSE: i32 = 2000;
 
 pub(crate) fn connect(
     options: &IwarpOptions,
@@ -181,6 +184,7 @@ pub(crate) fn tune(socket: &Socket, options: &IwarpOptions) {
     if let Some(time) = options.user_timeout {
         let _ = socket.set_tcp_user_timeout(Some(time));
     }
+    set_longest_pause(socket, LONGEST_PAUSE);
     if let Some(idle) = options.keepalive {
         let probe = (idle / 3).max(Duration::from_secs(1));
         let _ = socket.set_tcp_keepalive(
