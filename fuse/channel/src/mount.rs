@@ -92,9 +92,6 @@ impl Filesystem for Init {
         // An older kernel may refuse some of these, and works without them.
         let _ = config.add_capabilities(enabled);
         let _ = config.set_max_write(self.wanted.max_write);
-        if let Err(most) = config.set_max_readahead(u32::MAX) {
-            let _ = config.set_max_readahead(most);
-        }
         let _ = config.set_max_background(self.wanted.max_background);
         let _ = self.agreed.set(Features {
             minor: config.kernel_abi().1,

@@ -425,11 +425,6 @@ fn main() -> anyhow::Result<()> {
     let wanted = adapter::wanted(&FuseOptions::default(), 0);
     let channel = Channel::adopt(mount_on(&dir)?, wanted)?;
     let serving = channel.serve_loops(vec![reader(), reader()], &mut |_, _| Ok(()))?;
-    let device = std::fs::metadata(&dir)?.dev();
-    let device = format!("{}:{}", libc::major(device), libc::minor(device));
-    if let Err(error) = adapter::set_read_ahead(&device, 4096) {
-        eprintln!("the kernel's read-ahead stays as it is: {error}");
-    }
     serving.join()?;
     Ok(())
 }

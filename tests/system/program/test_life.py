@@ -349,14 +349,15 @@ def test_programs_are_told_to_use_large_buffers_for_files(server):
     os.close(file)
 
 
-def test_kernel_reads_ahead(server):
-    root()
-    server.mount_well("readahead=2M")
-    device = os.stat(server.mnt).st_dev
-    setting = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
-    if not os.access(setting, os.W_OK):
-        pytest.skip(f"{setting} is not writable here")
-    assert setting.read_text().strip() == "2048", setting.read_text()
+def test_a_page_of_a_mapping_takes_few_others_along(server):
+    with open(server.export / "large", "wb") as file:
+        file.truncate(64 << 20)
+    server.mount_well()
+    places = range(8 << 20, 64 << 20, 8 << 20)
+    with open(server.mnt / "large", "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
+        assert not any(data[at] for at in places)
+    cache = document(server)["cache"]
+    assert cache["read_bytes"] + cache["readahead_bytes"] <= len(places) * (256 << 10), cache
 
 
 def test_as_a_user():

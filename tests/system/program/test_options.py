@@ -466,7 +466,8 @@ def test_memory():
                     file.read(65536)
                 cache = document(server)["cache"]
                 ahead[words] = cache["read_bytes"] + cache["readahead_bytes"]
-        assert ahead["readahead=0"] <= 1 << 20 and ahead["readahead=8M"] >= 2 << 20, ahead
+        # The kernel reads 128 KiB ahead by itself.
+        assert ahead["readahead=0"] <= (1 << 20) + (256 << 10) and ahead["readahead=8M"] >= 2 << 20, ahead
 
 
 # --- locks ------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 use tokio::runtime::Runtime;
-use tracing::{debug, warn};
+use tracing::warn;
 
 /// The name of the listener for metrics at the holder.
 const METRICS: &str = "metrics";
@@ -207,7 +207,6 @@ impl Begun {
         fs.go_on_with_locks();
         drop(inside);
         let device = kernel.mount.device.as_deref();
-        raise_read_ahead(device, &fs, plan.options.fs.readahead_bytes as u64);
         let session = adapter::serve(
             fs.clone(),
             kernel.channel,
@@ -285,15 +284,4 @@ fn answer_sync(
         ))),
         _ => next(request),
     })
-}
-
-/// Sets the kernel's readahead in sysfs, which needs root. INIT cannot ask for more than 128 KiB, so
-/// `fs` reads ahead where this fails.
-fn raise_read_ahead(device: Option<&str>, fs: &Fs<Nfs3Client>, bytes: u64) {
-    let Some(device) = device else { return };
-    let kib = (bytes >> 10).min(u64::from(u32::MAX)) as u32;
-    match adapter::set_read_ahead(device, kib) {
-        Ok(()) => fs.kernel_reads_ahead(),
-        Err(error) => debug!("the kernel's read-ahead stays as it is: {error}"),
-    }
 }

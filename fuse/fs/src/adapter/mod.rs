@@ -9,7 +9,6 @@
 //! kept in `waiting`, and the operation becomes a future. Dropping the [`Session`] unmounts.
 
 mod attributes;
-mod bdi;
 mod convert;
 mod credentials;
 mod data;
@@ -37,7 +36,6 @@ mod waiting;
 mod worker;
 mod xattr;
 
-pub use bdi::set_read_ahead;
 pub use nfsrdma_channel::{Channel, Features, Keep, own_table};
 #[cfg(feature = "shuttle")]
 pub use pending_replies::{Pace, Refuse, Table};

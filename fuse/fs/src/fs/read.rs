@@ -342,9 +342,10 @@ impl<N: Nfs3> Files<N> {
         Ok((wanted.start..at, found))
     }
 
-    /// Reads ahead for a program that reads sequentially, unless the kernel does.
+    /// Reads ahead for a program that reads sequentially. The kernel also does, 128 KiB: more would slow programs that read by
+    /// mappings, for which it reads as much around each page that is touched.
     fn read_ahead(self: &Arc<Self>, file: &Arc<OpenFile>, range: Range<u64>, size: u64) {
-        if !self.reads_ahead() || u64::from(self.limits().rtmax) < PAGE {
+        if u64::from(self.limits().rtmax) < PAGE {
             return;
         }
         let most = self.config.readahead_bytes.min(self.config.cache_bytes / 4) as u64;

@@ -42,7 +42,6 @@ pub struct Server<N> {
     closing: AtomicBool,
     /// The kernel sends no more requests ([`Server::end_of_requests`]).
     ended: AtomicBool,
-    kernel_reads_ahead: AtomicBool,
 }
 
 impl<N: Nfs3> Server<N> {
@@ -62,7 +61,6 @@ impl<N: Nfs3> Server<N> {
             unsent: Mutex::default(),
             closing: AtomicBool::new(false),
             ended: AtomicBool::new(false),
-            kernel_reads_ahead: AtomicBool::new(false),
         }
     }
 
@@ -208,14 +206,5 @@ impl<N: Nfs3> Server<N> {
     /// The mount is being shut down.
     pub(super) fn close(&self) {
         self.closing.store(true, Ordering::Relaxed);
-    }
-
-    /// The kernel reads ahead as far as the configuration says, and nothing else does from now on.
-    pub fn kernel_reads_ahead(&self) {
-        self.kernel_reads_ahead.store(true, Ordering::Relaxed);
-    }
-
-    pub(super) fn reads_ahead(&self) -> bool {
-        !self.kernel_reads_ahead.load(Ordering::Relaxed)
     }
 }

@@ -148,9 +148,8 @@ pub(super) static SECTION: Section = Section {
             changes: true,
             default: "`4M`",
             takes: "0 to 1G",
-            help: "bytes read ahead of a sequential reader, up to 1G; 0 turns it off. For root's \
-            mounts the kernel does it (/sys/class/bdi). Where that cannot be set, the mount does, \
-            up to 3/16 of `cache`. nfs(5) has no such option",
+            help: "bytes read ahead of a sequential reader, up to 1G, and to 3/16 of `cache`; 0 turns it \
+            off. The kernel's own 128 KiB are not changed. nfs(5) has no such option",
             ..size!(0..=1 << 30, fs.readahead_bytes)
         },
         accept(
