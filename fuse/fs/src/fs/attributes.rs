@@ -102,6 +102,9 @@ impl<N: Nfs3> Files<N> {
                 return Ok((self.visible_attributes(&inode, attributes), ttl));
             }
         }
+        if let Some(dir) = self.dir_of(&inode) {
+            dir.state.lock().listed_mut().count_asked();
+        }
         // The reply itself brings the kernel the new attributes.
         inode.state.lock().forget_told();
         let known = match nodeid {

@@ -76,12 +76,13 @@ impl<N: Nfs3> Fs<N> {
     }
 
     /// Whether the kernel should list the directory from the server although its own copy of the
-    /// names is still valid. A program that looks at each child (`ls -l`) would cost a GETATTR for
-    /// each child whose attributes have expired; READDIRPLUS fetches those of hundreds at a time.
+    /// names is still valid. A program that looks at each child (`ls -l`) would cost a call for
+    /// each child whose attributes have expired; READDIRPLUS fetches those of hundreds at a time. So it is
+    /// listed anew once more calls were made for its children than a listing takes.
     fn children_need_attributes(&self, state: &State, now: Nanos) -> bool {
         state.listed().is_some_and(|listed| {
             let age = now.saturating_sub(listed.with_attributes);
-            listed.lists_attributes && age >= nanos(self.config.times.acregmin)
+            listed.asked_for > listed.pages && age >= nanos(self.config.times.acregmin)
         })
     }
 
@@ -94,7 +95,7 @@ impl<N: Nfs3> Fs<N> {
             let listed = state.listed_mut();
             match offset {
                 0 => listed.with_attributes = now,
-                _ => listed.lists_attributes = true,
+                _ => listed.asked_for = u32::MAX,
             }
         }
     }
@@ -103,7 +104,7 @@ impl<N: Nfs3> Fs<N> {
     pub fn listing_without_attributes(&self, handle: u64) {
         if let Ok(dir) = self.dir(handle) {
             let mut state = dir.inode.state.lock();
-            state.listed_mut().lists_attributes = false;
+            state.listed_mut().asked_for = 0;
         }
     }
 
@@ -316,6 +317,14 @@ impl<N: Nfs3> Fs<N> {
     ) -> FsResult<Part> {
         let inode = &dir.inode;
         self.apply_post_op_attr(inode, stamp, page.dir.as_ref());
+        {
+            let mut state = inode.state.lock();
+            let listed = state.listed_mut();
+            listed.pages = match cookie {
+                0 => 1,
+                _ => listed.pages.saturating_add(1),
+            };
+        }
         let last = page.entries.last().map(|entry| entry.cookie);
         if !page.eof && last.is_none_or(|last| last == cookie || last == 0) {
             return Err(NfsError::misbehaved("a directory page without progress").into());

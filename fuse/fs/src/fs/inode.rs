@@ -123,15 +123,25 @@ pub struct Silly {
 pub struct Listed {
     /// When the kernel last began to take entries with the attributes of the children, the oldest of which are about that old.
     pub with_attributes: Nanos,
-    /// Whether a program looked at the children while it listed them, as `ls -l` does. The kernel
-    /// shows it by asking for attributes with entries after the first ones.
-    pub lists_attributes: bool,
+    /// How often the server was asked for one child, by LOOKUP or GETATTR, since a program listed names alone. The most if one
+    /// looked at the children while it listed them, as `ls -l` does: the kernel shows it by asking for attributes with entries
+    /// after the first ones.
+    pub asked_for: u32,
+    /// Pages of the last listing.
+    pub pages: u32,
     /// The kernel may have names that are not known here any more.
     pub forgotten: bool,
     /// When a lock of a file in it was last taken. See `sibling_names`.
     pub locked_beside: Nanos,
     /// The name of the directory itself in the one above, if it is known ([`Inode::is_named`]).
     pub name: Option<Box<[u8]>>,
+}
+
+impl Listed {
+    /// The server was asked for one child.
+    pub fn count_asked(&mut self) {
+        self.asked_for = self.asked_for.saturating_add(1);
+    }
 }
 
 /// What a reply means for the caches of data and names, and for the kernel.

@@ -108,6 +108,7 @@ impl<N: Nfs3> Fs<N> {
         self.probe_root_squash(cred, &dir, &found).await;
         match found {
             Ok((inode, attributes)) => {
+                dir.state.lock().listed_mut().count_asked();
                 let inode = self.table.adopt(&inode);
                 let mut entry = self.entry(&dir, &inode, attributes);
                 if overtaken {
