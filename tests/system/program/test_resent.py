@@ -18,13 +18,14 @@ def crashing(restart="files"):
         result = server.mount(f"restart={restart},nolock", "--log", server.base / "log")
         expect(result, 0)
 
-        def change(procedure, program):
+        def change(procedure, program, meanwhile=lambda: None):
             before = settled(server)
             command(f"hold-reply {procedure}")
             words = [sys.executable, "-c", f"import os\n{program}"]
             with subprocess.Popen(words, cwd=server.base, stderr=subprocess.PIPE, text=True) as child:
                 try:
                     command(f"wait-held 1 {LIMIT * 1000}")
+                    meanwhile()
                     os.kill(before["pid"], signal.SIGKILL)
                 finally:
                     command("clear")
@@ -58,6 +59,27 @@ def test_names_that_were_changed():
         assert (server.mnt / "h").read_bytes() == b"1"
         change("SETATTR", "os.truncate('mnt/h', 3)")
         assert (at / "h").read_bytes() == b"1\0\0"
+
+
+@on_kernels
+def test_what_others_made_meanwhile_stays():
+    with crashing() as (server, change):
+        at = server.export
+        for name in ("f", "g"):
+            (at / name).write_bytes(b"old")
+        (at / "d").mkdir()
+        change("REMOVE", "os.unlink('mnt/f')", lambda: (at / "f").write_bytes(b"new"))
+        change("RMDIR", "os.rmdir('mnt/d')", lambda: (at / "d").mkdir())
+        change("RENAME", "os.rename('mnt/g', 'mnt/h')", lambda: (at / "g").write_bytes(b"new"))
+        for where in (at, server.mnt):
+            assert sorted(os.listdir(where)) == ["d", "f", "g", "h"]
+            assert [(where / name).read_bytes() for name in ("f", "g", "h")] == [b"new", b"new", b"old"]
+        # They are new no more.
+        os.unlink(server.mnt / "f")
+        os.rename(server.mnt / "g", server.mnt / "h")
+        os.rmdir(server.mnt / "d")
+        assert os.listdir(at) == ["h"]
+        assert (at / "h").read_bytes() == b"new"
 
 
 @on_kernels

@@ -15,8 +15,6 @@ use super::losing::Losing;
 use crate::credential::kept;
 use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_record::{HIDDEN_NAME, Hidden};
-use nfsrdma_rpcrdma::abandon::is_resent;
-use nfsrdma_xdr::nfs3::Status;
 use std::hash::BuildHasher;
 use std::pin::pin;
 use std::sync::Arc;
@@ -35,11 +33,10 @@ pub(super) type HiddenName = [u8; HIDDEN_NAME];
 impl<N: Nfs3> Fs<N> {
     pub async fn unlink(self: &Arc<Self>, cred: &Cred, parent: u64, name: &[u8]) -> FsResult<()> {
         let dir = self.inode(parent)?;
-        let (child, losing) = match self.about_to_lose(cred, &dir, name).await {
-            // The process that got this request first has removed or hidden the name.
-            Err(error) if is_resent() && error.status() == Some(Status::NoEnt) => return Ok(()),
-            losing => losing?,
-        };
+        if self.has_lost(cred, &dir, name).await {
+            return Ok(());
+        }
+        let (child, losing) = self.about_to_lose(cred, &dir, name).await?;
         if let Losing::Open(_hiding) = &losing {
             return Box::pin(self.hide_by_rename(cred, &dir, name, &child))
                 .await
@@ -56,6 +53,9 @@ impl<N: Nfs3> Fs<N> {
 
     pub async fn rmdir(self: &Arc<Self>, cred: &Cred, parent: u64, name: &[u8]) -> FsResult<()> {
         let dir = self.inode(parent)?;
+        if self.has_lost(cred, &dir, name).await {
+            return Ok(());
+        }
         // The directory is marked as removed for those who have it open.
         let child = self.child(cred, &dir, name).await.ok();
         // Hidden files that were just closed may still be in the directory.

@@ -13,8 +13,7 @@
 //! aside gets its name back (`put_back`). The kernel is told of both names in any case.
 //!
 //! If the request comes again because the process that got it first has died, the RENAME may have been run.
-//! Then the new name leads to the source, and the source has lost its old name: nothing is put aside, and
-//! the judgement of RENAME says whether that is so.
+//! Then the source has lost its old name, which may lead to somebody else's file by now, and the new name is there.
 
 use super::Fs;
 use super::error::{FsError, FsResult};
@@ -22,7 +21,7 @@ use super::inode::{Inode, Kind};
 use super::losing::{Losing, check_not_hidden};
 use super::remove::{HIDDEN, HiddenName, mark_removed};
 use nfsrdma_nfs3::{Cred, Nfs3, NfsError};
-use nfsrdma_rpcrdma::abandon::{is_resent, regardless};
+use nfsrdma_rpcrdma::abandon::regardless;
 use nfsrdma_xdr::nfs3::Status;
 use std::pin::pin;
 use std::sync::Arc;
@@ -46,13 +45,17 @@ impl<N: Nfs3> Fs<N> {
             return Err(FsError::Invalid);
         }
         let (from_dir, to_dir) = (self.inode(from.0)?, self.inode(to.0)?);
-        let renamed = is_resent() && self.is_absent(cred, &from_dir, from.1).await;
+        if self.has_lost(cred, &from_dir, from.1).await {
+            self.child(cred, &to_dir, to.1).await?;
+            self.name_unknown(&to_dir, to.1);
+            return Ok(());
+        }
         // The target loses its name, the source does not.
-        if !renamed && from.1.starts_with(HIDDEN) {
+        if from.1.starts_with(HIDDEN) {
             let source = self.child(cred, &from_dir, from.1).await?;
             check_not_hidden(&from_dir, from.1, &source)?;
         }
-        let losing = match renamed || self.lacks(&to_dir, to.1) {
+        let losing = match self.lacks(&to_dir, to.1) {
             true => None,
             false => match self.about_to_lose(cred, &to_dir, to.1).await {
                 Err(error) if error.status() == Some(Status::NoEnt) => None,
@@ -110,12 +113,6 @@ impl<N: Nfs3> Fs<N> {
             target.state.lock().named_otherwise();
         }
         Ok(())
-    }
-
-    /// Whether the server says that there is no such name.
-    async fn is_absent(&self, cred: &Cred, dir: &Arc<Inode>, name: &[u8]) -> bool {
-        let found = Box::pin(self.find(cred, dir, name)).await;
-        found.is_err_and(|error| error.status() == Some(Status::NoEnt))
     }
 
     /// Takes the hidden name from `target` again after the RENAME of `source` over it has failed with `error`.

@@ -2,9 +2,12 @@
 //! may have been done ([`abandon`](nfsrdma_rpcrdma::abandon)).
 
 use super::Fs;
-use nfsrdma_nfs3::Nfs3;
+use super::inode::Inode;
+use nfsrdma_nfs3::{Cred, Nfs3};
 use nfsrdma_rpcrdma::abandon::{Caller, is_resent, number};
+use nfsrdma_xdr::nfs3::Status;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl<N: Nfs3> Fs<N> {
     /// The caller of the request that the kernel has numbered `unique`.
@@ -15,6 +18,16 @@ impl<N: Nfs3> Fs<N> {
         }
         let start = u128::from_ne_bytes(self.records.key()) as u64;
         Caller::of(start.wrapping_add(unique), resent)
+    }
+
+    /// Whether the process that got this UNLINK, RMDIR or RENAME first has taken the name from what it is about. The
+    /// kernel knows that object until it has the answer. So one that it does not know is somebody else's, and new.
+    pub(super) async fn has_lost(&self, cred: &Cred, dir: &Arc<Inode>, name: &[u8]) -> bool {
+        is_resent()
+            && match Box::pin(self.child(cred, dir, name)).await {
+                Ok(child) => child.lookups.load(Ordering::Relaxed) == 0,
+                Err(error) => error.status() == Some(Status::NoEnt),
+            }
     }
 
     /// An OPEN, CREATE or OPENDIR has opened `handle`. If it came again, this closes what the process has

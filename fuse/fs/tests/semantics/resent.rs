@@ -136,8 +136,10 @@ fn what_was_not_carried_out_is_done() {
             asked(2, true, fs.create(who, ROOT, b"x", 0o600, EXCLUSIVE)),
             0
         );
-        // Here it is closed.
+        // Here it is closed. The kernel knows what is to lose a name.
         let fs = client.process(open);
+        node(&fs, "x");
+        node(&fs, "f");
         assert_eq!(asked(4, true, fs.unlink(who, ROOT, b"x")), 0);
         assert_eq!(
             asked(6, true, fs.rename(who, (ROOT, b"f"), (ROOT, b"g"), 0)),
@@ -147,6 +149,7 @@ fn what_was_not_carried_out_is_done() {
         assert_eq!(client.names(), ["g", "h"]);
         assert_eq!(memory.contents("g").unwrap(), b"1");
         assert_eq!(asked(10, true, fs.mkdir(who, ROOT, b"d", 0o700)), 0);
+        node(&fs, "d");
         assert_eq!(asked(12, true, fs.rmdir(who, ROOT, b"d")), 0);
         assert_eq!(client.names(), ["g", "h"]);
     }
@@ -171,6 +174,24 @@ fn what_others_have_made_exists() {
     );
     let rename = fs.rename(who, (ROOT, b"none"), (ROOT, b"nothing"), 0);
     assert_eq!(asked(6, true, rename), libc::ENOENT);
+}
+
+/// Others have made a name again after it was removed or renamed.
+#[test]
+fn what_others_have_made_stays() {
+    let client = Client::new();
+    let (who, other) = (&cred(7), client.process(false));
+    for name in [&b"f"[..], b"g", b"new"] {
+        client.server.plant(name, b"theirs");
+    }
+    assert_eq!(errno(block_on(other.mkdir(&cred(8), ROOT, b"d", 0o777))), 0);
+    let fs = client.process(false);
+    assert_eq!(asked(2, true, fs.unlink(who, ROOT, b"f")), 0);
+    assert_eq!(asked(4, true, fs.rmdir(who, ROOT, b"d")), 0);
+    let rename = |to: &'static [u8]| fs.rename(who, (ROOT, b"g"), (ROOT, to), 0);
+    assert_eq!(asked(6, true, rename(b"new")), 0);
+    assert_eq!(asked(8, true, rename(b"none")), libc::ENOENT);
+    assert_eq!(client.names(), ["f", "g", "new", "d"]);
 }
 
 /// The process died after it had opened a file or directory, and before it told the kernel.
