@@ -35,6 +35,7 @@ def crashing(restart="files"):
 
         yield server, change
         unmount(server.mnt)
+        assert "cannot remove" not in (server.base / "log").read_text()
 
 
 @on_kernels
@@ -106,3 +107,10 @@ def test_files_that_are_open_keep_their_data():
             assert [file.read() for file in opened] == [b"f", b"g", b"h"]
             assert (server.mnt / "i").read_bytes() == b"h"
         until(lambda: os.listdir(server.export) == ["i"], "the removal of the hidden names")
+
+
+@on_kernels
+def test_a_hidden_name_that_was_removed_is_no_error():
+    with crashing() as (server, change):
+        (server.export / "f").touch()
+        change("REMOVE", "file = os.open('mnt/f', os.O_RDONLY)\nos.unlink('mnt/f')\nos.close(file)")

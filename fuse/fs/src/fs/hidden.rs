@@ -8,6 +8,7 @@ use super::error::FsError;
 use super::inode::{Inode, Silly};
 use nfsrdma_nfs3::Nfs3;
 use nfsrdma_rpcrdma::abandon::regardless;
+use nfsrdma_xdr::nfs3::Status;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -85,7 +86,10 @@ impl<N: Nfs3> Fs<N> {
             };
             // No call of the kernel's has changed the directory.
             self.attributes_unheard(of.dir_node);
-            if let Err(error) = result {
+            // It may be gone: the process before this one may have removed it, and died before it knew.
+            if let Err(error) = result
+                && error.status() != Some(Status::NoEnt)
+            {
                 self.hidden_name_stays(&of.name, &error);
             }
         }
