@@ -244,8 +244,7 @@ impl Journal {
     }
 
     /// What may be locked.
-    #[cfg(test)]
-    fn all(&self) -> Vec<Orphan> {
+    pub fn all(&self) -> Vec<Orphan> {
         orphans(self.state.lock().live.clone())
     }
 

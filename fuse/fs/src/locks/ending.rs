@@ -2,7 +2,8 @@
 
 use super::manager::Locks;
 use super::repeat::is_unanswered;
-use nfsrdma_nfs3::nlm::{Abandoned, LockCall, LockTarget, Orphan};
+use nfsrdma_nfs3::nlm::{Abandoned, Journal, LockCall, LockTarget, Orphan};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ impl Locks {
                 let _ = this.unlock_all(file, owner).await;
             });
         }
+        self.unlock_unknown();
         let mut running = self.running.subscribe();
         let _ = tokio::time::timeout(patience, running.wait_for(|of| *of == 0)).await;
         self.ending.fire();
@@ -29,6 +31,27 @@ impl Locks {
             journal.end();
         }
         self.state.lock().table.len()
+    }
+
+    /// A process that has died may have entered owners in the journal whose locks it did not record, mostly as it had not
+    /// asked for them. Nobody uses their numbers now.
+    fn unlock_unknown(self: &Arc<Self>) {
+        let all = self.journal.iter().flat_map(Journal::all);
+        let known: HashSet<_> = {
+            let state = self.state.lock();
+            let holdings = state.holdings.values();
+            holdings.map(|of| (of.svid, of.file.handle)).collect()
+        };
+        for orphan in all.filter(|of| !known.contains(&(of.svid, of.file))) {
+            let this = self.clone();
+            self.spawn(async move {
+                if this.unlock_of(&orphan).await
+                    && let Some(journal) = &this.journal
+                {
+                    this.journaled(journal.remove(orphan.svid, &orphan.file));
+                }
+            });
+        }
     }
 
     /// Unlocks what killed mounts of this machine have left, according to their journals.
@@ -68,7 +91,6 @@ mod tests {
     use super::super::fake_server::{CONFIG, FakeServer, lock, range, request};
     use super::super::range::Mode;
     use super::*;
-    use nfsrdma_nfs3::nlm::Journal;
     use tokio::runtime::Handle;
 
     #[tokio::test]
@@ -76,15 +98,19 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("nfsrdma-ending-{:x}", fastrand::u64(..)));
         let journal = Journal::create(&dir, "192.0.2.1".parse().unwrap(), true).unwrap();
         let server = Arc::new(FakeServer::default());
+        let asked = request(1, range(20, 29), Mode::Write);
+        // A process that has died left this, and no record.
+        journal.add(7, &asked.file.handle, &asked.cred).unwrap();
+        server.known.lock().lock(7, asked.range, Some(asked.mode));
         let lasting = Lasting {
             journal: Some(journal),
             ..Lasting::default()
         };
-        let locks = Locks::new(server, CONFIG, lasting, Handle::current());
+        let locks = Locks::new(server.clone(), CONFIG, lasting, Handle::current());
         lock(&locks, &request(1, range(0, 9), Mode::Write)).await;
         assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 1);
         assert_eq!(locks.finish(Duration::from_secs(60)).await, 0);
-        assert!(!dir.exists());
+        assert!(!dir.exists() && server.known.lock().held.is_empty());
         drop(locks);
     }
 }
