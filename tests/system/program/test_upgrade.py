@@ -16,7 +16,7 @@ import pytest
 
 from program import test_locks_outlive as locks
 from program import test_outlives as outlives
-from program.outlives_support import document, ends, on_kernels, working
+from program.outlives_support import document, ends, kill, on_kernels, working
 from program.support import *  # noqa: F403
 
 
@@ -123,16 +123,23 @@ def test_a_program_that_does_not_go_on_leaves_the_old_one(why):
         assert (server.mnt / "g").read_bytes() == b"g"
 
 
-@pytest.mark.parametrize("text", ["exit 3", "kill -9 $$"])
+@pytest.mark.parametrize("text", [None, "exit 3", "kill -9 $$"], ids=["missing", "ends", "killed"])
 def test_after_a_crash_the_program_that_mounted_goes_on_if_the_new_one_does_not(text):
-    """The new one may not know the state that is kept, which an upgrade would have told."""
+    """The new one may not know the state that is kept, which an upgrade would have told; or there is none."""
     with kept() as server:
-        (server.mnt / "f").write_bytes(b"f")
-        before = document(server)["pid"]
-        server.install(text)
-        os.kill(before, signal.SIGKILL)
-        assert os.listdir(server.mnt) == ["f"]
-        assert document(server)["pid"] != before
+        if text is None:
+            server.program.unlink()
+        else:
+            server.install(text)
+        # As many as would end a mount that fails by itself.
+        for nth in range(5):
+            kill(server)
+            (server.mnt / f"{nth}").write_bytes(b"f")
+        assert server.log.read_text().count("cannot start") == (5 if text is None else 0)
+        server.install()
+        kill(server)
+        assert os.readlink(f"/proc/{document(server)['pid']}/exe") == str(server.program)
+        assert len(os.listdir(server.mnt)) == 5
 
 
 def test_a_program_that_does_not_know_the_format_leaves_the_old_one():

@@ -5,6 +5,8 @@
 //! memory. A mount goes on after that as often as it happens, unless the daemon has not served for [`SOUND`]: then its
 //! predecessor's state or its limits may be what it does not survive.
 //!
+//! A program at the path that does not serve is no failure: the holder's own program takes its place at once.
+//!
 //! After the n-th failure the next daemon waits a little longer, so that what was short for a moment (memory, threads)
 //! may be there again. The last of [`FAILURES_MAX`] failures within [`WINDOW`] ends the mount: callers get an error
 //! rather than wait.

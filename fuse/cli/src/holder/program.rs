@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// The exit status of a process that could not start the program.
 const NOT_STARTED: i32 = 127;
-/// How often to try that, and the time between: memory may be short, or a package about to put the program there.
+/// How often to try that with the holder's own program, and the time between: memory may be short.
 const EXEC_TRIES: u32 = 20;
 const EXEC_PAUSE: Duration = Duration::from_secs(1);
 /// The first descriptor behind the standard ones.
@@ -43,8 +43,10 @@ pub struct Program {
 /// As what the program is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Start {
-    /// As the one that serves; `own`: the holder's own program.
-    Alone { own: bool },
+    /// As the one that serves, from the path.
+    Alone,
+    /// The same, of the holder's own program.
+    Own,
     /// Beside the one that serves.
     Beside,
 }
@@ -85,7 +87,7 @@ impl Program {
     /// is returned. The caller must not have started a thread. `own`: the holder's own program, because what is at its
     /// path does not serve.
     pub(super) fn start(&self, own: bool) -> io::Result<(Pid, OwnedFd)> {
-        self.start_as(Start::Alone { own })
+        self.start_as(if own { Start::Own } else { Start::Alone })
     }
 
     /// As [`Program::start`], beside a daemon that serves: with another word, so that no program goes on with the mount
@@ -104,19 +106,18 @@ impl Program {
             ForkResult::Parent { child } => Ok((child, ours)),
             ForkResult::Child => {
                 self.restore_oom_score();
-                let tries = match how {
-                    Start::Alone { .. } => EXEC_TRIES,
-                    Start::Beside => 1,
-                };
-                for _ in 0..tries {
+                for _ in 0..EXEC_TRIES {
                     let error = self.exec(&theirs, how);
                     let why = format!("cannot start {}: {error}", self.path().display());
                     tracing::error!("{why}");
                     let number = error.raw_os_error().unwrap_or(libc::EIO);
                     if how == Start::Beside {
-                        // Who waits for an upgrade is told. A program that is tried again would read the answer.
+                        // Who waits for an upgrade is told.
                         let refusal = Request::Refuse(Why::new(number, why)).encode();
                         let _ = send(&theirs, refusal.as_bytes(), &[]);
+                    }
+                    if how != Start::Own {
+                        break;
                     }
                     std::thread::sleep(EXEC_PAUSE);
                 }
@@ -140,7 +141,7 @@ impl Program {
         }
         let talk = OsString::from(talk.as_raw_fd().to_string());
         let word = match how {
-            Start::Alone { .. } => "--held",
+            Start::Alone | Start::Own => "--held",
             Start::Beside => "--beside",
         };
         let first = ["nfsrdma", "serve", word].map(OsStr::new);
@@ -155,9 +156,7 @@ impl Program {
             let variables = c_strings(variables)?;
             let name = CString::new(self.name.as_bytes())?;
             match how {
-                Start::Alone { own: true } => {
-                    execveat(&self.own, c"", &words, &variables, AtFlags::AT_EMPTY_PATH)?
-                }
+                Start::Own => execveat(&self.own, c"", &words, &variables, AtFlags::AT_EMPTY_PATH)?,
                 _ => execveat(&self.directory, &name, &words, &variables, AtFlags::empty())?,
             };
             Ok(())

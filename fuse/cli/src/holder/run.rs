@@ -341,7 +341,9 @@ impl Holder {
     /// Starts a successor. Returns the exit status if there is to be none.
     fn restart(&mut self, how: &str, has_failed: bool) -> Option<u8> {
         self.end_upgrade();
-        if has_failed {
+        // What is at the path does not serve, or has not yet: the holder's own program may.
+        let own = self.daemon.serving.is_none();
+        if has_failed && (!own || self.daemon.own) {
             match self.note_failure(how) {
                 Ok(pause) => std::thread::sleep(pause),
                 Err(status) => return Some(status),
@@ -350,10 +352,10 @@ impl Holder {
         warn!("the process that served this mount has ended ({how}): starting another");
         let (mut waited, mut wait) = (Duration::ZERO, REFUSED);
         loop {
-            let started = self.program.start(self.daemon.serving.is_none());
+            let started = self.program.start(own);
             match started.and_then(|(pid, talk)| Daemon::new(pid, talk, false)) {
                 Ok(daemon) => {
-                    self.daemon = daemon;
+                    self.daemon = Daemon { own, ..daemon };
                     return None;
                 }
                 Err(error) if waited < REFUSED_ALL => {

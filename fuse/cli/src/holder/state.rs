@@ -29,6 +29,8 @@ pub(super) struct Daemon {
     /// When a successor must serve at the latest; the first daemon has no limit.
     pub(super) deadline: Option<Instant>,
     pub(super) is_first: bool,
+    /// Whether it was started again from the holder's own program, and not from the path.
+    pub(super) own: bool,
     /// The exit status of the command, when the mount has ended.
     pub(super) bye: Option<u8>,
 }
@@ -93,6 +95,7 @@ impl Daemon {
             serving: None,
             deadline: (!is_first).then(|| Instant::now() + START),
             is_first,
+            own: false,
             bye: None,
         })
     }
