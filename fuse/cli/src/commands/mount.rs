@@ -17,7 +17,7 @@ use crate::mount::log::Log;
 use crate::mount::mount_point::{self, MountPoint};
 use crate::mount::record::{Facts, MountIdentity, Record, now_ns};
 use crate::mount::service::{Service, Signals};
-use crate::mount::{fuse_mount, nfsmount_conf, settings, summary, utab};
+use crate::mount::{fuse_mount, memory_limit, nfsmount_conf, settings, summary, utab};
 use crate::options::mount_source::MountSource;
 use crate::options::{Options, Restart};
 use crate::stats::Life;
@@ -94,6 +94,9 @@ fn mount(
         point.has_outside(log)?;
     }
     drop(fuse_mount::open_device(Path::new(fuse_mount::DEVICE))?);
+    if let Some(line) = memory_limit::fit(&mut options, &mut text) {
+        notice(&line);
+    }
     if args.fake {
         if args.verbose > 0 {
             notice(&format!("options: {}", settings::wanted(&options)));

@@ -9,6 +9,7 @@ pub(crate) mod fstab_line;
 pub(crate) mod fuse_mount;
 pub(crate) mod locking;
 pub(crate) mod log;
+pub(crate) mod memory_limit;
 pub(crate) mod mount_point;
 pub(crate) mod nfsmount_conf;
 pub(crate) mod privileges;

@@ -122,7 +122,7 @@ pub(super) static SECTION: Section = Section {
         Entry {
             forms: "cache=SIZE",
             changes: true,
-            default: "`256M`",
+            default: "`256M`, less in a small container",
             takes: "16M to 1T",
             help: "memory for data that is read ahead or not yet on the server's stable storage, \
             16M to 1T. Messages, names and objects come in addition ([how \
