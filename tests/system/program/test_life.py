@@ -356,8 +356,8 @@ def test_a_page_of_a_mapping_takes_few_others_along(server):
     places = range(8 << 20, 64 << 20, 8 << 20)
     with open(server.mnt / "large", "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
         assert not any(data[at] for at in places)
-    cache = document(server)["cache"]
-    assert cache["read_bytes"] + cache["readahead_bytes"] <= len(places) * (256 << 10), cache
+    fetched = procedures(server)["READ"]["bytes_received"]
+    assert fetched <= len(places) * (256 << 10), fetched
 
 
 def test_as_a_user():
