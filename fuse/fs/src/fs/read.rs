@@ -54,7 +54,7 @@ impl<N: Nfs3> Objects<N> {
     ///
     /// Locks, each for a moment: the table of open files for reading; those of a mount ([`crate::locks`]) if one was ever
     /// lost; the file's `FileState` with its `State`, and with the list of files of the [`Budget`](crate::cache::Budget)
-    /// where the last clean block leaves; the open file's read-ahead where the kernel does not read ahead.
+    /// where the last clean block leaves; the open file's read-ahead.
     pub fn read_cached(
         self: &Arc<Self>,
         handle: u64,
