@@ -4,8 +4,8 @@
  * unmounted; the URL is libnfs's (nfs://host/export?nfsport=P&mountport=P).
  *
  * As fair as its parts allow: requests of 1 MiB, the kernel's read-ahead raised to the
- * 4 MiB that nfsrdma reads ahead by itself, attribute and name times of nfsrdma's defaults, the kernel's page cache kept while
- * a file is unchanged, calls sent by the thread that asks. What it lacks is libnfs's or the
+ * 4 MiB that nfsrdma reads ahead by itself, attribute and name times of nfsrdma's defaults, the
+ * kernel's page cache kept while a file is unchanged, calls sent by the thread that asks. What it lacks is libnfs's or the
  * interface's: paths are looked up from the root for each call, data are copied, and closing a
  * file does not force what was written to stable storage (fsync does).
  */

@@ -200,12 +200,11 @@ impl<'a> Server<'a> {
         const CHECK: &str = "calls";
         let client = &self.mounted.client;
         let length = (LARGE as usize).min(client.limits().wtmax as usize);
-        let Some(mut buffer) = self.pool.alloc(length) else {
+        let Some(data) = scratch::some_bytes(&self.pool, length) else {
             return Finding::skip(CHECK, "no memory for the call");
         };
-        buffer.fill(0);
         let size = counted(length, "byte");
-        let data = Segs::from_iter([buffer.freeze()]);
+        let data = Segs::from_iter([data]);
         let write = client.write(&self.cred, &self.mounted.root, 0, data, Stable::Unstable);
         match within(write).await {
             Err(NfsError::TimedOut | NfsError::GivenUp) => Finding::fail(

@@ -3,13 +3,12 @@
 
 use crate::mount::settings;
 use crate::options::size::show_size;
-use crate::options::{Options, split};
+use crate::options::{LEAST_CACHE, Options, split};
 use std::fs;
 use std::path::Path;
 
-/// What a limit should have besides the cache (docs/TUNING.md), and the smallest cache, in bytes.
+/// What a limit should have besides the cache (docs/TUNING.md), in bytes.
 const BESIDES_CACHE: u64 = 128 << 20;
-const LEAST_CACHE: u64 = 16 << 20;
 /// What a process takes besides its buffers, in bytes.
 const BESIDES_BUFFERS: u64 = 64 << 20;
 

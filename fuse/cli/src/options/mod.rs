@@ -36,6 +36,8 @@ use thiserror::Error;
 pub const MAX_IO: u32 = 1 << 20;
 /// rsize and wsize are multiples of this many bytes.
 pub const IO_UNIT: u32 = 4096;
+/// The smallest `cache`, in bytes.
+pub const LEAST_CACHE: u64 = 16 << 20;
 
 /// Who checks permissions before the server is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,8 +5,8 @@
 //! writes the data, because the server sets mtime and ctime when it gets it.
 //!
 //! A server that is away must not stop programs that have nothing to do with it: df(1) and file managers look at every
-//! mount, and `stat` of a directory at each entry. So STATFS, and GETATTR and GETACL of the root, are answered with what was known last
-//! if the server is silent ([`Files::unless_silent`]). Nothing can be read or changed by that: the next call waits.
+//! mount, and `stat` of a directory at each entry. So STATFS, and GETATTR and GETACL of the root, are answered with what was
+//! known last if the server is silent ([`Files::unless_silent`]). Nothing can be read or changed by that: the next call waits.
 
 use super::clock::Nanos;
 use super::error::{FsError, FsResult};

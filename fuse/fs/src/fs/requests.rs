@@ -24,8 +24,8 @@ impl<N: Nfs3> Fs<N> {
     /// kernel knows that object until it has the answer. So one that it does not know is somebody else's, and new.
     pub(super) async fn has_lost(&self, cred: &Cred, dir: &Arc<Inode>, name: &[u8]) -> bool {
         is_resent()
-            && match Box::pin(self.child(cred, dir, name)).await {
-                Ok(child) => child.lookups.load(Ordering::Relaxed) == 0,
+            && match Box::pin(self.find(cred, dir, name)).await {
+                Ok((child, _)) => child.lookups.load(Ordering::Relaxed) == 0,
                 Err(error) => error.status() == Some(Status::NoEnt),
             }
     }

@@ -1,8 +1,8 @@
 //! Options of caches, their times and their coherence.
 
-use super::super::LookupCache;
 use super::super::draft::{Draft, SECONDS};
 use super::super::entry::*;
+use super::super::{LEAST_CACHE, LookupCache};
 
 pub(super) static SECTION: Section = Section {
     title: "Caching",
@@ -129,7 +129,7 @@ pub(super) static SECTION: Section = Section {
             much](TUNING.md#memory-of-a-mount)): about 0.5 KiB for each object that the kernel has \
             in memory (slabtop(1): `fuse_inode`). The memory is taken as it is needed and given \
             back when the mount is idle",
-            ..size!(16 << 20..=1 << 40, cache)
+            ..size!(LEAST_CACHE..=1 << 40, cache)
         },
         Entry {
             forms: "dirty=SIZE",
